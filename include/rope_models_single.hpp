@@ -16,8 +16,8 @@
 #endif
 #if ROPE_DETAIL_CPLUSPLUS < 202002L
 #error "rope needs C++20: compile with -std=c++20 (MSVC: /std:c++20)"
-// #error does not stop every compiler, and errors of later lines would hide the sentence above. A missing
-// file stops all.
+// Some compilers continue after #error, and their later errors would hide the sentence above. Every compiler
+// stops at a missing file.
 #include <rope_needs_cpp20>
 #endif
 #include <Eigen/Core>
@@ -39,14 +39,14 @@
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "rope needs Eigen 3.4 or newer"
 #endif
-/// Checks a requirement of a call in debug builds only. Define it before the first include to use another
-/// handler.
+/// Checks a requirement of a call, in debug builds only. To use another handler, define this macro before the
+/// first include.
 #ifndef ROPE_ASSERT
 #define ROPE_ASSERT(condition) assert(condition)
 #endif
-/// Reports invalid input: throws `exception(message)`. Without exceptions it prints the message to stderr and
-/// aborts. Define it before the first include to use another handler, which must not return. All translation
-/// units must define the same one.
+/// Reports invalid input: throws `exception(message)`. If exceptions are disabled, it prints the message to
+/// stderr and aborts. To use another handler, which must not return, define this macro before the first
+/// include. All translation units must define the same handler.
 #ifndef ROPE_THROW
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define ROPE_THROW(exception, message) throw exception(message)
@@ -59,11 +59,11 @@
 #else
 #define ROPE_DETAIL_ERRORS handler
 #endif
-// Code that was compiled in two ways must not have one name: the linker would keep one of the two for both
-// callers. So the name of the inline namespace contains the version, the instruction set, the floating-point
-// model, how errors are reported and the width of an Index. Translation units that differ in one of them see
-// different types. Other settings change neither types nor results: no type depends on Eigen's alignment or
-// default storage order, and an assertion only reports undefined behaviour. So a debug program may call a
+// If code that is compiled in two ways had one name, the linker would keep one version for all callers. The
+// name of the inline namespace therefore contains the version, the instruction set, the floating-point model,
+// how errors are reported and the width of an Index. Translation units that differ in one of these have
+// different types. Other settings change neither types nor results. No type depends on Eigen's alignment or
+// default storage order, and assertions only report undefined behaviour, so a debug program may call a
 // release library.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
@@ -99,9 +99,9 @@
 #ifndef ROPE_DETAIL_INTEGER_INSTRUCTIONS  // AVX512_VNNI
 #define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
-// Whether Eigen's packets multiply and add with one rounding. Scalar code then does the same. Processors with
-// the instruction but without packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) fuse too,
-// because a compiler would otherwise fuse in some places only.
+// Whether packets of Eigen multiply and add with one rounding (fused). If they do, scalar code fuses too.
+// Processors that have the instruction but no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE)
+// also fuse, because a compiler would otherwise fuse in some places only.
 #if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
     defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
@@ -111,7 +111,8 @@
 #define ROPE_DETAIL_FMA nofma
 #define ROPE_DETAIL_FUSED 0
 #endif
-// Instructions that convert half. MSVC has no macro for them, and uses them with AVX2.
+// Whether the processor has instructions that convert half. MSVC has no macro for these instructions, and
+// uses them with AVX2.
 #if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 1
@@ -131,9 +132,9 @@
 #else
 #define ROPE_DETAIL_MATH ieee
 #endif
-// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen defines and which may be several words, is `int`. The
-// first word is appended to ROPE_DETAIL_INDEX_OF_. Only for `int` this makes the name of a macro, whose
-// expansion selects `intindex`.
+// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The type may be several
+// words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int`, the result is the
+// name of a macro, and its expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -146,13 +147,13 @@
 #define ROPE_ABI                                                                           \
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
-// Disables false warnings of GCC and MSVC about code on SIMD registers, from ROPE_DETAIL_QUIET_BEGIN to
-// ROPE_DETAIL_QUIET_END.
+// Between ROPE_DETAIL_QUIET_BEGIN and ROPE_DETAIL_QUIET_END, false warnings of GCC and MSVC about code on
+// SIMD registers are disabled.
 //
-// A register type loses its may_alias attribute as a template argument. Only Eigen's loads and stores access
-// it, so nothing depends on the attribute. GCC 12 warns that undefined lanes of its own AVX-512 intrinsics
-// are uninitialised variables (GCC bug 105593). Without optimisation some intrinsics are macros, and their
-// conversions count as ours.
+// GCC warns that a register type loses its may_alias attribute as a template argument. Only Eigen's loads and
+// stores access memory through such a type, so nothing depends on the attribute. GCC 12 warns that undefined
+// lanes of its own AVX-512 intrinsics are uninitialised variables (GCC bug 105593). Without optimisation some
+// intrinsics are macros, so GCC attributes their conversions to this library.
 #if defined(__GNUC__) && !defined(__clang__)
 #define ROPE_DETAIL_QUIET_BEGIN                                                             \
   _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
@@ -167,15 +168,22 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
-// For a parameter to which the result refers. clang then warns about a variable that refers to a temporary,
-// not about a call.
+// Marks a parameter to which the result refers. clang then warns if a variable keeps a result that refers to
+// a temporary. It does not warn if the result is only used within the same expression.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
 #define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
+// Marks a member that takes no memory if its type is empty.
+#if defined(_MSC_VER)
+#define ROPE_DETAIL_NO_UNIQUE_ADDRESS [[msvc::no_unique_address]]
+#else
+#define ROPE_DETAIL_NO_UNIQUE_ADDRESS [[no_unique_address]]
+#endif
 namespace rope::inline ROPE_ABI {
-/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is configured otherwise.
+/// The type of sizes, strides and channel numbers. It is signed, and as wide as a pointer unless Eigen is
+/// configured otherwise.
 using Index = Eigen::Index;
 namespace detail {
 enum class bytes_of : std::size_t { index = sizeof(std::ptrdiff_t), intindex = sizeof(int) };
@@ -212,13 +220,13 @@ constexpr To bit_cast(const From& from) {
   return __builtin_bit_cast(To, from);
 #endif
 }
-/// a == b, for intended exact comparisons: an option that is off, a factor of exactly 1.
+/// a == b, for comparisons that must be exact, for example of a factor with 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
 }
-/// Whether x is neither infinite nor NaN. Read from the bits: under -ffast-math std::isfinite may be folded
-/// to true.
+/// Whether x is neither infinite nor NaN. Tests the bits, because under -ffast-math std::isfinite may be
+/// folded to true.
 constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
   return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
@@ -228,7 +236,8 @@ template <std::integral Count>
 constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
-/// Converts a count that fits in an Index. Has no cast if the types are equal, because compilers would warn.
+/// Converts a count that fits in an Index. There is no cast if the types are equal, because compilers would
+/// warn about it.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)
@@ -236,6 +245,9 @@ constexpr Index to_index(Count count) {
   else
     return static_cast<Index>(count);
 }
+/// Whether channels of type C are integers with a scale.
+template <class C>
+inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
 /// The arithmetic type for channels of type T.
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -244,7 +256,8 @@ template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-/// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
+/// Calls body(i) for each i in [first, last), in inner loops of 16, because g++ -O2 vectorises only loops of
+/// constant length.
 template <class Body>
 EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
   constexpr Index block = 16;
@@ -264,7 +277,7 @@ bool all_finite(const X* x, Index count) {
   });
   return largest != exponent;
 }
-/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
+/// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result (the finaliser
 /// of SplitMix64).
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
@@ -292,7 +305,8 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 #include <initializer_list>
 /// Error texts: "rope::function: the rule, the value".
 namespace rope::inline ROPE_ABI::detail {
-/// The fewest digits that read back exactly, but at least ten: 10000 and 10000.25, not 1.000025e+04.
+/// The number with the fewest digits that read back exactly, but at least ten, so that 10000.25 does not
+/// become 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
   for (int count = 10; count <= 17; ++count) {
@@ -301,8 +315,8 @@ inline std::string exact_digits(double value) {
   }
   return digits;
 }
-/// A part of a message: a text or a number. Messages have parts of many types. With this class one function,
-/// not a template, joins all of them.
+/// A part of a message: a text or a number. Messages have parts of many types. With this class, one function
+/// that is not a template joins all of them.
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
@@ -322,18 +336,17 @@ class message_part {
     char digits[32];
     switch (kind_) {
       case kind::text:
-        text += text_;
         break;
       case kind::integer:
-        text += std::to_string(integer_);
+        std::snprintf(digits, sizeof digits, "%lld", integer_);
         break;
       case kind::natural:
-        text += std::to_string(natural_);
+        std::snprintf(digits, sizeof digits, "%llu", natural_);
         break;
       case kind::real:
         std::snprintf(digits, sizeof digits, "%.17g", real_);
-        text += digits;
     }
+    text += kind_ == kind::text ? text_ : digits;
   }
  private:
   enum class kind { text, real, integer, natural } kind_;
@@ -345,9 +358,12 @@ class message_part {
   };
 };
 inline void append(std::string& text, message_part part) { part.append_to(text); }
+inline void append(std::string& text, std::initializer_list<message_part> parts) {
+  for (const message_part& part : parts) part.append_to(text);
+}
 inline std::string joined(std::initializer_list<message_part> parts) {
   std::string text = "rope::";
-  for (const message_part& part : parts) part.append_to(text);
+  append(text, parts);
   return text;
 }
 template <class... Parts>
@@ -357,8 +373,12 @@ std::string message(Parts... parts) {
 /// Extents as messages show them: "[2, 16, 8, 128]".
 inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
-  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(extents[i]);
-  return text + "]";
+  for (std::size_t i = 0; i < count; ++i) {
+    text += i == 0 ? "[" : ", ";
+    message_part(extents[i]).append_to(text);
+  }
+  text += "]";
+  return text;
 }
 inline std::string shape_text(std::initializer_list<Index> extents) {
   return shape_text(extents.begin(), extents.size());
@@ -367,22 +387,32 @@ inline std::string shape_text(std::initializer_list<Index> extents) {
 template <class View>
 requires requires(const View& x) { x.head_dim; }
 std::string shape_text(const View& x) { return shape_text({x.batch, x.tokens, x.heads, x.head_dim}); }
+// Not inline and not templates, so that a call site only makes the parts.
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_invalid(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::invalid_argument, joined(parts));
+}
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_out_of_range(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::out_of_range, joined(parts));
+}
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_length(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::length_error, joined(parts));
+}
 /// Reports an invalid argument of `function`. The parts are the rule and the value.
 ///
 /// Throws:  std::invalid_argument
 template <class... Parts>
 [[noreturn]] void throw_invalid(const char* function, Parts... parts) {
-  ROPE_THROW(std::invalid_argument, joined({function, ": ", message_part(parts)...}));
+  throw_invalid({function, ": ", message_part(parts)...});
 }
 /// Throws:  std::out_of_range
 template <class... Parts>
 [[noreturn]] void throw_out_of_range(const char* function, Parts... parts) {
-  ROPE_THROW(std::out_of_range, joined({function, ": ", message_part(parts)...}));
+  throw_out_of_range({function, ": ", message_part(parts)...});
 }
 /// Throws:  std::length_error
 template <class... Parts>
 [[noreturn]] void throw_length(const char* function, Parts... parts) {
-  ROPE_THROW(std::length_error, joined({function, ": ", message_part(parts)...}));
+  throw_length({function, ": ", message_part(parts)...});
 }
 /// Throws unless the rule holds. The text of the rule names both numbers in this order.
 ///
@@ -406,13 +436,13 @@ inline void check_equal(const char* function, const char* names, const char* ext
 #include <new>  // std::align_val_t
 /// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
 ///
-/// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
-/// others align a block by hand. If two translation units have different instruction sets, the linker keeps
-/// the functions of only one. These may then free memory that was allocated by the functions of the other. So
-/// no Eigen array is a member, a result or a local variable of this library.
+/// First, Eigen's allocation functions have the same names for every instruction set but differ: some call
+/// malloc, others align a block by hand. If two translation units have different instruction sets, the linker
+/// keeps the functions of only one. These may then free memory that was allocated by the functions of the
+/// other. So no Eigen array is a member, a result or a local variable of this library.
 ///
-/// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
-/// map() compile Eigen's map.
+/// Second, an Eigen class that a non-template function uses is compiled by every program. With these arrays,
+/// only programs that call map() compile Eigen's map.
 ///
 /// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
 /// initialised.
@@ -432,7 +462,7 @@ inline void* allocate_block(const char* name, std::size_t count, std::size_t siz
   check_block(name, count, size);
   return ::operator new (count* size, std::align_val_t{cache_line});
 }
-/// Frees a block of allocate_block, or none if `block` is null.
+/// Frees a block of allocate_block. Does nothing if `block` is null.
 inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
@@ -445,8 +475,8 @@ namespace rope::inline ROPE_ABI {
 ///     axis.inv_freq(0) = 1;
 ///     axis.inv_freq.map().bottomRows(8).setZero();  // any expression of Eigen
 ///
-/// Invariant: an array without numbers has no memory, data() is null; one that was moved from is empty. An
-///            assignment that throws changes nothing.
+/// Invariant: an array without numbers has no memory, and its data() is null. An array that was moved from is
+///            empty. An assignment that throws changes nothing.
 template <class Scalar>
 class number_array {
   static_assert(std::is_trivially_copyable_v<Scalar>,
@@ -666,24 +696,24 @@ constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
 }
 /// The upper half of a product.
 constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor: carries out of the lowest
-/// partial products are ignored, and no caller needs these bits.
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor, because carries out of the
+/// lowest partial products are ignored. No caller needs the lost bits.
 constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
-/// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
-/// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
+/// A real number of 128 significant bits, computed in integers. A schedule computed with it has the same bits
+/// on every processor, with every compiler, flag (-ffast-math, x87) and C library.
 ///
 ///     const wide_real third = wide_real(1) / 3;
 ///     const auto nearest = static_cast<double>(pow(third, 0.5));
 ///
 /// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` have no error of conversion.
 ///
-/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
-///            follows from one are infinite
+/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0, and
+///            sums and products with such numbers are infinite
 /// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
 ///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
 class wide_real {
@@ -748,7 +778,7 @@ class wide_real {
   friend constexpr wide_real operator*(wide_real a, wide_real b) {
     const bool negative = a.negative_ != b.negative_;
     if (a.is_infinite() || b.is_infinite()) return infinite(negative);
-    // All 256 bits, rounded to the nearest 128: a factor of 1 changes nothing.
+    // All 256 bits, rounded to the nearest 128 bits, so that a factor of 1 changes nothing.
     const detail::uint128 x = a.significand_, y = b.significand_, low = detail::multiply(x.lo, y.lo),
                           first = detail::multiply(x.hi, y.lo), second = detail::multiply(x.lo, y.hi),
                           middle = detail::uint128{0, low.hi} + detail::uint128{0, first.lo} +
@@ -832,7 +862,7 @@ class wide_real {
   friend constexpr wide_real log(wide_real x) {
     if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
     // x = m 2^powers with m in [3/4, 3/2). y = ln m by Halley's method, which cubes the error and divides it
-    // by 12 in every step: 0.1, 2^-13, 2^-43, 2^-133.
+    // by 12 in every step. The errors are 0.1, 2^-13, 2^-43, 2^-133.
     int powers = x.exponent_ + 127;
     wide_real m = x;
     m.exponent_ = -127;
@@ -897,11 +927,11 @@ class wide_real {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_WIDE_REAL_HPP
-/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position.
-/// Text has one axis, the token's position; an image has two, a video three.
+/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position. Text has
+/// one axis, the position of the token. An image has two axes, and a video has three.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// base^(-i / denominator), i = 0 .. count - 1, of one base.
+/// base^(-i / denominator) for any i.
 class inverse_powers {
  public:
   inverse_powers(wide_real base, Index denominator) : step_(-log(base) / denominator) {}
@@ -910,8 +940,8 @@ class inverse_powers {
   wide_real step_;
 };
 }  // namespace detail
-/// A schedule on one axis, which a scaling changes: the original one, or the result of earlier scalings.
-/// Formulas are computed in wide_real and rounded to double once, at the end.
+/// The schedule on one axis that a scaling changes. It is the original schedule, or the result of earlier
+/// scalings. Formulas are computed in wide_real and rounded to double once, at the end.
 ///
 ///     struct half_speed {  // a rule of your own
 ///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
@@ -919,7 +949,7 @@ class inverse_powers {
 ///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
   Index rotary_dim;                  // channels that rotate, even and positive
-  wide_real base;                    // above 1; as changed by the rules so far
+  wide_real base;                    // above 1, as changed by the rules so far
   number_array<wide_real> inv_freq;  // [rotary_dim / 2], rad per unit of position
   double attention_factor = 1;       // m, the magnitude of the rotation
   /// The original schedule with this base: inv_freq(i) = base^(-2 i / rotary_dim).
@@ -965,9 +995,8 @@ class frequencies {
   ///
   /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
   ///            and greater than 1; std::length_error if the pairs exceed the address space
-  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two; the same
-  ///            bits
-  ///            everywhere (tests/oracle/scaling.test.cpp)
+  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two doubles. The
+  ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
   explicit frequencies(Integer rotary_dim, double base = 10000.0)
@@ -1003,7 +1032,7 @@ class frequencies {
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
-      // volatile: three roundings in every build, even if it contracts or regroups (-ffast-math)
+      // volatile, so that every build rounds three times, even if it contracts or regroups (-ffast-math)
       const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
       inv_freq(i, 0) = std::numbers::pi * half_turns;
     }
@@ -1025,8 +1054,8 @@ class frequencies {
   ///                          position; zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
-  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is not finite and below 2^64 in
-  ///          magnitude, or attention_factor is not finite and positive
+  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is infinite, NaN or at least 2^64
+  ///          in magnitude, or attention_factor is not finite and positive
   template <class Derived>
   static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
     using scalar = typename Derived::Scalar;
@@ -1038,7 +1067,7 @@ class frequencies {
     else
       return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
-  /// The same, but takes over the memory of the array.
+  /// As above, but takes over the memory of the array.
   static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
@@ -1049,6 +1078,15 @@ class frequencies {
   }
   /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
   double inv_freq(Index pair, Index axis) const { return inv_freq_(pair, axis); }
+  /// inv_freq of one pair.  Requires: pair in [0, pairs)
+  ///
+  /// Throws:  std::invalid_argument unless there is one axis
+  double inv_freq(Index pair) const {
+    if (axes() != 1)
+      detail::throw_invalid("inv_freq", "name the axis, inv_freq(pair, axis), one of ", axes(), ", got pair ",
+                            pair, " alone");
+    return inv_freq(pair, 0);
+  }
   /// Number of channel pairs that rotate.
   Index pairs() const { return inv_freq_.rows(); }
   /// Number of channels that rotate: 2 * pairs.
@@ -1131,10 +1169,11 @@ class frequencies {
 /// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
 /// for a field outside its range.
 ///
-/// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
-/// is larger than in training, as if a shorter context were stretched over the original one. transformers
-/// (with a warning), ggml and MLX accept such factors too.
+/// Every factor is positive. A factor above 1 divides frequencies, so that a pair makes as many full turns
+/// over the longer context as before over the original one. A factor below 1 multiplies frequencies by 1 / s
+/// with the same formula. The angle between neighbours is then larger than in training, as if a shorter
+/// context were stretched over the original one. transformers (with a warning), ggml and MLX accept such
+/// factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 // The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
@@ -1166,21 +1205,21 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
   if (low == high) high += wide_real(1) / 1000;
   return {low, high};
 }
-/// 0 below `low`, 1 above `high`, linear between: the share of a pair that is interpolated.
+/// The share of a pair that is interpolated: 0 below `low`, 1 above `high`, and linear between them.
 inline wide_real ramp(Index pair, wide_real low, wide_real high) {
   return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
 }
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
-/// \param field  the rule and its field
+/// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0)
     ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
 }
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
-/// \param field  for the message: the rule and its field, whose `value` gave the multiplier
+/// \param field  the names of the rule and of the field whose `value` gave the multiplier, for the message
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
     ROPE_THROW(std::invalid_argument,
@@ -1191,7 +1230,7 @@ inline void multiply_base(schedule& axis, wide_real multiplier, const char* fiel
 /// 0 keeps its frequency.
 ///
 /// \param rule   for the messages
-/// \param field  the rule again, and its name for the factor
+/// \param field  the names of the rule and of its factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
@@ -1248,8 +1287,8 @@ struct ntk_scaling {
     detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
   }
 };
-/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another.
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). The result
+/// depends on `length`, so keys rotated for one length do not fit queries rotated for another.
 ///
 ///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
 ///     const frequencies f(128, 10000.0, rule);
@@ -1262,7 +1301,7 @@ struct dynamic_ntk_scaling {
   /// Applies the rule.
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
-  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  ///          length finite and not negative, and, if length > max_position, rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_positive("dynamic_ntk_scaling: factor", factor);
     detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
@@ -1291,9 +1330,9 @@ struct dynamic_ntk_scaling {
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
 ///
-/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
-///         d - 1 (not d / 2 - 1), low == high rule (high + 0.001) and g(k) = 1 for s < 1 are kept. m of ggml
-///         goes on below 1: ggml_frequencies
+/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers. As there,
+///         bounds are clamped at d - 1 (not d / 2 - 1), high is raised by 0.001 if low == high, and g(k) = 1
+///         for s < 1. In ggml, m is below 1 for s < 1, see ggml_frequencies
 struct yarn_scaling {
   double factor;                                // s > 0
   double original_max_position;                 // L0 > 0
@@ -1308,7 +1347,7 @@ struct yarn_scaling {
   /// `low` and `high` of the formula above.
   ///
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
-  /// Throws:    std::invalid_argument if low > high: no pair is between
+  /// Throws:    std::invalid_argument if low > high, which means that no pair is between them
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -1329,8 +1368,8 @@ struct yarn_scaling {
   /// Applies the rule.
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive, original_max_position finite and
-  ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
-  ///          finite and not negative; or as bounds()
+  ///          positive, 0 < beta_slow <= beta_fast, both finite, and those of the last three fields that are
+  ///          given are finite and not negative; or as bounds()
   void apply(schedule& axis) const {
     detail::require_positive("yarn_scaling: factor", factor);
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);
@@ -1357,7 +1396,8 @@ struct yarn_scaling {
 ///     f_i = (1 - z) f_i / s + z f_i
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
 ///
-/// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
+/// If low_freq_factor == high_freq_factor, there is no blend, and a wavelength of exactly L0 /
+/// low_freq_factor is kept.
 ///
 ///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});  // Llama 3.1
 ///
@@ -1388,8 +1428,8 @@ struct llama3_scaling {
     }
   }
 };
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
-/// partial rotation, the pairs extend over the whole rotary_dim.
+/// p-RoPE: the frequencies of the fastest pairs are divided by s, and the other pairs are not rotated. In
+/// contrast to partial rotation, the pairs extend over the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
@@ -1415,12 +1455,12 @@ struct proportional_scaling {
       axis.inv_freq(i) = i < rotating ? axis.inv_freq(i) / factor : 0;
   }
 };
-/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+/// LongRoPE: f_i / e_i, where e is the long list if `length` > L0, and the short list otherwise.
 ///
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
 ///     s = factor if given; else max_position / L0
 ///
-/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
+/// m is the same for both lists. If a cached sequence grows beyond L0, it must keep its first list.
 ///
 ///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
 ///                                    .original_max_position = 4096, .max_position = 131072,
@@ -1430,7 +1470,7 @@ struct proportional_scaling {
 /// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
   std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
-  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  std::vector<double> long_factor;              // e [pairs] for length > L0, positive
   double original_max_position;                 // L0 > 1
   double max_position;                          // of the extended context, positive
   double length;                                // tokens in the sequence, not negative
@@ -1474,8 +1514,8 @@ struct longrope_scaling {
 
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
-/// after another rule.
+/// The rarer frequency rules, used like the rules of scaling.hpp. Some, such as resonance_scaling, are
+/// applied after another rule.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The integer nearest to x, with ties to even.
@@ -1549,7 +1589,7 @@ struct mixed_ntk_scaling {
   }
 };
 /// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and the result with the original
-/// schedule between c(16) and c(2). c is that of yarn_scaling. m stays 1.
+/// schedule between c(16) and c(2). yarn_scaling defines c. m stays 1.
 ///
 ///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
 ///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
@@ -1607,8 +1647,8 @@ struct ntk_by_parts_scaling {
 struct resonance_scaling {
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
-  ///          a token
+  /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi, that is, every
+  ///          wavelength is above half a token
   void apply(schedule& axis) const {
     constexpr wide_real turn = 2 * wide_real::pi();
     for (wide_real& f : axis.inv_freq) {
@@ -1682,7 +1722,8 @@ struct any_range_body {
 /// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
 /// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
-/// this library, as some work-stealing pools would: the scratch memory of the thread is in use.
+/// this library, because the scratch memory of the thread is in use. Some work-stealing pools would run such
+/// work.
 ///
 ///     struct openmp {
 ///       rope::Index threads() const { return omp_get_max_threads(); }
@@ -1705,11 +1746,11 @@ concept eigen_thread_pool_device = requires(const X& device) {
 /// The types that a `threads` parameter accepts.
 template <class X>
 concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
-/// Only the calling thread: the default of every `threads` parameter.
+/// Runs everything on the calling thread. This is the default of every `threads` parameter.
 ///
 ///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
-  /// One.
+  /// Returns 1.
   Index threads() const { return 1; }
   /// Calls body(0), body(1), ..., body(count - 1), in this order.
   void parallel_for(Index count, const auto& body) const {
@@ -1725,8 +1766,8 @@ Index available_threads(const Threads& threads) {
   else
     return threads.numThreads();
 }
-/// The cost of a call: the product of extents, as a double because the number of operations may exceed an
-/// Index.
+/// The cost of a call, which is the product of extents. It is a double, because the number of operations may
+/// exceed an Index.
 template <class... Extent>
 constexpr double cost_of(Extent... extents) {
   return (static_cast<double>(extents) * ...);
@@ -1748,8 +1789,9 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
     });
   }
 }
-/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
-/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
+/// Calls body(first, last) on pieces that cover [0, count). There is one piece per thread, or fewer if
+/// starting a thread for such a small piece would cost more than it saves. Waking a thread takes about as
+/// long as streaming 256 KiB.
 template <class Threads, class Body>
 void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
   constexpr double smallest_piece = 1 << 18;
@@ -1780,7 +1822,8 @@ ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
 /// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
-/// of x86 makes a bfloat16 below 2^-126 zero, so builds with it do this in scalar code too.
+/// of x86 makes a bfloat16 below 2^-126 zero. Builds that use the instruction therefore do this in scalar
+/// code too.
 template <class T, class A>
 EIGEN_ALWAYS_INLINE T rounded(A value) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
@@ -1808,8 +1851,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
 }
 inline constexpr bool has_half_packets = true;
 #elif defined(EIGEN_VECTORIZE_SSE2)
-// Processors without these instructions: the steps of Eigen's scalar conversions, in four lanes. Each lane
-// selects one of their three cases, so the bits are the same.
+// Used on processors without these instructions. The steps are those of Eigen's scalar conversions, in four
+// lanes. Each lane selects one of the three cases of a conversion, so the bits are the same.
 EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
   return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
 }
@@ -2088,8 +2131,8 @@ template <std::size_t count, class Body>
 EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
   unrolled(body, std::make_index_sequence<count>{});
 }
-/// Keeps x in a register: GCC would otherwise load the operand again for every product. WebAssembly has the
-/// intrinsics of SSE but not its registers.
+/// Keeps x in a register. Without this, GCC would load the operand again for every product. WebAssembly has
+/// the intrinsics of SSE but not its registers.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
@@ -2104,7 +2147,7 @@ template <class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
-  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
+  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function
 #elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
   _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
 #else
@@ -2137,19 +2180,6 @@ concept tensor = requires(X& x) {
 };
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
-/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
-/// others.
-template <int axis, class X>
-Index extent(const X& x) {
-  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
-  return static_cast<Index>(x.dimension(number));
-}
-/// The extents of a tensor from the slowest index in memory to the fastest.
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
 /// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
 /// any strides. An accessor that changes numbers as they are read returns values, not references.
 template <class X, int rank>
@@ -2162,17 +2192,60 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
   { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
 };
-/// Extent and stride number `axis` of an mdspan.
+/// Extent number `axis` of an mdspan.
 template <class X>
 Index span_extent(const X& x, int axis) {
   return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
 }
+/// Stride number `axis` of an mdspan.
 template <class X>
 Index span_stride(const X& x, int axis) {
   return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
 }
+/// A tensor or an mdspan of any strides, with as many indices as `rank`.
+template <class X, int rank>
+concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
+/// Where a tensor or an mdspan has its numbers: extents and strides by index.
+template <class T, std::size_t rank>
+struct indexed_memory {
+  T* data = nullptr;
+  std::array<Index, rank> extents = {}, strides = {};
+  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
+};
+template <class X, int... axis>
+auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
+  constexpr std::size_t rank = sizeof...(axis);
+  if constexpr (tensor<X, int(rank)>) {
+    indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
+    // `axis` is a constant: Eigen takes it as a signed integer in some classes and as an unsigned in others.
+    memory.extents = {static_cast<Index>(x.dimension(axis))...};
+    std::size_t stride = 1;  // may wrap before the caller has checked the extents
+    for (std::size_t i = 0; i < rank; ++i) {
+      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
+      memory.from_fastest[i] = index;
+      memory.strides[index] = static_cast<Index>(stride);
+      stride *= static_cast<std::size_t>(memory.extents[index]);
+    }
+    return memory;
+  } else {
+    indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
+    memory.extents = {span_extent(x, axis)...};
+    memory.strides = {span_stride(x, axis)...};
+    for (std::size_t i = 0; i < rank; ++i) {
+      std::size_t place = i;  // the last index is the faster one of two with equal strides
+      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
+        memory.from_fastest[place] = memory.from_fastest[place - 1];
+      memory.from_fastest[place] = i;
+    }
+    return memory;
+  }
+}
+template <int rank, class X>
+auto indexed_memory_of(X& x) {
+  return indexed_memory_of(x, std::make_integer_sequence<int, rank>{});
+}
 /// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn about a kept address of a temporary X (ROPE_DETAIL_LIFETIMEBOUND).
+/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
@@ -2229,7 +2302,7 @@ template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 /// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
-/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
+/// Invariant:  a row or a column is stored as one row, so rows > 1 only if columns > 1
 template <whole_number Integer>
 struct integer_list {
   const Integer* data = nullptr;
@@ -2282,8 +2355,8 @@ using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&
 template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
-/// enough, although the span of libc++ 14 accepts them: strided views have both.
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. A type that has only data()
+/// and size() is rejected, because it may be a strided view. The span of libc++ 14 would accept it.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&
@@ -2308,26 +2381,20 @@ auto list_of(const X& x) {
       return integer_list<integer>(list.data(), list.size(), list.innerStride());
     else
       return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else if constexpr (span_of_integers<X>) {
-    using integer = std::remove_cv_t<typename X::element_type>;
-    if constexpr (strided_span<X, 1>)
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
+  } else if constexpr (numbers_by_index<const X, 1> || numbers_by_index<const X, 2>) {
+    constexpr int rank = numbers_by_index<const X, 1> ? 1 : 2;
+    const auto memory = indexed_memory_of<rank>(x);
+    using integer = std::remove_cvref_t<decltype(*memory.data)>;
+    const auto &extents = memory.extents, &strides = memory.strides;
+    if constexpr (rank == 1)
+      return integer_list<integer>(memory.data, extents[0], strides[0]);
     else
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
-                                   span_stride(x, 1));
+      return integer_list<integer>(memory.data, extents[0], extents[1], strides[0], strides[1]);
   } else {
-    using integer = element_of<X>;
-    if constexpr (tensor<const X, 1>)
-      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
-    else if constexpr (tensor<const X, 2>) {
-      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
-      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
-                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
-    } else
-      return integer_list<integer>(std::span<const integer>(x));
+    return integer_list<element_of<X>>(std::span<const element_of<X>>(x));
   }
 }
-/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
+/// An integer_list that refers to the caller's vector, which must outlive it. Throws if x is a matrix.
 template <class X>
 auto vector_of(const char* name, const X& x) {
   static_assert(integers_in_memory<X>,
@@ -2353,7 +2420,7 @@ struct integer_in<X> {
 template <class X>
 using integer_of = typename integer_in<X>::type;
 /// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
-/// outside every table too.
+/// also outside every table.
 template <whole_number Integer>
 std::int64_t as_position(Integer value) {
   if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
@@ -2363,7 +2430,7 @@ std::int64_t as_position(Integer value) {
     return static_cast<std::int64_t>(value);
 }
 /// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example random numbers.
+/// other values, for example if the expression makes random numbers.
 template <class Integer>
 struct evaluated_list {
   number_array<Integer> memory;
@@ -2404,7 +2471,7 @@ concept position_integer = detail::whole_number<Integer>;
 /// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
-/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. For decoding
+/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. Use it to decode
 /// sequences of different lengths.
 ///
 ///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
@@ -2430,8 +2497,8 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 ///
 ///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
 ///
-/// Requires:  offsets [segments + 1] and starts ([segments] or empty), position_lists of one integer type in
-///            memory, outlive the call that uses them
+/// Requires:  offsets [segments + 1] and starts ([segments] or empty) are position_lists of one integer type.
+///            Their memory outlives the call that uses them
 /// Throws:    std::invalid_argument if a list is a matrix
 template <position_integer Integer>
 struct segments {
@@ -2470,7 +2537,7 @@ segments(const X&) -> segments<detail::integer_of<X>>;
 template <position_list X, position_list Y>
 segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 namespace detail {
-/// The smallest and the largest position of a call. Empty for a call without tokens.
+/// The smallest and the largest position of a call. The range of a call without tokens is empty.
 struct position_range {
   std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
   std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
@@ -2487,8 +2554,8 @@ inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   return steps > 0 ? (limits::max)() : (limits::min)();
 }
 // The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
-// checks lengths and returns the smallest and the largest position. Both clamp to the int64 range, so that
-// calls without a table, which do not reject any position, do not overflow.
+// checks lengths and returns the smallest and the largest position. Both functions clamp to the int64 range:
+// calls without a table accept every position and must not overflow.
 /// Token t of every row is at start + t.
 struct contiguous_positions {
   std::int64_t start;
@@ -2669,9 +2736,9 @@ concept position_form = requires(const P& positions) {
 ///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
 ///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
 ///
-/// Pair i = (a_i, b_i) is rotated by the same angle in both, so one frequency table serves either.
-/// Checkpoints do not record which layout they were trained with, and the wrong one gives fluent but wrong
-/// text. Therefore no function has a default layout.
+/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
+/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
+/// one gives fluent but wrong text. Therefore no function has a default layout.
 namespace rope::inline ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
@@ -2723,6 +2790,36 @@ inline const char* name_of(layout_kind layout) {
 namespace detail {
 /// The default of layout parameters, so that a static_assert can report a missing layout.
 struct unnamed_layout {};
+/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
+/// twice, which no inverse could undo.
+///
+/// Throws:  std::invalid_argument
+/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
+                      " and ", v, " for pair ", i);
+    }
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= per_pass) continue;
+          if (named[channel - begin])
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_LAYOUT_HPP
@@ -2731,14 +2828,35 @@ struct unnamed_layout {};
 #define ROPE_ROTATION_VIEW_HPP
 /// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
 ///
-/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head, T
-/// the concatenated tokens of a ragged batch. For a pointer, they name the axes from the slowest to the
-/// fastest in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they name its own indices.
+/// The letters in the name of a view function are axes: B batch, S tokens of a sequence, H heads, D channels
+/// of a head, T the concatenated tokens of a ragged batch. For a pointer, they are in order from the slowest
+/// to the fastest axis in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they are in the order
+/// of its indices.
 namespace rope::inline ROPE_ABI {
 /// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage types: arithmetic is in float.
 template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
     std::same_as<T, Eigen::bfloat16>;
+template <class T>
+struct head_view;
+namespace detail {
+/// The scales of heads that are not int8: none.
+struct no_scales {
+  no_scales batch_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales head_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales token_range(Index /*first*/, Index /*count*/) const { return {}; }
+};
+template <class T>
+struct scales_of {
+  using type = no_scales;
+};
+template <class T>
+requires is_quantized<std::remove_const_t<T>>
+struct scales_of<T> {
+  using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
+  using type = head_view<scale>;
+};
+}  // namespace detail
 /// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
 ///     data[b * batch_stride + t * token_stride + h * head_stride + d]
@@ -2746,15 +2864,19 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 ///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
 ///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
 ///
-/// \tparam T  a channel type, const for inputs
+/// int8 heads have one scale per token and head, see quantized_view.hpp.
+///
+/// \tparam T  a channel type or std::int8_t, const for inputs
 ///
 /// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
 template <class T>
 struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
   /// The channel type.
   using value_type = std::remove_const_t<T>;
+  static_assert(
+      channel<value_type> || detail::is_quantized<value_type>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; heads with scales "
+      "are std::int8_t");
   T* data;             // element (0, 0, 0, 0)
   Index batch;         // sequences
   Index tokens;        // of a sequence
@@ -2763,46 +2885,57 @@ struct head_view {
   Index batch_stride;  // elements from a sequence to the next
   Index token_stride;  // elements from a token to the next
   Index head_stride;   // elements from a head to the next
+  ROPE_DETAIL_NO_UNIQUE_ADDRESS typename detail::scales_of<T>::type scales = {};  // [batch, tokens, heads, 1]
   /// The channels of one head of one token, [head_dim].
   T* at(Index b, Index t, Index h) const {
     return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+  /// The scale of one head of one token of int8 heads.
+  auto* scale_at(Index b, Index t, Index h) const requires detail::is_quantized<value_type> {
+    return scales.at(b, t, h);
   }
   /// Number of channels in the view.
   Index size() const { return batch * tokens * heads * head_dim; }
   /// A read-only view of this memory.
   operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
   }
   /// Channels [first, first + count) of every head.  Throws: std::out_of_range
   head_view channels(Index first, Index count) const {
-    return window("channels", first, count, 1, &head_view::head_dim);
+    return window("channels", first, count, 1, &head_view::head_dim, scales);
   }
   /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
   head_view batch_range(Index first, Index count) const {
-    return window("batch_range", first, count, batch_stride, &head_view::batch);
+    return window("batch_range", first, count, batch_stride, &head_view::batch,
+                  scales.batch_range(first, count));
   }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
   head_view head_range(Index first, Index count) const {
-    return window("head_range", first, count, head_stride, &head_view::heads);
+    return window("head_range", first, count, head_stride, &head_view::heads,
+                  scales.head_range(first, count));
   }
   /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
   head_view token_range(Index first, Index count) const {
-    return window("token_range", first, count, token_stride, &head_view::tokens);
+    return window("token_range", first, count, token_stride, &head_view::tokens,
+                  scales.token_range(first, count));
   }
  private:
-  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent) const {
+  template <class Scales>
+  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent,
+                   const Scales& scales_of_part) const {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
       ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
                                                     count, " must stay inside [0, ", part.*extent, ")"));
     if (data != nullptr) part.data += first * stride;  // null in a view without elements
     part.*extent = count;
+    part.scales = scales_of_part;
     return part;
   }
 };
 namespace detail {
-/// Whether X is T, or X is float and T has 16 bits. A T is then exact in X, and an X stored as T is rounded
-/// at most once.
+/// Whether X is T, or X is float and T has 16 bits or is quantized. A T is then exact in X, and an X stored
+/// as T is rounded at most once.
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
@@ -2826,6 +2959,19 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
+/// Refuses int8 without scales.
+template <class T>
+constexpr void check_channel() {
+  static_assert(
+      channel<std::remove_const_t<T>>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
+      "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
+}
+template <class T>
+void check_pointer(const char* name, const T* data, Index a, Index b, Index c, Index d) {
+  check_channel<T>();
+  check_extents(name, data, a, b, c, d);
+}
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
 /// For a column-major tensor (batch, tokens, heads, head_dim) do not pass the pointer: pass the tensor.
@@ -2834,7 +2980,7 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
 ///          counted as 1, exceed the address space
 template <class T>
 head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  detail::check_pointer("bshd", data, batch, tokens, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 /// [batch, heads, tokens, head_dim], row-major and contiguous: the order of attention kernels and caches.
@@ -2842,7 +2988,7 @@ head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  detail::check_pointer("bhsd", data, batch, heads, tokens, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
 }
 /// [tokens, batch, heads, head_dim], row-major and contiguous: the order of Megatron and Transformer Engine.
@@ -2850,7 +2996,7 @@ head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  detail::check_pointer("sbhd", data, tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
 /// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
@@ -2859,7 +3005,7 @@ head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  detail::check_pointer("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 namespace detail {
@@ -2871,76 +3017,54 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of an object whose indices have these letters, `axis` from that of the channels on: of the extent
-/// extent_of(axis) and the stride stride_of(axis, entries of the axes before). Indices of one letter must be
-/// contiguous.
+/// The view of a tensor or an mdspan whose indices have these letters. The caller has checked the letters.
+/// For other types a static_assert has already failed: the empty view avoids a second error message.
 ///
-/// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
-template <index_letters letters, class T, class Extent, class Stride>
-head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, const Extent& extent_of,
-                             const Stride& stride_of) {
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  head_view<T> view = {data, 1, 1, 1, 1, 1, 1, 1};
-  Index channel_stride = 1, before = 1, reach = 1;  // reach counts an extent of 0 as 1
-  char letter_before = 0;
-  for (int n = 0; n < rank; ++n) {
-    const int axis = from_the_last ? rank - 1 - n : n;
-    const char letter = letters.letter[axis];
-    const Index extent = extent_of(axis), stride = stride_of(axis, before);
-    const Index most = (std::max)(extent, Index{1});
-    if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
-      throw_length(name, "the elements must not exceed the address space");
-    const auto take = [&](Index& of_letter, Index& of_stride) {
-      if (letter != letter_before || of_letter == 1)
-        of_stride = stride;
-      else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
-        throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
-                      of_letter, " entries and then ", stride);
-      of_letter *= extent;
-    };
-    if (letter == 'b') take(view.batch, view.batch_stride);
-    if (letter == 's') take(view.tokens, view.token_stride);
-    if (letter == 'h') take(view.heads, view.head_stride);
-    if (letter == 'd') take(view.head_dim, channel_stride);
-    before *= extent;
-    reach *= most;
-    letter_before = letter;
-  }
-  if (view.head_dim > 1 && channel_stride != 1)
-    throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
-                  "; copy the mdspan to one with the channels side by side");
-  return view;
-}
-/// The view of a tensor. The caller has checked the letters. For types that are not tensors a static_assert
-/// has already failed: the empty view avoids a second error message.
+/// Throws:  std::invalid_argument unless the channels and the indices of one letter are contiguous;
+///          std::length_error if the extents exceed the address space
 template <index_letters letters, class X>
-auto view_of_tensor(const char* name, X& x) {
+auto view_of_indices(const char* name, X& x) {
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  if constexpr (tensor<X, rank>) {
-    constexpr bool row_major = is_row_major_tensor<std::remove_cvref_t<X>>;
-    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    return view_of_indices<letters>(
-        name, x.data(), row_major,
-        [&](int axis) { return extents[std::size_t(row_major ? axis : rank - 1 - axis)]; },
-        [](int /*axis*/, Index before) { return before; });
-  } else {
+  if constexpr (!numbers_by_index<X, rank>) {
     return head_view<float>{};
+  } else {
+    const auto memory = indexed_memory_of<rank>(x);
+    using T = std::remove_pointer_t<decltype(memory.data)>;
+    check_channel<T>();
+    head_view<T> view = {memory.data, 1, 1, 1, 1, 1, 1, 1};
+    Index channel_stride = 1, reach = 1;  // reach counts an extent of 0 as 1
+    for (const std::size_t index : memory.from_fastest) {
+      const char letter = letters.letter[index];
+      const Index extent = memory.extents[index], stride = memory.strides[index];
+      const Index most = (std::max)(extent, Index{1});
+      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
+      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
+        throw_length(name, "the elements must not exceed the address space");
+      const auto take = [&](Index& of_letter, Index& of_stride) {
+        if (of_letter == 1)
+          of_stride = stride;
+        else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
+          throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
+                        of_letter, " entries and then ", stride);
+        of_letter *= extent;
+      };
+      if (letter == 'b') take(view.batch, view.batch_stride);
+      if (letter == 's') take(view.tokens, view.token_stride);
+      if (letter == 'h') take(view.heads, view.head_stride);
+      if (letter == 'd') take(view.head_dim, channel_stride);
+      reach *= most;
+    }
+    if (view.head_dim > 1 && channel_stride != 1)
+      throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
+                    "; copy the mdspan to one with the channels side by side");
+    return view;
   }
-}
-/// The view of an mdspan, of which the first or the last letter is a d. Other strides than that of the
-/// channels are the caller's.
-template <index_letters letters, class X>
-auto view_of_span(const char* name, const X& x) {
-  return view_of_indices<letters>(
-      name, x.data_handle(), letters.letter[sizeof(letters) - 2] == 'd',
-      [&](int axis) { return span_extent(x, axis); },
-      [&](int axis, Index /*before*/) { return span_stride(x, axis); });
 }
 /// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
+  check_channel<T>();
   if (heads <= 0 || columns % heads != 0)
     throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
                   " of the matrix, got ", heads);
@@ -2969,35 +3093,33 @@ concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor)
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
 }  // namespace detail
-/// Defines the function that makes the view of a tensor with `rank` indices, named by the letters of the
-/// function. The tensor must have one storage order. For the `other` one, the message names the function for
-/// the reversed indices.
-#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)                \
-  template <class X>                                                                                        \
-  auto function(X&& x) {                                                                                    \
-    constexpr bool is_tensor = detail::tensor<X, rank>;                                                     \
-    static_assert(is_tensor, #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank           \
-                                       "; evaluate a slice, chip, "                                         \
-                                       "reshape or expression into one first; matrices are thd(m, heads), " \
-                                       "bshd(m, batch, heads), dht(m, heads)");                             \
-    if constexpr (is_tensor)                                                                                \
-      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                       \
-                    #function ": channels must be the fastest index; this tensor is " other                 \
-                              ": declare it " declared " Eigen::RowMajor, order it " order                  \
-                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)");  \
-    return detail::view_of_tensor<#function>(#function, x);                                                 \
-  }                                                                                                         \
-  template <detail::owns_memory X>                                                                          \
-  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                          \
-    return function(x);                                                                                     \
-  }                                                                                                         \
-  template <detail::strided_span<rank> X>                                                                   \
-  auto function(X&& x) {                                                                                    \
-    return detail::view_of_span<#function>(#function, x);                                                   \
-  }                                                                                                         \
+/// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
+/// indices, in order. For a tensor of the `other` storage order, the message names the function for the
+/// reversed indices.
+#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)               \
+  template <class X>                                                                                       \
+  auto function(X&& x) {                                                                                   \
+    constexpr bool is_tensor = detail::tensor<X, rank>;                                                    \
+    static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
+                  #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
+                            "; evaluate a slice, chip, "                                                   \
+                            "reshape or expression into one first; matrices are thd(m, heads), "           \
+                            "bshd(m, batch, heads), dht(m, heads)");                                       \
+    if constexpr (is_tensor)                                                                               \
+      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
+                    #function ": channels must be the fastest index; this tensor is " other                \
+                              ": declare it " declared " Eigen::RowMajor, order it " order                 \
+                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)"); \
+    return detail::view_of_indices<#function>(#function, x);                                               \
+  }                                                                                                        \
+  template <detail::owns_memory X>                                                                         \
+  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                         \
+    return function(x);                                                                                    \
+  }                                                                                                        \
   static_assert(true)
 // Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
-// column-major tensors with channels first. Also of a std::mdspan of any strides with contiguous channels:
+// column-major tensors with channels first. They also take a std::mdspan with contiguous channels and any
+// other strides:
 //
 //     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);
 //
@@ -3051,7 +3173,7 @@ requires detail::owns_memory<Matrix>
 auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
 /// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
 ///
-/// Throws:  also std::invalid_argument unless batch is positive and divides the rows
+/// Throws:  as thd, and std::invalid_argument unless batch is positive and divides the rows
 template <detail::dense Matrix>
 auto bshd(Matrix&& m, Index batch, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
@@ -3105,14 +3227,15 @@ constexpr bool at_most(Integer value, std::int64_t most) {
 }
 /// A position as a signed 64-bit integer.
 ///
-/// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
+/// Throws:  std::length_error if an unsigned position exceeds the range of that type, because it would become
+///          negative
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
     throw_length(function, "a position must be below 2^63, got ", position);
   return static_cast<std::int64_t>(position);
 }
-/// A count of positions.
+/// Returns a count of positions.
 ///
 /// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
 template <std::integral Count>
@@ -3131,7 +3254,7 @@ Index checked_rows(const char* function, First first, Last last) {
     throw_length(function, "too many positions in [", from, ", ", to, ")");
   return to_index(to - from);
 }
-/// The number of rows.
+/// Returns the number of rows.
 ///
 /// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
 ///          space
@@ -3145,10 +3268,10 @@ Index checked_entries(Index rows, Index pairs) {
     throw_length("frequency_table", rows, " rows of ", pairs, " pairs exceed the address space");
   return rows;
 }
-/// The attention_factor m.
+/// Returns the attention_factor m.
 ///
 /// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
-///          [2^-1022, 2^1024 - 2^971] for double: m cos would overflow or lose digits
+///          [2^-1022, 2^1024 - 2^971] for double, because m cos would overflow or lose digits
 template <class S>
 double checked_magnitude(double attention_factor) {
   using limits = std::numeric_limits<S>;
@@ -3172,8 +3295,8 @@ std::uint64_t checked_fingerprint(const frequencies& of) {
 }
 /// Checks the coordinates at(row, axis).
 ///
-/// Throws:  std::invalid_argument if there is not one per axis of the frequencies, or one is not finite or
-///          above 2^53 in magnitude, up to which a double holds every integer
+/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
+///          is infinite, NaN or above 2^53 in magnitude. Up to 2^53 a double holds every integer
 template <class At>
 void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
   using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
@@ -3220,36 +3343,39 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
 #define ROPE_TABLES_PHASE_HPP
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
-/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
-/// under every compiler flag, and one rounding to double happens after the reduction.
+/// 2^-192 turn. Multiplying it by a position and dropping whole turns are then exact, at every position and
+/// under every compiler flag. The only rounding to double comes after this reduction.
 ///
-/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
-/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
+/// Why 192 bits? At every quarter turn, cosine or sine is 0. Close to it, the relative error of the entry is
+/// that of the angle's distance to the quarter turn. With inv_freq = n 2^e and position = p, both integers,
+/// that distance is
 ///
 ///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
 ///
-/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x.
-/// For x = 2^e 2 / pi, every e, and N = n p < 2^(53 + b), and if k is not 0, this gives
+/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x. If
+/// k is not 0, x = 2^e 2 / pi for every e, and N = n p < 2^(53 + b), this gives
 ///
-///     b    d >      what a phase may be off by    and is
+///     b    d >      allowed error of a phase      its error
 ///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
 ///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
 ///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
 ///
 /// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). With steps of 128 bits the error
 /// would be 2^-98, and a double entry would lose most of its digits. If k is 0, nothing cancels, and d is as
-/// small as inv_freq * position. Below 2^-60 rad the angle is therefore multiplied instead of counted
-/// (detail/table_rows.hpp).
+/// small as inv_freq * position. Below 2^-60 rad, the angle is therefore computed as a product of two
+/// numbers, not as a count (detail/table_rows.hpp).
 ///
-/// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
-/// Words of 64 bits give the entries of double tables, words of 128 bits the nearest floats.
+/// Sine and cosine are computed in integers, so no compiler flag, fused operation or C library changes a bit
+/// of the results. Words of 64 bits give the entries of double tables, and words of 128 bits give the nearest
+/// floats.
 namespace rope::inline ROPE_ABI::detail {
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
   return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 /// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
-/// Word. For 128 bits 4^k / (2 k + 1)! of Taylor, for 64 bits fewer: tests/oracle/sine_cosine.py.
+/// Word. For 128 bits they are 4^k / (2 k + 1)! of Taylor's series. For 64 bits there are fewer, found by
+/// tests/oracle/sine_cosine.py.
 template <class Word>
 inline constexpr std::array sine_series = [] {
   std::array<uint128, 15> series = {};
@@ -3264,8 +3390,8 @@ inline constexpr std::array sine_series<std::uint64_t> = {
     std::uint64_t{0x0340340340314d94u}, std::uint64_t{0x002e3bc74a661170u},
     std::uint64_t{0x0001ae64528d7e53u}, std::uint64_t{0x00000b0904623e14u},
     std::uint64_t{0x000000355448e1d4u}};
-/// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor are
-/// 4^k / (2 (2 k)!) from k = 2 on.
+/// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor's series are 4^k /
+/// (2 (2 k)!) from k = 2 on.
 template <class Word>
 inline constexpr std::array cosine_series = [] {
   std::array<uint128, 15> series = {};
@@ -3280,7 +3406,7 @@ inline constexpr std::array cosine_series<std::uint64_t> = {
     std::uint64_t{0x00d00d00d00c6654u}, std::uint64_t{0x00093f27dbaf5c67u},
     std::uint64_t{0x000047bb632432e7u}, std::uint64_t{0x0000019393241f1du},
     std::uint64_t{0x00000006aaf46294u}};
-/// The upper bits of a number of 192.
+/// The upper bits of a number of 192 bits.
 template <class Word>
 constexpr Word upper_bits(uint192 a) {
   if constexpr (std::is_same_v<Word, uint128>)
@@ -3288,8 +3414,8 @@ constexpr Word upper_bits(uint192 a) {
   else
     return a.hi;
 }
-/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms per step, which halves the
-/// chain of dependent products.
+/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Each step adds two terms, which halves
+/// the chain of dependent products.
 template <class Word, std::size_t terms>
 EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
                                                    const std::array<Word, terms>& series) {
@@ -3299,7 +3425,7 @@ EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
     sum = series[k - 2] - multiply_upper(z, series[k - 1]) + multiply_upper(square, sum);
   return multiply_upper(z, sum);
 }
-/// sin x = sine 2^exponent and cos x = 1 - 2 half_versine 2^-bits, where a Word has `bits`.
+/// sin x = sine 2^exponent and cos x = 1 - 2 half_versine 2^-bits, where a Word has `bits` bits.
 template <class Word>
 struct fixed_pair {
   Word sine;
@@ -3344,7 +3470,7 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   mantissa = mantissa << zeros;
   const uint128 product = multiply(mantissa.hi, factor) + uint128{0, multiply_upper(mantissa.lo, factor)};
   const int lowest = exponent - zeros + static_cast<int>(bits >> 52) - 1086 + 64;  // exponent of its last bit
-  // A float has 24 bits from its first one on, and none below 2^-149.
+  // A float has 24 bits from its highest one on, and none below 2^-149.
   const int last = lowest + 127 - leading_zeros(product) - 23, unit = last < -149 ? -149 : last;
   const int dropped = unit - lowest;
   if (dropped > 128) return 0;
@@ -3437,7 +3563,7 @@ class binary_turns {
 ///
 ///     phase = round(2^192 * frac(inv_freq * coordinate / (2 pi)))
 ///
-/// With the default coordinate, the step of one position: `phase_of(f) * p` is the phase of pair f at
+/// With the default coordinate, it is the step of one position: `phase_of(f) * p` is the phase of pair f at
 /// position p.
 ///
 /// Requires:  both finite, |inv_freq| < 2^64, |coordinate| <= 2^64
@@ -3448,18 +3574,19 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 namespace detail {
-/// Whether a position is beyond 2^31, the last one for which position * step is exact enough when the step is
+/// Whether |position| is above 2^31. Up to there, position * step is exact enough, although the step is
 /// rounded to 2^-192 turn.
 constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
 }
-/// Whether a step has too few significant bits above 2^-192 turn, fewer than 61, to be multiplied by
-/// positions.
+/// Whether a step has fewer than 61 significant bits above 2^-192 turn. These are too few to multiply the
+/// step by positions.
 inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
 }  // namespace detail
-/// The phase at an integer position, for tables of positions and of coordinates: position * step up to 2^31
-/// in magnitude; the exact product position * inv_freq beyond that and for an inv_freq below 2^-128.
+/// The phase at an integer position, for tables of positions and of coordinates. It is position * step up to
+/// 2^31 in magnitude. Beyond that, and for an inv_freq below 2^-128, it is the exact product position *
+/// inv_freq.
 ///
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
@@ -3482,7 +3609,8 @@ struct cos_sin {
   double sin;  // of the angle
 };
 namespace detail {
-/// An angle as a number of quarter turns and the distance to the nearest one, at most an eighth of a turn.
+/// An angle as the nearest number of quarter turns, and the distance to it, which is at most an eighth of a
+/// turn.
 struct quadrant_distance {
   std::uint64_t quadrant;  // modulo 4
   std::uint64_t sign;      // of the distance: all bits if it is negative, otherwise 0
@@ -3494,8 +3622,8 @@ EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
   const std::uint64_t sign = 0 - (hi >> 63);
   return {quadrant, sign, negate_if(sign, {hi, p.turn.mid, p.turn.lo})};
 }
-/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, because
-/// the quadrants of a row are in no order that a processor could predict.
+/// cos and sin of an angle from those of its distance to the nearest quarter turn. There is no branch,
+/// because a processor could not predict the quadrants of a row.
 EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
   constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
   const auto c = detail::bit_cast<std::uint64_t>(distance.cos),
@@ -3537,14 +3665,14 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PHASE_HPP
-/// Rows of a table: their layout for loops, and their computation from phases.
+/// Rows of a table: how loops find the entries, and how entries are computed from phases.
 ///
 /// The phases of all pairs for a row of a table, at a position or at coordinates.
 namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
   double inv_freq = 0;
-  phase step;  // of one unit
+  phase step;  // for one unit of position
   pair_frequency() = default;
   explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
   /// Requires: turns == binary_turns(frequency, 1.0)
@@ -3558,8 +3686,9 @@ struct pair_frequency {
     return phase_of(inv_freq, coordinate);
   }
 };
-/// Phases of the angles sum_a inv_freq(i, a) * coordinate_a, for every pair i: all bits of one pair, or 64
-/// bits of many pairs. A row of coordinates is a function of the axis that returns an integer or a double.
+/// Computes the phases of the angles sum_a inv_freq(i, a) * coordinate_a of every pair i: all bits of one
+/// pair, or the upper 64 bits of a block of pairs. A row of coordinates is a function of the axis that
+/// returns an integer or a double.
 class row_angles {
  public:
   /// The number of pairs per call of find_upper.
@@ -3616,7 +3745,7 @@ class row_angles {
   /// Adds count * 2^-places times the frequencies, using 96 of their bits. The words have 32 bits because
   /// compilers vectorise products of such words.
   ///
-  /// Requires: places in [-32, 96)
+  /// Requires: -32 <= places < 96
   EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
                                      const std::uint32_t* words, std::uint64_t* turns) const {
     if (count == 0) return;
@@ -3641,8 +3770,8 @@ class row_angles {
       add(k, shifted(before[k], first[k]), shifted(first[k], second[k]), shifted(second[k], third[k]));
     }
   }
-  /// The columns of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and 1 if inv_freq
-  /// is negative.
+  /// The number of columns of words_ for one axis. They are 0, six words of 32 bits from 2^63 turns down to
+  /// 2^-128 turn, and 1 if inv_freq is negative, otherwise 0.
   static constexpr Index columns = 8;
   number_array<pair_frequency> frequencies_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
@@ -3663,7 +3792,8 @@ struct table_view {
   const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; otherwise null
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
+  /// attention_factor is 1.
   bool is_identity(std::int64_t position) const {
     return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
   }
@@ -3697,10 +3827,10 @@ void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
   sin = static_cast<S>(m * angle * small_unit);
 }
-/// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad
-/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The exact values are
-/// therefore just below m x, which is an exact product of integers, and just below m. The floats are the
-/// nearest ones to numbers just below these two.
+/// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad,
+/// sin x is between (1 - 2^-120) x and x, and cos x is between 1 - 2^-120 and 1. The exact values are
+/// therefore just below m x, which is an exact product of integers, and just below m. The entries are the
+/// floats nearest to numbers just below these two.
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {
@@ -3757,17 +3887,18 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   }
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
-/// m cos and m sin of a block of pairs in doubles, and the pairs whose nearest float they do not determine.
+/// m cos and m sin of a block of pairs in doubles. A pair is doubtful if these doubles do not determine its
+/// nearest floats.
 struct float_block {
   static constexpr Index size = row_angles::block;
-  /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
-  /// above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
+  /// The relative error of an entry is below 2^-37: 2^-37.5 from the polynomial of the sine, 2^-40 from an
+  /// angle above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
   static constexpr std::uint64_t places = std::uint64_t{1} << 16;
   std::uint64_t turns[size];  // the upper bits of the phases
   double cos[size], sin[size];
   std::uint64_t doubtful[size];  // 0: the double rounds to the nearest float
-  /// \param smallest  in units of 2^-64 turn, a power of two: pairs closer than that to a quarter turn are
-  ///                  doubtful, since their relative error is too large
+  /// \param smallest  a power of two, in units of 2^-64 turn. Pairs closer than that to a quarter turn are
+  ///                  doubtful, because their relative error is too large
   void evaluate(double m, std::uint64_t smallest) {
     constexpr std::uint64_t middle = std::uint64_t{1} << 28, sign_bit = std::uint64_t{1} << 63;
     constexpr std::uint64_t outside =
@@ -3776,7 +3907,7 @@ struct float_block {
     double sines[size], cosines[size];
     for (Index k = 0; k < size; ++k) {
       const std::uint64_t rest = turns[k] - ((turns[k] + (sign_bit >> 2)) >> 62 << 62);
-      // The distance to the nearest quarter turn, from two integers that are exact doubles each.
+      // The distance to the nearest quarter turn, from two integers, each of which is an exact double.
       const auto upper = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest >> 32));
       const auto lower = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest) >> 1);
       const double x = (static_cast<double>(upper) + static_cast<double>(lower) * 0x1p-31) *
@@ -3882,7 +4013,7 @@ placed_table<S> placed(const placed_table<S>& table) {
   return table;
 }
 }  // namespace detail
-/// A table that heads rotate by: a frequency_table or a placed_table.
+/// A table by which heads are rotated: a frequency_table or a placed_table.
 template <class Table>
 concept rotation_table = requires(const Table& table) {
   detail::placed(table);
@@ -3891,7 +4022,7 @@ concept rotation_table = requires(const Table& table) {
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
   float_angles,  ///< a range of positions, by angles in float
-  coordinates,   ///< coordinates [rows, axes], one row of them per token
+  coordinates,   ///< coordinates [rows, axes], one row per token
   entries        ///< the caller (given_table.hpp); cos^2 + sin^2 may differ from pair to pair
 };
 /// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
@@ -3948,12 +4079,13 @@ class frequency_table {
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
-  /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
-  ///            not finite or above 2^53 in magnitude; std::length_error as above
-  /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
+  /// Throws:    std::invalid_argument if the number of columns differs from the number of axes, or a
+  ///            coordinate is infinite, NaN or above 2^53 in magnitude; std::length_error as above
+  /// Accuracy:  as for positions, also for fractional and negative coordinates and up to 2^53
   ///            (tests/oracle/coordinates.test.cpp)
-  /// Cost:      that of a range, and half as much again per further axis; in double two to six times as much
-  ///            for one to three axes of coordinates that are not integers
+  /// Cost:      that of a range of positions for the first axis, and half of it for every further axis.
+  ///            Tables of double take two to six times as long for coordinates that are not integers, with
+  ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
@@ -3967,14 +4099,15 @@ class frequency_table {
         "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count); "
         "the tables of a model are model_tables(model, count)");
   }
-  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
+  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to those
+  /// of such pipelines.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
   /// Throws:    as for an exact table
-  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,
-  ///            1.2e-4 at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within
-  ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
+  ///            at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. For the same angle, cos and sin
+  ///            are within an ulp of PyTorch's. The inv_freq of PyTorch may itself differ by an ulp of float
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
@@ -4015,6 +4148,8 @@ class frequency_table {
   }
   /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
   double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
+  /// inv_freq of one pair.  Throws: std::invalid_argument unless there is one axis
+  double inv_freq(Index pair) const { return frequencies_.inv_freq(pair); }
   /// Number of coordinates of a position.
   Index axes() const { return frequencies_.axes(); }
   /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions.
@@ -4039,7 +4174,7 @@ class frequency_table {
   /// Whether the table has a row for `position`.
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
   /// This table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every
-  /// head. It must outlive the result.
+  /// head. The table must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
   placed_table<S> at_channel(Index first_channel) const ROPE_DETAIL_LIFETIMEBOUND {
@@ -4056,7 +4191,8 @@ class frequency_table {
     return {entries_.data() + (rows() == 0 ? 0 : pairs()), rows(), pairs(),
             Eigen::OuterStride<>(2 * pairs())};
   }
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
+  /// attention_factor is 1.
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
@@ -4163,8 +4299,8 @@ constexpr bool has_memory_at() {
   ((has |= (places >> place++) % 2 == 1 && memory_without_axes<std::remove_cvref_t<Arguments>>), ...);
   return has;
 }
-/// Whether the first argument of a call is not a view, or another of the first `views` is memory without
-/// axes.
+/// True if the first argument of a call is not a view, or another of the first `views` arguments is
+/// memory_without_axes.
 template <int views, class First, class... Others>
 constexpr bool lacks_view() {
   return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
@@ -4216,8 +4352,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
-#define ROPE_DETAIL_CHECK_ROUNDED(name, X, T)                                         \
-  static_assert(detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
+#define ROPE_DETAIL_CHECK_ROUNDED(name, X, T)                                             \
+  static_assert(channel<std::remove_const_t<T>> &&                                        \
+                    detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
                 name ": x and out have the same channel type, or x is float and out half or bfloat16")
 #define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
   name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
@@ -4227,8 +4364,8 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
 /// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
-/// replace a missing view or, if all views are present, a missing table. Both conditions may use `Layout` and
-/// `Arguments`.
+/// replace a missing view or, if all views are present, a missing table. The conditions no_view and no_table
+/// may use `Layout` and `Arguments`.
 #define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
   template <class Layout = detail::unnamed_layout, class... Arguments>         \
   requires((no_view) || (no_table)) void function(Arguments&&...) {            \
@@ -4236,59 +4373,77 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
     static_assert((no_view) || !(no_table), ROPE_DETAIL_TABLE_SENTENCE(name)); \
   }                                                                            \
   static_assert(true)
-/// The first `views` arguments are views. Later ones may be lists of positions, which have no axes either.
+/// Checks that the first `views` arguments are views. Later ones may be lists of positions.
 #define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
-/// The arguments whose bits are set in `places` are views. Other arguments may come first or between them.
+/// Checks that the arguments whose bits are set in `places` are views. Other arguments may come first or
+/// between them.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
-/// The first `views` arguments are views, and a later one is a table. A layout that is a value, such as an
-/// enumerator, gets a message too.
-#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                                     \
-  template <auto layout, class... Arguments>                                                     \
-  void function(Arguments&&...) {                                                                \
-    static_assert(std::is_void_v<decltype(layout)>,                                              \
-                  #function ": a layout is a type, " #function "<half_split>(...) or " #function \
-                            "<interleaved>(...); for one that is known at run "                  \
-                            "time, write both calls");                                           \
-  }                                                                                              \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()),              \
+/// An overload of `function` for calls with a layout that is a value, such as an enumerator.
+#define ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, name)                                            \
+  template <auto layout, class... Arguments>                                                       \
+  void function(Arguments&&...) {                                                                  \
+    static_assert(std::is_void_v<decltype(layout)>,                                                \
+                  name ": a layout is a type, " #function "<half_split>(...) or " #function        \
+                       "<interleaved>(...); for one that is known at run time, write both calls"); \
+  }                                                                                                \
+  static_assert(true)
+/// Checks that the first `views` arguments are views, and a later one is a table.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
+  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
 namespace rope::inline ROPE_ABI::detail {
-/// Throws if an extent is negative or the view exceeds the address space.
-///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws std::invalid_argument if an extent is negative or scales have another shape, and std::length_error
+/// if the view exceeds the address space.
+template <class T>
+void check_extents(const char* function, const head_view<T>& x) {
+  check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
+  if constexpr (is_quantized<std::remove_const_t<T>>)
+    if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
+        x.scales.head_dim != 1)
+      throw_invalid(function, "scales must be [", x.batch, ", ", x.tokens, ", ", x.heads, ", 1], got ",
+                    shape_text(x.scales));
+}
+/// check_extents, for functions that do not take int8 heads.
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
-  check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: channels are float, double, Eigen::half or Eigen::bfloat16 here; dequantize int8 "
+                "heads first");
+  check_extents(function, x);
 }
-/// Throws if a view with elements has a null pointer. Not for views that exist only for checks (shape_of).
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument if a view with elements has a null pointer.
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
-    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
+    if (x.batch == 0 || x.tokens == 0 || x.heads == 0) return;
+    if constexpr (is_quantized<typename std::remove_cvref_t<decltype(x)>::value_type>) {
+      if (x.scales.data == nullptr || (x.data == nullptr && x.head_dim != 0))
+        throw_invalid(function, "a quantized view must have data and scales, got null for ", shape_text(x));
+    } else if (x.data == nullptr && x.head_dim != 0) {
       throw_invalid(function, "a view must have data, got null for ", shape_text(x));
+    }
   };
   (check_one(views), ...);
 }
-/// Throws unless a view has the shape of `x`.
+/// Whether two views have the same extents.
+template <class X, class T>
+bool have_same_shape(const head_view<X>& x, const head_view<T>& y) {
+  return x.batch == y.batch && x.tokens == y.tokens && x.heads == y.heads && x.head_dim == y.head_dim;
+}
+/// Throws std::invalid_argument unless a view has the shape of `x`.
 ///
 /// \param name  the name of the view in messages
-///
-/// Throws:  std::invalid_argument
 template <class X, class T>
 void check_same_shape(const char* function, const head_view<X>& x, const head_view<T>& view,
                       const char* name = "out") {
-  if (x.batch != view.batch || x.tokens != view.tokens || x.heads != view.heads ||
-      x.head_dim != view.head_dim)
+  if (!have_same_shape(x, view))
     throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
-/// Throws if the channels of a view that is written overlap: an axis with more than one entry has a stride
-/// smaller than head_dim, as in an expanded tensor.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument if channels of an output view overlap: if an axis with more than one entry
+/// has a stride smaller than head_dim, as in an expanded tensor.
 template <class T>
 void check_written(const char* function, const head_view<T>& x) {
   if (x.size() == 0) return;
@@ -4306,7 +4461,8 @@ struct memory_steps {
 /// Whether steps can add up to exactly `distance` bytes. The longest step is first. If each stride is at
 /// least as long as the span of all shorter ones, as for sub-views of one array, this takes two tries per
 /// stride. The answer is false once no `tries` are left.
-inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::int64_t distance, int& tries) {
+EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_steps* end,
+                                       std::int64_t distance, int& tries) {
   if (steps == end) return distance == 0;
   std::int64_t least = 0, most = 0;  // the range that the shorter steps span
   for (const memory_steps* s = steps + 1; s != end; ++s) {
@@ -4321,46 +4477,66 @@ inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::in
     if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
   return false;
 }
-/// Whether two views share memory. True is certain. False is certain if the strides of both views nest, as
-/// equal strides do and those of sub-views of one array. Otherwise false means that 4096 tries found no
-/// overlap.
-template <class A, class B>
-bool share_memory(const head_view<A>& a, const head_view<B>& b) {
-  if (a.size() == 0 || b.size() == 0) return false;
-  memory_steps steps[7];
+/// A view of channels of any type: its first address, and the extent and stride of each axis.
+struct memory_axes {
+  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
+  template <class T>
+  explicit memory_axes(const head_view<T>& x)
+      : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        size(sizeof(T)),
+        extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
+        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
+};
+/// The addresses that a view with elements spans, [begin, end).
+struct spanned_addresses {
+  std::int64_t begin, end;
+  template <class T>
+  explicit spanned_addresses(const head_view<T>& x)
+      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        end(begin + x.head_dim * Index{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+  }
+ private:
+  void add(std::int64_t length) {
+    begin += (std::min)(length, std::int64_t{0});
+    end += (std::max)(length, std::int64_t{0});
+  }
+};
+/// As share_memory, for two views whose ranges of addresses overlap.
+EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
+  memory_steps steps[8];
   int count = 0;
-  const auto add = [&](Index extent, std::int64_t stride, std::int64_t size, bool back) {
-    if (extent == 1 || stride == 0) return;  // the stride of an extent of 1 is arbitrary and may be huge
-    const std::int64_t bytes = stride * size;
-    const std::int64_t most = back == (bytes < 0) ? extent - 1 : 0;
+  for (int i = 0; i < 8; ++i) {
+    const memory_axes& x = i < 4 ? a : b;
+    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
+    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
+    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
+                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
     const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
     int place = 0;
     while (place < count && steps[place].stride > next.stride) ++place;
     if (place < count && steps[place].stride == next.stride) {
       steps[place].least += next.least;
       steps[place].most += next.most;
-      return;
+      continue;
     }
-    for (int i = count++; i > place; --i) steps[i] = steps[i - 1];
+    for (int later = count++; later > place; --later) steps[later] = steps[later - 1];
     steps[place] = next;
-  };
-  const auto add_view = [&add](const auto& x, bool back) {
-    constexpr std::int64_t size = sizeof(*x.data);
-    add(x.batch, x.batch_stride, size, back);
-    add(x.tokens, x.token_stride, size, back);
-    add(x.heads, x.head_stride, size, back);
-    add(x.head_dim * Index{size}, 1, 1, back);
-  };
-  add_view(a, true);
-  add_view(b, false);
-  const auto address = [](const auto* data) {
-    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data));
-  };
+  }
   int tries = 4096;
-  return leads_to(steps, steps + count, address(a.data) - address(b.data), tries);
+  return leads_to(steps, steps + count, a.address - b.address, tries);
 }
-/// Whether two views have the same channels at the same addresses. The stride of an extent of 1 is arbitrary
-/// and not compared.
+/// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
+/// for equal strides. For other strides, false may mean only that 4096 tries found no overlap.
+template <class A, class B>
+bool share_memory(const head_view<A>& a, const head_view<B>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  const spanned_addresses of_a(a), of_b(b);
+  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
+}
+/// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
 template <class T>
 bool are_same(const head_view<const T>& x, const head_view<T>& out) {
   return x.data == out.data && x.head_dim == out.head_dim &&
@@ -4368,9 +4544,7 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.tokens == 1 || x.token_stride == out.token_stride) &&
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
-/// Throws if an output overlaps its input of the same shape without being the same view.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument if `out` overlaps `x`, which has the same shape, but is another view.
 template <class T>
 void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
   check_written(function, out);
@@ -4379,60 +4553,22 @@ void check_same_or_disjoint(const char* function, const head_view<const T>& x, c
                   "out must be x itself or share no channel with it, and covers a part of x; "
                   "give other memory, or rotate in place");
 }
-/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
-/// twice, which no inverse could undo.
-///
-/// Throws:  std::invalid_argument
-/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
-                      " and ", v, " for pair ", i);
-    }
-    constexpr Index per_pass = 1024;
-    bool named[per_pass];
-    for (Index begin = 0; begin < channels; begin += per_pass) {
-      std::fill_n(named, per_pass, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= per_pass) continue;
-          if (named[channel - begin])
-            throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                          ") once, got channel ", channel, " again for pair ", i);
-          named[channel - begin] = true;
-        }
-    }
-  }
-}
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
-/// The end of a message about positions: for a list from a start, the start and the last position.
+/// The start of positions that are given as one start, otherwise null.
 template <class Source>
-std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
-  return {};
+const std::int64_t* start_of(const Source& /*positions*/) {
+  return nullptr;
 }
-inline std::string as_given(const contiguous_positions& positions, Index tokens) {
-  std::string text;
-  for (const message_part& part : std::initializer_list<message_part>{
-           ", got positions ", positions.start, " to ", advance(positions.start, tokens - 1), " (start ",
-           positions.start, ", ", tokens, " tokens)"})
-    if (tokens != 1) part.append_to(text);
-  return text;
+inline const std::int64_t* start_of(const contiguous_positions& positions) { return &positions.start; }
+inline const std::int64_t* start_of(const braced_positions& positions) {
+  static constexpr std::int64_t zero = 0;
+  return positions.ids.data ? nullptr : &zero;
 }
-inline std::string as_given(const braced_positions& positions, Index tokens) {
-  return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
-}
-/// Throws unless the rotated channels lie in the head.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument unless the rotated channels lie in the head.
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
   if (rotary_dim > head_dim)
     throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
@@ -4440,8 +4576,8 @@ inline void check_window(const char* function, Index first_channel, Index rotary
     throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
                   rotary_dim, " channels from channel ", first_channel, " on");
 }
-/// Rejects ids that equal the coordinates of the table, which has one row per token. Such ids would be looked
-/// up twice: row `id` of the table would replace row r.
+/// Rejects position ids from which the table was made. Row r of such a table is already that of token r. The
+/// caller must leave the ids out: they would select row ids[r] instead.
 ///
 /// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>
@@ -4463,19 +4599,28 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
-/// Throws std::out_of_range for a position outside of the table's [first, last). The message has a table that
-/// includes it.
+/// Throws std::out_of_range if positions are not all in the table's [first, last). The message says how to
+/// make a table that includes them.
 ///
-/// \param given  the positions of the call, if they follow from a start
-[[noreturn]] inline void throw_outside(const char* function, std::int64_t position, std::int64_t first,
-                                       std::int64_t last, table_source source, const std::string& given) {
-  const std::int64_t from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
-  std::string advice = ", one for each token, and row r is position r";
-  if (source == table_source::entries)
+/// \param start  the start of the positions of `tokens` tokens, or null
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside(const char* function, const position_range& range,
+                                                         std::int64_t first, std::int64_t last,
+                                                         table_source source, const std::int64_t* start,
+                                                         Index tokens) {
+  const std::int64_t position =
+                         range.smallest >= first && range.smallest < last ? range.largest : range.smallest,
+                     from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
+  std::string given, advice = ", one for each token, and row r is position r";
+  if (start != nullptr && tokens != 1)
+    append(given, {", got positions ", *start, " to ", advance(*start, tokens - 1), " (start ", *start, ", ",
+                   tokens, " tokens)"});
+  if (source == table_source::entries) {
     advice = "; give it a row for this position";
-  else if (source != table_source::coordinates)
-    advice = ", make it with frequency_table(frequencies, " + (from == 0 ? "" : std::to_string(from) + ", ") +
-             std::to_string(to) + ")";
+  } else if (source != table_source::coordinates) {
+    advice = ", make it with frequency_table(frequencies, ";
+    if (from != 0) append(advice, {from, ", "});
+    append(advice, {to, ")"});
+  }
   throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
                      given, "; the table has ", last - first, " rows", advice);
 }
@@ -4490,8 +4635,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    throw_outside(function, table.contains(range.smallest) ? range.largest : range.smallest, table.first(),
-                  table.last(), table.source(), as_given(positions, tokens));
+    throw_outside(function, range, table.first(), table.last(), table.source(), start_of(positions), tokens);
   check_layout<Layout>(function, table.pairs());
 }
 /// Checks the view as well, before anything is written.
@@ -4501,18 +4645,6 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_view(function, x);
   check_memory(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
-}
-/// Throws if unrotate cannot divide by m: 1 / m must be a normal number of the table's type, so m is at most
-/// 2^126 for float and 2^1022 for double.
-///
-/// Throws:  std::invalid_argument
-template <class S>
-void check_inverse(const char* function, const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  using limits = std::numeric_limits<S>;
-  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
-    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
-                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_CHECKS_HPP
@@ -4650,7 +4782,7 @@ struct query_scaling {
 inline constexpr Index not_known_window = -1;
 /// Whether a layer rotates.
 enum class layer_rotation {
-  in_group,  ///< it rotates as model_rope::group_of_layer says
+  in_group,  ///< its rotation is in model_rope::group_of_layer
   none,      ///< it does not rotate
   not_known  ///< there is no such layer, or it is not known how it rotates
 };
@@ -4665,25 +4797,25 @@ struct model_facts {
   Index query_heads = 0;                            // of a layer; 0: unknown
   Index key_heads = 0;                              // of a layer; 0: unknown
   double max_position = 0;                          // longest context the model declares; 0: unknown
-  double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
+  double sliding_window = 0;                        // tokens of the sliding window; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
-  Index window_of_sliding = not_known_window;       // attention_options::window of layers that slide, if any
+  Index window_of_sliding = not_known_window;       // attention_options::window of sliding layers, if any
   std::string no_window_because = {};               // why the window of an attending layer is unknown
-  bool causal = true;                               // false: every token sees those after it too
+  bool causal = true;                               // false: tokens also attend to later tokens
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
-  std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order
-  bool keys_are_values = false;                     // and attention's output is un-rotated (DeepSeek V4)
-  query_scaling query_rule = {};                    // a factor on queries in addition to their rotation,
-  scaled_queries scaled = scaled_queries::none;     // and in which layers
-  std::vector<std::string> warnings = {};           // values not understood, assumed, renamed or left out
-  Index attention_chunk = 0;                        // tokens of a chunk, in which the layers attend that have
-                                                    // model_rope::chunk_of_layer; 0: none or unknown
+  std::vector<Index> layers_without_sinks = {};     // layers without sink logits, in increasing order
+  bool keys_are_values = false;                     // true: un-rotate attention's output (DeepSeek V4)
+  query_scaling query_rule = {};                    // the factor on queries in addition to their rotation
+  scaled_queries scaled = scaled_queries::none;     // the layers that multiply by this factor
+  std::vector<std::string> warnings = {};           // about keys not understood, assumed, renamed or left out
+  Index attention_chunk = 0;                        // tokens of a chunk, for layers that attend in chunks
+                                                    // (model_rope::chunk_of_layer); 0: none or unknown
 };
-/// What an import does with a model in which no layer rotates.
+/// How an import treats a model in which no layer rotates.
 enum class model_without_rope {
   refuse,   ///< it throws and gives the reason
-  describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope has what the model has
-            ///< instead, and of its attention only the number of heads and the longest context are known
+  describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope names what it has
+            ///< instead. Of its attention only the number of heads and the longest context are known
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_FACTS_HPP
@@ -4699,12 +4831,12 @@ enum class model_without_rope {
 #define ROPE_ATTENTION_SCORE_VIEW_HPP
 /// Views of a mask or a bias in the caller's memory: one entry per score of attention.
 namespace rope::inline ROPE_ABI {
-/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
-/// (b, h, i, j) is at
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 is shared: all rows, heads,
+/// queries or keys have the same entry. Element (b, h, i, j) is at
 ///
 ///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
 ///
-/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
+/// The stride of an axis of extent 1 counts as 0. A view does not own memory. If data is null, there is no
 /// matrix.
 ///
 ///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
@@ -4722,8 +4854,8 @@ struct score_view {
   Index key_stride = 0;     // elements from one key to the next
   /// Whether there is a matrix.
   explicit operator bool() const { return data != nullptr; }
-  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
-  /// it.
+  /// Points to the entry of key 0 for query i of head h in row b. The entry of key j is j * key_step()
+  /// elements later.
   const X* at(Index b, Index h, Index i) const {
     return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
            (queries == 1 ? 0 : i * query_stride);
@@ -4737,7 +4869,8 @@ struct score_view {
 ///          exceeds an Index
 template <class X>
 score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents, even if another extent is zero.
+  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
+  // zeros count as 1 in this check.
   const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
               j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
@@ -4758,46 +4891,45 @@ concept dense_in_any_order = requires(const X& x) {
 };
 /// An object that score_matrix accepts.
 template <class X>
-concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
-/// Returned in place of a view after an error at compile time, so that its sentence is the only one.
+concept scores_in_memory =
+    dense_in_any_order<X> || numbers_by_index<const X, 2> || numbers_by_index<const X, 4>;
+/// Returned in place of a view after a compile error, so that no other errors follow.
 struct no_scores {
   template <class X>
   operator score_view<X>() const {
     return {};
   }
 };
-/// A view of the entries of such an object, by its indices.
+/// A view, by its indices, of an object that score_matrix accepts.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
-  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
   if constexpr (dense_in_any_order<X>) {
-    view.queries = x.rows();
-    view.keys = x.cols();
-    view.query_stride = x.rowStride();
-    view.key_stride = x.colStride();
+    return score_view<typename X::Scalar>{.data = x.data(),
+                                          .queries = x.rows(),
+                                          .keys = x.cols(),
+                                          .query_stride = x.rowStride(),
+                                          .key_stride = x.colStride()};
   } else {
-    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
-    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
-    constexpr int rank = int(X::NumIndices);
-    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    Index stride = 1;
-    for (int i = 0; i < rank; ++i) {  // from the fastest index on
-      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
-      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
-      *strides[axis] = stride;
-      stride *= *extents[axis];
+    constexpr std::size_t rank = numbers_by_index<const X, 2> ? 2 : 4;
+    const auto memory = indexed_memory_of<int(rank)>(x);
+    score_view<std::remove_cvref_t<decltype(*memory.data)>> view = {.data = memory.data};
+    Index* const extents[] = {&view.batch, &view.heads, &view.queries, &view.keys};
+    Index* const strides[] = {&view.batch_stride, &view.head_stride, &view.query_stride, &view.key_stride};
+    for (std::size_t i = 0; i < rank; ++i) {
+      *extents[4 - rank + i] = memory.extents[i];
+      *strides[4 - rank + i] = memory.strides[i];
     }
+    return view;
   }
-  return view;
 }
 }  // namespace detail
-/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
-/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
-/// [batch, heads, queries, keys]. An extent of 1 is shared.
+/// A view of an object by its indices, of any storage order and strides: an Eigen matrix, array, Map, Ref or
+/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor, TensorMap or std::mdspan [queries,
+/// keys] or [batch, heads, queries, keys]. An extent of 1 is shared.
 ///
 ///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
 ///
-/// Requires:  the object outlives the view
+/// Requires:  the memory of the object outlives the view
 /// Throws:    std::invalid_argument if it has no entry
 template <class X>
 auto score_matrix(const X& x) {
@@ -4806,47 +4938,19 @@ auto score_matrix(const X& x) {
                 "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
                 "an expression first");
   if constexpr (detail::scores_in_memory<X>) {
-    using entry = std::remove_cvref_t<decltype(*x.data())>;
+    const auto view = detail::scores_by_index(x);
+    using entry = std::remove_cvref_t<decltype(*view.data)>;
     static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
                   "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
                   "Eigen::Array<float, ...> first");
-    const auto view = detail::scores_by_index(x);
     if (view.data == nullptr)
       detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
-                            detail::shape_text({view.queries, view.keys}),
+                            detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
                             "; leave the option out where there is no matrix");
     return view;
   } else {
     return detail::no_scores{};
   }
-}
-/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
-///
-/// Requires:  the memory of the mdspan outlives the view
-/// Throws:    std::invalid_argument if it has no entry
-template <class X>
-requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
-  using entry = std::remove_cv_t<typename X::element_type>;
-  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                "Eigen::Array<float, ...> first");
-  constexpr int rank = int(X::rank());
-  score_view<entry> view = {.data = x.data_handle()};
-  view.queries = detail::span_extent(x, rank - 2);
-  view.keys = detail::span_extent(x, rank - 1);
-  view.query_stride = detail::span_stride(x, rank - 2);
-  view.key_stride = detail::span_stride(x, rank - 1);
-  if constexpr (rank == 4) {
-    view.batch = detail::span_extent(x, 0);
-    view.heads = detail::span_extent(x, 1);
-    view.batch_stride = detail::span_stride(x, 0);
-    view.head_stride = detail::span_stride(x, 1);
-  }
-  if (view.data == nullptr)
-    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
-                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
-                          "; leave the option out where there is no matrix");
-  return view;
 }
 template <detail::owns_memory X>
 auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
@@ -4858,8 +4962,8 @@ auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
 #ifndef ROPE_BASE_LISTS_HPP
 #define ROPE_BASE_LISTS_HPP
 /// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
-/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
-/// instantiates these templates only if they are called.
+/// are constexpr, and compilers instantiate constexpr functions wherever they are named, even in an unused
+/// template. The templates here are instantiated only if they are called.
 ///
 /// Lists of integers of any type.
 namespace rope::inline ROPE_ABI::detail {
@@ -4890,7 +4994,7 @@ std::span<T> part_of(std::span<T> list, Index first, Index count) {
   return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
 }
 /// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
-/// depend on that of its integers, so code that reads it is compiled once.
+/// depend on the type of the integers, so code that reads a list is compiled once.
 ///
 /// Requires:  the integers outlive the list
 class any_integers {
@@ -4907,19 +5011,19 @@ class any_integers {
   }
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  /// Integer i, or the largest std::int64_t if it is larger. Not inline, to keep callers small: most calls of
-  /// attention have no list.
+  /// Integer i, or the largest std::int64_t if the integer is larger. Not inline, because most calls of
+  /// attention have no list, and callers stay small.
   EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
   /// Integers `index` and index + 1 of a list.
   struct neighbours {
     std::size_t index;
     std::int64_t first, next;
   };
-  /// The last integer that is at most `value`, and the one after it.
+  /// The last integer that is at most `value`, and the next integer.
   ///
   /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
   EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
-    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual one
+    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual type
       return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
     return search(value, [this](std::size_t i) { return read(i); });
   }
@@ -4987,7 +5091,7 @@ class any_integers {
 
 #ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 #define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-/// Rows of channels: widened, rounded, and sums of their products in double.
+/// Widens and rounds rows of channels, and sums their products in double.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 // A bfloat16 is the upper half of a float.
@@ -5087,14 +5191,14 @@ inline constexpr int channels_per_step = 16;
 /// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
 /// each copy of the loop.
 ///
-/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
+/// \tparam exact  whether double holds every product exactly. Fusing then does not change the sum, and the
 ///                compiler may choose the faster way
 template <bool exact = false, class First, class Second>
 EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
   double sums[channels_per_step] = {};
   Index d = 0;
   for (; d + channels_per_step <= count; d += channels_per_step) {
-    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
+    double a[channels_per_step], b[channels_per_step];  // three loops, because GCC does not vectorise one
     for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
     for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
     for (int l = 0; l < channels_per_step; ++l)
@@ -5128,7 +5232,7 @@ double sum_of_squares(const X* x, Index count) {
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
 #include <cfloat>     // FLT_EVAL_METHOD
 #include <iterator>  // std::size
-// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, 100 ulp off.
+// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, which is 100 ulp off.
 #if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
 #define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
 #else
@@ -5174,7 +5278,7 @@ EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
 }
 #if defined(EIGEN_VECTORIZE_AVX512)
 /// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
-/// of the shuffles. Register 4 (k % 4) + k / 4 is the k-th one read.
+/// of the shuffles. The k-th register to be read is register 4 (k % 4) + k / 4.
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
   __m512 quarters[4], pairs[2];
@@ -5229,7 +5333,8 @@ EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
   return packets[0];
 }
 /// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
-/// maximum, so the instruction is written in assembly: with a NaN it returns its second operand.
+/// maximum, so the instruction is written in assembly. With a NaN, this instruction returns its second
+/// operand.
 template <class P>
 EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 #if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
@@ -5255,8 +5360,8 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 /// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
 /// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
 /// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
-/// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. The same if packets divide by estimates, because Eigen's tanh is a quotient.
+/// number, tanh is computed in double and rounded to A, because the compiler may or may not fuse the sums of
+/// Eigen's polynomial. The same is done if packets divide by estimates, because Eigen's tanh is a quotient.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
@@ -5273,7 +5378,7 @@ namespace rope::inline ROPE_ABI::detail {
 #if defined(_M_FP_FAST)
 #pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
 #endif
-/// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
+/// x in the precision of its type. This is a barrier to the algebra of -ffast-math, which could make an exact
 /// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
 template <class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
@@ -5335,9 +5440,9 @@ constexpr const auto& exp2_coefficients() {
   else
     return exp2_coefficients_of_double;
 }
-/// 2^x for x < 128 (float) or 1024 (double). 0 if x is below -125.5 (float) or -1021.5 (double), including
-/// -infinity, so no weight is denormal: denormals are slow on some processors. Exactly 1 at 0. NaN if x is
-/// any NaN, because the last operation is a product, not arithmetic on exponents.
+/// 2^x for x < 128 (float) or 1024 (double). It is 0 if x is below -125.5 (float) or -1021.5 (double),
+/// including -infinity, so no weight is denormal. (Denormals are slow on some processors.) It is exactly 1 at
+/// 0. It is NaN if x is any NaN, because the last operation is a product, not arithmetic on exponents.
 ///
 /// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
 template <class P>
@@ -5378,11 +5483,9 @@ A saturated_to(double x) {
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// Converts the channels of a head to 8-bit integers with one scale, and back.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether channels of type C are integers with a scale.
-template <class C>
-inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
-/// The scale that integers are multiplied by: NaN if `scale` is NaN or infinite, so that every channel of
-/// such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or infinities.
+/// The scale by which integers are multiplied. It is NaN if `scale` is NaN or infinite, so that every channel
+/// of such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or
+/// infinities.
 inline float usable_scale(float scale) {
   const auto bits = bit_cast<std::uint32_t>(scale);
   const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
@@ -5392,7 +5495,7 @@ inline float usable_scale(float scale) {
 inline bool is_below(float x, float limit) {
   return (bit_cast<std::uint32_t>(x) & 0x7fffffffu) < bit_cast<std::uint32_t>(limit);
 }
-/// out[i] = scale integers[i], each rounded once.
+/// out[i] = scale * integers[i], each rounded once.
 ///
 /// \param scale  as usable_scale returns it
 template <class A>
@@ -5407,13 +5510,14 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 }
 /// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits that is a head below
-/// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
+/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits, these are heads
+/// whose channels are all below 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a
+/// scale of NaN.
 ///
 /// \param most  the largest magnitude of an integer, below 2^22
 template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
-  // Magnitudes have the order of their bits, with NaN after infinity.
+  // The bits of magnitudes, as integers, have the order of the magnitudes, with NaN after infinity.
   std::int32_t largest = 0;
   for_each_index(0, count, [&](Index i) {
     largest = (std::max)(largest, bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
@@ -5427,8 +5531,8 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   }
   const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
               inverse = as_computed(1.0f / scale);
-  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
-  // floats, but not one of their bits.
+  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. The constant is subtracted as bits,
+  // because -ffast-math would cancel a difference of floats.
   constexpr float shift = 0x1.8p23f;
   constexpr auto bits_of_shift = bit_cast<std::int32_t>(shift);
   for_each_index(0, count, [&](Index i) {
@@ -5441,18 +5545,18 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
 
 #ifndef ROPE_POSITIONS_KEY_RANGES_HPP
 #define ROPE_POSITIONS_KEY_RANGES_HPP
-/// Masks by rule: the range of keys that each query attends to, for attention_options::key_ranges. A list of
-/// ranges has two numbers per query, and a mask has one per query and key. Attention skips the keys outside
-/// the ranges.
+/// Masks that follow a rule: the range of keys that each query attends to, for attention_options::key_ranges.
+/// Attention skips the keys outside the ranges. Ranges take two numbers per query, whereas a mask takes one
+/// per query and key.
 ///
 ///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 ///
-/// If the rows of a batch have different ranges, their lists follow each other, [batch * queries].
+/// If the rows of a batch have different ranges, concatenate their lists: [batch * queries].
 ///
-/// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
+/// positions_of_mask makes positions, token counts and ranges from the attention mask of a padded batch.
 namespace rope::inline ROPE_ABI {
-/// Keys [first, first + count) of a row, by their index in the row, not by their position.
+/// Keys [first, first + count) of a row. `first` is an index in the row, which may differ from the position.
 ///
 ///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
 ///     attention(q, k, v, out, {.key_ranges = ranges});
@@ -5467,9 +5571,9 @@ struct row_tokens {
   Index queries, keys;
 };
 namespace detail {
-/// One range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
+/// Returns one range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless 0 <= queries <= keys
 template <class Range, class RangeOf>
 std::vector<Range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
   if (row.queries < 0 || row.queries > row.keys)
@@ -5539,18 +5643,18 @@ std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
     return Range{token - token % chunk, token % chunk + 1};
   });
 }
-/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
-/// to itself. With lengths, the rest of a segment is padding, which attends to no key, and to which no token
-/// attends.
+/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, or to the tokens of
+/// the segment up to itself if causal. If lengths are given, tokens of a segment beyond its length are
+/// padding. Padding attends to no key, and no token attends to padding.
 ///
 ///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
 ///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
 ///
-/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. Attention that rotates
-/// needs the positions too, which start again in every segment. Or rotate first: `rotate<Layout>(q, k, table,
-/// segments{offsets})`.
+/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. If `attention` also
+/// rotates, pass the positions too: they start again in every segment. Or rotate before: `rotate<Layout>(q,
+/// k, table, segments{offsets})`.
 ///
-/// \param offsets  [segments + 1], from 0 to the tokens of the row: a position_list in memory
+/// \param offsets  [segments + 1], from 0 to the number of tokens of the row: a position_list in memory
 /// \param causal   false: tokens of a segment attend to each other both ways
 /// \param lengths  [segments] or empty: tokens of each segment that are not padding
 ///
@@ -5607,7 +5711,7 @@ Index rows_of_mask(const X& mask) {
   else
     return 1;
 }
-/// The mask in its memory, or a copy of an expression.
+/// The mask as a list of integers: a view of its memory, or a copy if it is an expression.
 template <class X>
 auto mask_list(const X& mask) {
   if constexpr (integers_in_memory<X>)
@@ -5651,17 +5755,17 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// Positions, counts and ranges of keys from an attention mask of ones for tokens and zeros for padding, on
 /// the left or on the right of each row (`attention_mask` of tokenizers).
 ///
-/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries of padding attend to no
-/// key, so that their outputs are zero. A prompt padded on the left and its steps of decoding, in a cache:
+/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries at padding attend to no
+/// key, so their outputs are zero. For a prompt that is padded on the left, append it to a cache and attend:
 ///
 ///     cache.append_at<Layout>(k, v, table, rows.positions);
 ///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
 ///
-/// In the next step, row b attends to keys `tokens - counts[b]` and later. If padding is on the right,
-/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, and needs no ranges.
+/// In the next decoding step, row b attends to keys `tokens - counts[b]` and later. If padding is on the
+/// right, `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
 ///
 /// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
-///                an Eigen::Tensor or mdspan of rank 2; or bools of Eigen. A list is one row
+///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row
 /// \param causal  false: tokens of a row attend to each other both ways, as in encoders
 ///
 /// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
@@ -5711,18 +5815,18 @@ namespace detail {
 template <class Integer>
 concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
 }  // namespace detail
-/// The keys that each query attends to, or each query and key head, by their index in the row as in a mask.
-/// Lists are in any order, and -1 ends a list before its last entry. A view of the caller's integers,
-/// std::int32_t or std::int64_t.
+/// The keys that each query attends to, one list per query or per query and key head. A key is given by its
+/// index in the row, as in a mask. Lists are in any order. An entry of -1 ends its list. The object is a view
+/// of the caller's integers, std::int32_t or std::int64_t.
 ///
 ///     const std::vector<int> top = {5, 0, 2, -1};  // of one query
 ///     attention(q, k, v, out, {.selected = top});
 ///
-/// Lists of the rows of a batch are one after the other, [batch * queries, keys]. Queries of several rows may
+/// Lists of the rows of a batch are concatenated, [batch * queries, keys]. Queries of several rows may
 /// share their lists, [queries, keys].
 class selected_keys {
  public:
-  /// No lists: no key is selected, and all are visible.
+  /// No lists: every key remains visible.
   selected_keys() = default;
   /// Lists of an Eigen matrix, an Eigen::Tensor or an mdspan, [queries, keys], or [queries, key heads, keys]
   /// for a tensor or an mdspan of rank 3, of any order of memory. A vector is the list of one query.
@@ -5732,27 +5836,19 @@ class selected_keys {
   template <class X>
   requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
       selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
-    constexpr bool is_span = detail::strided_span<X, 2> || detail::strided_span<X, 3>,
-                   is_tensor = detail::tensor<const X, 2> || detail::tensor<const X, 3>;
+    constexpr int rank = detail::numbers_by_index<const X, 2>   ? 2
+                         : detail::numbers_by_index<const X, 3> ? 3
+                                                                : 0;
     static_assert(
-        is_span || is_tensor || detail::integers_in_memory<X>,
+        rank != 0 || detail::integers_in_memory<X>,
         "selected_keys: give lists in memory, an Eigen matrix, tensor or mdspan [queries, keys] or a "
         "tensor or mdspan [queries, key heads, keys], or a pointer and a selected_shape");
-    if constexpr (is_span) {
-      set_memory(lists.data_handle());
-      constexpr int rank = int(X::rank());
-      for (int i = 0; i < rank; ++i)
-        axis_of(i, rank) = {detail::span_extent(lists, i), detail::span_stride(lists, i)};
-    } else if constexpr (is_tensor) {
-      set_memory(lists.data());
-      constexpr int rank = int(X::NumIndices);
-      const auto extents = detail::extents_in_memory(lists, std::make_integer_sequence<int, rank>{});
-      Index stride = 1;
-      for (int i = rank - 1; i >= 0; --i) {  // from the fastest index on
-        const Index extent = extents[static_cast<std::size_t>(i)];
-        axis_of(detail::is_row_major_tensor<X> ? i : rank - 1 - i, rank) = {extent, stride};
-        stride *= extent;
-      }
+    if constexpr (rank != 0) {
+      const auto memory = detail::indexed_memory_of<rank>(lists);
+      set_memory(memory.data);
+      queries_ = {memory.extents.front(), memory.strides.front()};
+      if constexpr (rank == 3) heads_ = {memory.extents[1], memory.strides[1]};
+      keys_ = {memory.extents.back(), memory.strides.back()};
     } else if constexpr (is_matrix<X>()) {
       const auto& matrix = detail::dense_of(lists);
       set_memory(matrix.data());
@@ -5801,8 +5897,6 @@ class selected_keys {
   struct axis {
     Index extent = 1, stride = 0;
   };
-  /// Axis i of `rank` axes: queries first, keys last, and key heads between them if there are three.
-  axis& axis_of(int i, int rank) { return i == 0 ? queries_ : i == rank - 1 ? keys_ : heads_; }
   template <class X>
   static constexpr bool is_matrix() {
     if constexpr (detail::dense_integers_in_memory<X>)
@@ -5825,7 +5919,7 @@ class selected_keys {
           detail::shape_text({queries_.extent, heads_.extent, keys_.extent}),
           "; leave the option out where nothing is selected, and begin an empty list with -1");
   }
-  /// Of any integer type of this size.
+  /// Reads entry `place`, of any integer type of this size.
   template <class Integer>
   std::int64_t read(Index place) const {
     Integer entry;
@@ -5838,31 +5932,32 @@ class selected_keys {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_SELECTED_KEYS_HPP
-/// Options of attention: which keys are visible, how scores are formed, and optional outputs.
-///
-/// The precision of the products in attention.
+/// Options of attention: which keys are visible, how scores are formed, the precision of products, and
+/// optional outputs.
 namespace rope::inline ROPE_ABI {
 /// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
 /// arithmetic type unless stated otherwise.
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
-  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
-  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
-  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
-  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
+  /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill takes 0.55
+  /// to 0.7 of the time of `full`; with AVX2, it takes 1.2 to 1.4 times as long. Scores are as exact as in
+  /// `full`. Each weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to
+  /// the error of an output. Numbers below 2^-126 may count as 0. Gradients and probabilities are computed as
+  /// in `full`.
   bfloat16,
-  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
-  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
-  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
-  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
-  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
-  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
+  /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
+  /// be quantized, and keys must not be rotated while they are read. Time relative to `full`: 0.5 to 0.9 for
+  /// a decoding step with AVX512_VNNI; for many queries, 0.7 with SSE2 and 0.73 to 0.77 with AVX2. The error
+  /// of a query channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if
+  /// head_dim exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the
+  /// largest such product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. Sums
+  /// of products over 128 keys are exact. head_dim is at most 65536.
   integers,
 };
 namespace detail {
-/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
-/// a smaller head_dim.
+/// The largest head_dim for integer products. At this head_dim a query channel is rounded to one of about 256
+/// steps of either sign. A smaller head_dim allows more steps.
 inline constexpr Index max_integer_products = 65536;
 /// \tparam T        channels of queries and outputs
 /// \tparam C        channels of keys and values
@@ -5889,7 +5984,8 @@ void check_products(const char* function, product_precision products, Index head
                   "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
                   "product_precision::full");
 }
-/// Positions, a list of std::int64_t. A list of other integers gives a compile error with the fix.
+/// A list of positions, which are std::int64_t. A list of another integer type gives a compile error that
+/// names the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
   int64_list() = default;
@@ -5905,19 +6001,21 @@ struct int64_list : std::span<const std::int64_t> {
 }  // namespace detail
 /// Options of `attention`. The defaults give plain causal decoder attention.
 ///
-/// Positions. Key j of a row is at position j and query i at keys - queries + i. The last query is thus
-/// aligned with the last key: one rule for a prefill, its chunks and a decoding step against a cache. If
-/// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
-/// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
-/// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
-/// order, as in a ring buffer. attention<Layout> rotates by the same positions. Positions are std::int64_t,
-/// counts and offsets any integers, at any stride.
+/// Key j of a row is at position j, and query i at position keys - queries + i. The last query is thus
+/// aligned with the last key, in a prefill, in each chunk of a prefill, and in a decoding step against a
+/// cache. If counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on
+/// the right need both counts (in self-attention, the same list twice). Prompts padded on the left need no
+/// counts, because only distances matter, but a mask that is false at the padding. query_positions and
+/// key_positions replace this rule and may be in any order, as in a ring buffer. attention<Layout> rotates by
+/// these positions too. Positions are std::int64_t. Counts and offsets are any integers, at any stride.
 ///
-/// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
-/// rotation) and query_positions is empty: the first query would be at a negative position.
+/// Throws if a row or segment has at least one key but fewer keys than queries, positions matter (causal,
+/// window, rotation) and query_positions is empty. The first query of that row or segment would be at a
+/// negative position.
 ///
-/// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
-/// their place; the selection, the mask, the bias, the segments and the count of keys.
+/// A key is visible to a query if every rule that is set admits it. The rules are: causal and window (with
+/// sinks), or key_ranges in place of these; the selection; the mask; the bias; the segments; the count of
+/// keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
@@ -5929,14 +6027,14 @@ struct attention_options {
   /// A key is visible if it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
   /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
-  /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
+  /// double in [2^-511, 2^511], so that neither this quotient nor its products overflow. Source: Gemma 2,
   /// arXiv:2408.00118.
   double softcap = 0;
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
   /// arXiv:2309.17453.
   Index sinks = 0;
-  /// [q.heads] or empty: one learned logit per query head. It takes part in every softmax, with a value of
-  /// zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  /// [q.heads] or empty: one learned logit per query head. The logit takes part in every softmax of its head,
+  /// with a value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
   std::span<const float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
   /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
@@ -5951,55 +6049,58 @@ struct attention_options {
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   detail::int64_list query_positions = {};
   /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
-  /// a decoding step with a window. A cache need not: it stores the order of its tokens.
+  /// a decoding step with a window. A cache need not read its positions, because it stores the order of its
+  /// tokens.
   detail::int64_list key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
-  /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
-  /// positions matter and query_positions is empty.
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The other queries of the row are padding
+  /// without visible keys: their outputs and gradients are zero, and their log-sum-exp is `no_keys`.
+  /// query_counts need key_counts if positions matter and query_positions is empty.
   detail::any_integers query_counts = {};
-  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. Later keys of the row are not read.
   detail::any_integers key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
-  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
-  /// counted in each segment as in a row. For several packed rows, and for padded segments, see
-  /// segment_ranges.
+  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions start
+  /// again in every segment. For several packed rows, and for padded segments, see segment_ranges.
   detail::any_integers query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::any_integers key_offsets = {};
-  /// Probability in [0, 1) of dropping an attention probability; kept ones are divided by 1 - dropout. Which
-  /// ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
+  /// The probability, in [0, 1), of dropping a weight. Kept weights are divided by 1 - dropout. Which weights
+  /// are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
-  /// The seed of dropout: a different one for every layer and step. The gradient needs the seed of its
+  /// The seed of dropout. Give every layer and step a different one. The gradient needs the seed of its
   /// forward pass.
   std::uint64_t dropout_seed = 0;
-  /// The precision of the products queries * keys and weights * values. All except `full` need channels of
-  /// the type in their name.
+  /// The precision of the products queries * keys and weights * values. `bfloat16` needs channels of
+  /// bfloat16, and `integers` needs quantized keys and values.
   product_precision products = product_precision::full;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
-  /// logit. A query without a visible key has its sink logit, which merge_attention takes, or `no_keys` if
-  /// there is none. Padding has `no_keys`.
+  /// logit. For a query without a visible key this is the sink logit of its head, which merge_attention
+  /// accepts, or `no_keys` if there are no sink logits. For padding it is `no_keys`.
   std::span<double> log_sum_exp = {};
-  /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
-  /// the row as in a mask, for any positions. Ranges replace the causal rule, so `causal` is not read, and
-  /// window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of keys
-  /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
-  /// prefixes, chunks, blocks and documents.
+  /// [queries] shared by the rows, or [batch * queries], or empty: the range of keys that each query may
+  /// attend to. Keys are given by their index in the row, as in a mask, whatever their positions are. Ranges
+  /// replace the causal rule, so `causal` is not read, and window and sinks must be 0. A range may be empty,
+  /// and must end within the keys of the call. Tiles of keys outside all ranges are skipped, so the cost is
+  /// that of the keys in the ranges. positions/key_ranges.hpp makes the ranges of prefixes, chunks, blocks
+  /// and documents.
   std::span<const key_range> key_ranges = {};
-  /// [queries] shared by the rows, or [batch * queries], each with key heads or shared by them: a list of the
-  /// keys that the query may attend to, by their index in the row as in a mask (sparse attention). -1 ends a
-  /// list. All other rules still apply, so a selected key may be hidden. Only selected keys are read, and the
-  /// cost is theirs. The order of a list is the order of sums. A key that is listed twice throws in debug
-  /// builds (without NDEBUG) and counts twice in others. Dropout must be 0, and there is no gradient.
+  /// Sparse attention: for each query, a list of the keys that it may attend to. There is one list per query
+  /// [queries], shared by the rows, or per query of every row [batch * queries], and either one list for each
+  /// key head or one for all of them. Keys are given by their index in the row, as in a mask. -1 ends a list.
+  /// All other rules still apply, so a selected key may be hidden. Attention reads only selected keys, so the
+  /// cost is that of these keys. Sums are in the order of the list. If a list has a key twice, debug builds
+  /// (without NDEBUG) throw, and other builds count the key twice. Dropout must be 0, and there is no
+  /// gradient.
   selected_keys selected = {};
-  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
-  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
+  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads this option.
+  /// It throws if the option is false and the cache rotated its keys. rotate_layer sets the option to true.
   bool queries_are_rotated = false;
-  /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
-  /// -ffast-math.
+  /// The log-sum-exp of a query without visible keys. It is less than any other, and finite, because
+  /// infinities do not survive -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
 };
 namespace detail {
-/// Extents of a call.
+/// The extents of a call.
 struct attention_shape {
   Index batch, queries, keys, heads, head_dim;
 };
@@ -6020,8 +6121,8 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                   shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
                   shape_text({x.batch, x.heads, x.queries, x.keys}));
 }
-inline void check_counts_of_rows(const char* function, const char* name, const any_integers& counts,
-                                 Index batch, Index tokens) {
+EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
+                                                   const any_integers& counts, Index batch, Index tokens) {
   require_length(function, name, counts.size(), batch, batch);
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
@@ -6057,15 +6158,15 @@ inline void check_alignment(const char* function, const attention_options& optio
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // checked like every other row
+    check_row("row", 0, shape.queries, shape.keys);  // the sizes of all rows
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
               options.key_counts[b]);
 }
-/// Checks that scale and softcap are 0 or in [2^-n, 2^n]. 2^-n is the smallest normal number of the
-/// arithmetic type A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap underflow or
-/// overflow in A. A capped score is softcap tanh(scale / softcap q . k), so scale / softcap must be in
-/// [2^(-n/2), 2^(n/2)], which leaves range for q . k.
+/// Checks that the magnitudes of scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal
+/// number of the arithmetic type A: 2^-126 for float, 2^-1022 for double. Then scale, softcap and 1 / softcap
+/// neither underflow nor overflow in A. A capped score is softcap tanh((scale / softcap) q . k), so scale /
+/// softcap must be in [2^(-n/2), 2^(n/2)]. This leaves range for its product with q . k.
 ///
 /// Throws:  std::invalid_argument
 template <class A>
@@ -6095,7 +6196,7 @@ inline void check_numbers(const char* function, const attention_options& options
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
-/// Checks the ranges of keys, and that no rule of positions is given as well.
+/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges.
 ///
 /// Throws:  std::invalid_argument
 inline void check_key_ranges(const char* function, const attention_options& options,
@@ -6167,7 +6268,7 @@ inline void check_segments(const char* function, const attention_options& option
   check_list("query_offsets", options.query_offsets, shape.queries);
   check_list("key_offsets", key_offsets, shape.keys);
 }
-/// All checks of the options, alone and against the call.
+/// Checks every option, by itself and against the shape of the call.
 inline void check_options(const char* function, const attention_options& options,
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
@@ -6187,15 +6288,15 @@ inline void check_options(const char* function, const attention_options& options
 #define ROPE_MODELS_LAYER_GROUP_HPP
 /// How one kind of layers rotates.
 namespace rope::inline ROPE_ABI {
-/// A number that made the frequencies, under its name in rope.
+/// A number from which the frequencies were made, under the name that rope gives it.
 ///
 ///     for (const named_number& number : group.numbers)
 ///       std::cout << number.name << " = " << number.value << ", ";
 struct named_number {
   std::string name;  // such as "factor"
-  double value;      // of the number
+  double value;      // its value
 };
-/// The rotation in the indexer of a layer, whose narrow heads select the keys that attention sees (DeepSeek
+/// The rotation in the indexer of a layer, whose narrow heads select the visible keys (DeepSeek
 /// V3.2, GLM 5). The layer's table rotates its queries and keys.
 ///
 ///     if (const auto& indexer = group.indexer)
@@ -6212,12 +6313,12 @@ struct indexer_rotation {
 };
 /// The assignment of pairs to the axes of M-RoPE.
 enum class mrope_order {
-  blocks,       // the first pairs rotate by the first axis, the next ones by the second
+  blocks,       // the first pairs rotate by the first axis, the next pairs by the second, ...
   alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
   time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
   spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
 };
-/// The layers of a model that rotate alike: one frequency table serves them all.
+/// The layers of a model with equal rotation: one frequency table serves them all.
 ///
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
 /// rotate:
@@ -6229,19 +6330,19 @@ struct layer_group {
   layout_kind layout;   // of the weights in the described format
   Index head_dim;       // channels of a query or key head
   Index first_channel;  // the first channel that rotates
-  rope::frequencies frequencies;  // inv_freq [rad per position] and attention_factor
-  double softmax_multiplier = 1;  // of the scale 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
-  double scale = 0;               // of q . k before the softmax: attention_options::scale
-  double softcap = 0;             // attention_options::softcap; 0: off
+  rope::frequencies frequencies;           // inv_freq [rad per position] and attention_factor
+  double softmax_multiplier = 1;           // factor on 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
+  double scale = 0;                        // the factor on q . k: attention_options::scale
+  double softcap = 0;                      // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  mrope_order section_order = mrope_order::blocks;  // which pairs belong to which axis
+  mrope_order section_order = mrope_order::blocks;  // the order of the axes
   std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
   std::string rule;                        // "default", "linear", "yarn", ...
-  double base;                             // before the rule
+  double base;                             // the base before the rule is applied
   std::vector<named_number> numbers = {};  // arguments of the rule and derived numbers, for reports
   /// The number of rotated channels.
   Index rotary_dim() const { return frequencies.rotary_dim(); }
-  /// The number of that name, or `otherwise`.
+  /// The number with that name, or `otherwise` if there is none.
   double number(std::string_view name, double otherwise) const {
     for (const named_number& n : numbers)
       if (n.name == name) return n.value;
@@ -6257,7 +6358,7 @@ namespace rope::inline ROPE_ABI {
 ///     const model_layers layers = {.types = {"sliding_attention", "full_attention", "linear_attention"},
 ///                                  .without_rope = {2}};
 struct model_layers {
-  std::vector<std::string> types = {};   // of every layer; empty if unknown or all alike
+  std::vector<std::string> types = {};   // the type of every layer; empty if unknown or all alike
   std::vector<Index> without_rope = {};  // these layers do not rotate, in increasing order
   std::vector<Index> not_known = {};     // the rotation of these layers is unknown, in increasing order
   std::string instead_of_rope = {};      // if no layer rotates, what the model has instead; otherwise empty
@@ -6287,18 +6388,18 @@ class model_rope : public model_facts {
   }
   model_rope(const model_rope&) = default;
   model_rope(model_rope&&) = default;
-  /// Assigns all of `other`, or nothing if memory is short: facts of one model do not fit the groups of
-  /// another.
+  /// Assigns all of `other`, or changes nothing if an allocation fails. Facts of one model would not fit the
+  /// groups of another.
   model_rope& operator=(const model_rope& other) { return *this = model_rope(other); }
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
-  /// The groups of layers that rotate alike. At least one, unless no layer rotates.
+  /// The groups of layers with equal rotation. There is at least one, unless no layer rotates.
   const std::vector<layer_group>& groups() const { return groups_; }
-  /// What the model has if no layer rotates, such as "learned positions"; empty if some layer rotates.
+  /// What the model has if no layer rotates, such as "learned positions". Empty if some layer rotates.
   const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
-  /// The layer type of every layer; empty if unknown or all alike.
+  /// The layer type of every layer. Empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
-  /// The number of layers, or 0 if unknown: the number of types, or of windows if there are several.
+  /// The number of layers, from the list of types or of windows. 0 if unknown.
   Index layer_count() const {
     if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
     return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
@@ -6313,9 +6414,9 @@ class model_rope : public model_facts {
       if (g.layer_type == layer_type || g.layer_type.empty()) return &g;
     return nullptr;
   }
-  /// Whether layer `layer` rotates, does not rotate, or is unknown. The import functions warn about unknown
-  /// ones. A single group serves every layer of the model, or every layer from 0 on if their number is
-  /// unknown.
+  /// Whether layer `layer` rotates, does not rotate, or has an unknown rotation. The import functions warn
+  /// about unknown rotations. A single group serves every layer of the model. If the number of layers is
+  /// unknown, it serves every layer from 0 on.
   layer_rotation rotation_of_layer(Index layer) const {
     if (!may_be_layer(layer) || is_listed(layers_.not_known, layer)) return layer_rotation::not_known;
     if (!instead_of_rope().empty() || is_listed(layers_.without_rope, layer)) return layer_rotation::none;
@@ -6326,7 +6427,7 @@ class model_rope : public model_facts {
   /// The group that layer `layer` rotates with, or nullptr if it does not rotate.
   ///
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rotation is unknown.
-  ///          rotation_of_layer does not throw then
+  ///          To test for that, call rotation_of_layer
   const layer_group* group_of_layer(Index layer) const {
     check_layer("group_of_layer", layer);
     const layer_rotation rotation = rotation_of_layer(layer);
@@ -6342,7 +6443,7 @@ class model_rope : public model_facts {
   ///
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are unknown:
   ///          an unknown window, or several scales and no group for this layer. Also if the layer attends in
-  ///          chunks (Llama 4), which no window can express: rotate_layer provides their key_ranges
+  ///          chunks (Llama 4), which no window can express. rotate_layer provides the key_ranges of chunks
   attention_options attention_of_layer(Index layer) const {
     attention_options options = numbers_of_layer(layer);
     if (const Index chunk = chunk_of_layer(layer); chunk > 0)
@@ -6389,7 +6490,8 @@ class model_rope : public model_facts {
     return options;
   }
   /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
-  /// then types of groups without layers. If layers have no types, an empty type means all of them.
+  /// then types of groups without layers. If layers have no types, the list has one empty type, which means
+  /// all layers.
   ///
   ///     for (const std::string& type : model.attention_types())
   ///       options_of[type] = model.attention_of_group(type);
@@ -6453,7 +6555,7 @@ class model_rope : public model_facts {
   ///     if (!rule.is_one()) scale_queries(queries, rule, start);
   ///
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rule is unknown, or
-  ///          depends on whether this layer rotates and that is unknown
+  ///          if the rule depends on the rotation of the layer, which is unknown
   query_scaling query_scaling_of_layer(Index layer) const {
     check_layer("query_scaling_of_layer", layer);
     if (scaled == scaled_queries::none) return {};
@@ -6466,7 +6568,7 @@ class model_rope : public model_facts {
     return rotation == layer_rotation::none ? query_rule : query_scaling{};
   }
  private:
-  /// The options of a layer, without rules about visible keys other than the causal one.
+  /// The options of a layer: its numbers, and of the rules about visible keys only `causal`.
   attention_options numbers_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
     if (groups_.empty())
@@ -6489,7 +6591,7 @@ class model_rope : public model_facts {
     const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
     return at < windows.size() ? windows[at] : not_known_window;
   }
-  /// ": " and the reason, for a layer that rotates (and so attends), or nothing.
+  /// ": " and the reason if the layer rotates (and therefore attends). Otherwise empty.
   std::string reason_of_no_window(Index layer) const {
     const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;
     return attends && !no_window_because.empty() ? ": " + no_window_because : "";
@@ -6530,7 +6632,7 @@ class model_rope : public model_facts {
       if (is_listed(layers_.without_rope, layer))
         detail::throw_invalid("model_rope", "a layer must not be both without rotation and not known, got ",
                               layer);
-    if (groups_.size() == 1) return;  // one group is for every layer
+    if (groups_.size() == 1) return;  // one group serves every layer
     for (const layer_group& g : groups_)
       if (g.layer_type.empty() || group(g.layer_type) != &g)
         detail::throw_invalid("model_rope", "each of ", groups_.size(),
@@ -6563,7 +6665,7 @@ std::string line(const std::string& label, const Text& text) {
   return padded + text + "\n";
 }
 // Sentences about the differences of two groups of layers.
-/// How a model knows the positions of its tokens, and the file with this information.
+/// What gives a model the positions of its tokens, and the kind of file with this information.
 template <class Model>
 std::string place_text(const Model& model) {
   return (model.groups().empty() ? model.instead_of_rope() : "rotation") + " in " + model.source;
@@ -6581,7 +6683,7 @@ std::string joined(const List& list) {
   for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
   return text;
 }
-/// The pairs of each M-RoPE axis.
+/// How pairs are assigned to the axes of M-RoPE, in words.
 inline const char* order_of_axes(const layer_group& group) {
   switch (group.section_order) {
     case mrope_order::alternating:
@@ -6595,7 +6697,7 @@ inline const char* order_of_axes(const layer_group& group) {
   }
   return "in blocks";
 }
-/// Collects the differences of one group, each with both numbers.
+/// Collects the differences between the two models in one group, each with both numbers.
 template <class Model>
 struct group_comparison {
   const Model &a, &b;
@@ -6610,8 +6712,8 @@ struct group_comparison {
   }
   void layouts(layout_kind x, layout_kind y) const {
     if (x == y) return;
-    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml. For
-    // GLM-4V it goes the other way, since the M-RoPE of ggml rotates halves.
+    // A converter permutes the rows of q and k from half_split in Hugging Face files to interleaved in GGUF.
+    // For GLM-4V it permutes from interleaved to half_split, because the M-RoPE of ggml is half_split.
     const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
       return from.source == "Hugging Face" && to.source == "GGUF" &&
              (of_from == layout_kind::half_split || to.architecture == "glm4");
@@ -6646,7 +6748,7 @@ struct group_comparison {
         b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
   }
 };
-/// True if a pair rotates by minus the position.
+/// True if some pair rotates by minus the position.
 inline bool any_rotates_back(const frequencies& of) {
   for (Index a = 0; a < of.axes(); ++a)
     for (Index i = 0; i < of.pairs(); ++i)
@@ -6715,7 +6817,7 @@ std::vector<std::string> windows_texts(const Windows& windows) {
 template <class Model>
 std::vector<std::string> window_differences(const Model& a, const Model& b) {
   if (a.windows.empty() || b.windows.empty()) return {};
-  // A single window holds for every layer.
+  // A list with one window holds for every layer.
   const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
   const std::size_t count = a.windows.size() == 1   ? b.windows.size()
                             : b.windows.size() == 1 ? a.windows.size()
@@ -6745,7 +6847,7 @@ std::vector<std::string> window_differences(const Model& a, const Model& b) {
                          : (d.layers.size() == 1 ? "layer " : "layers ") + layers_text(d.layers)));
   return texts;
 }
-/// Windows, causality, learned sinks, and whether keys are also values.
+/// The differences in windows, causality, learned sinks, and whether keys are also values.
 template <class Model>
 std::vector<std::string> attention_differences(const Model& a, const Model& b) {
   auto texts = window_differences(a, b);
@@ -6805,7 +6907,7 @@ std::string query_scaling_text(const Model& model) {
   }
   return "none";
 }
-/// True if both multiply the queries of the same layers by the same factors.
+/// True if both models multiply the queries of the same layers by the same factors.
 template <class Model>
 bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
   if (a.scaled != b.scaled) return false;
@@ -6824,9 +6926,9 @@ bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
-/// C++ that makes the result of an import, for a program without the file: statements that compile anywhere
-/// after #include <rope/rope.hpp>. Names and comments contain only numbers and letters of the file. Comments
-/// are /* */, so that lines can be broken anywhere.
+/// Writes C++ that makes the result of an import, for a program that does not have the model file. The
+/// statements compile anywhere after #include <rope/rope.hpp>. Names and comments take only numbers and
+/// letters from the file. Comments are /* */, so that lines can be broken anywhere.
 namespace rope::inline ROPE_ABI::detail {
 /// "{.factor = 8, .length = 4096}"
 inline std::string fields(std::initializer_list<std::pair<const char*, double>> list) {
@@ -6841,12 +6943,12 @@ inline bool same_frequencies(const frequencies& a, const frequencies& b, double 
   for (Index i = 0; same && i < a.pairs(); ++i) same = equal(a.inv_freq(i, 0), sign * b.inv_freq(i, 0));
   return same;
 }
-/// Finds a rule with numbers that gives the frequencies of a group bit for bit. It finds none if the
-/// description was changed, or its rule has no such numbers (a list of factors).
+/// Finds a rule whose numbers give the frequencies of a group bit for bit. There is none if the caller has
+/// changed the description, or if the rule has a list of factors.
 template <class Group>
 class frequencies_code {
  public:
-  /// \param name  of the frequencies in the program
+  /// \param name  the name of the frequencies in the program
   frequencies_code(const Group& group, std::string name) : group_(group), name_(std::move(name)) {}
   std::string text() {
     if (group_.frequencies.axes() != 1)
@@ -6953,7 +7055,7 @@ class frequencies_code {
     found_ = " = rope::frequencies::custom(" + std::string(same ? "" : "-") + "rope::frequencies" + found_ +
              ".inv_freq()" + (equal(m, 1) ? "" : ", " + exact_digits(m)) + ")";
   }
-  /// Every inv_freq with all its digits.
+  /// A list of every inv_freq with all its digits.
   std::string listed() const {
     const std::string array = name_ + "_list", count = std::to_string(group_.frequencies.pairs());
     std::string text = "const double " + array + "[] = {", line;
@@ -6969,7 +7071,7 @@ class frequencies_code {
   const Group& group_;
   std::string name_, found_ = {};
 };
-/// A layer type as the beginning of a name: letters, digits and single underscores.
+/// Makes the beginning of a name from a layer type: letters, digits and single underscores.
 inline std::string name_in_code(const std::string& layer_type) {
   const std::string digits = "0123456789", letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   std::string name;
@@ -6986,7 +7088,7 @@ template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
   if (layers.empty()) return "/* " + name + ": it is not known from this file which layers these are */\n";
-  std::vector<Index> windows;  // of the layers. -1 in `layers` means every layer, if their number is unknown
+  std::vector<Index> windows;  // a layer of -1 in `layers` means every layer, if their number is unknown
   const auto window_of = [&](Index layer) {
     const auto at = model.windows.size() == 1 || layer < 0 ? 0 : static_cast<std::size_t>(layer);
     return at < model.windows.size() ? model.windows[at] : not_known_window;
@@ -7106,9 +7208,13 @@ std::string code_text(const Model& model) {
 #ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 #define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 /// The fields of a record in hugging_face_records.hpp or gguf_records.hpp.
+///
+/// Terms in the comments: a layer slides if it attends to a sliding window of tokens, and attends fully if it
+/// sees all tokens up to the query. m is the attention factor of the frequencies.
 namespace rope::inline ROPE_ABI::detail {
 // The rotation in indexers of sparse attention. Its layout may differ from that of attention.
-/// The rotated channels in the head of an indexer, as many as in a head of attention, and their layout.
+/// Which channels in the head of an indexer rotate, and their layout. Their number is that of an attention
+/// head.
 enum class indexer_kind { no_indexer, first_half_split, first_interleaved, last_interleaved };
 inline indexer_rotation indexer_of(indexer_kind kind, Index head_dim, Index rotary_dim) {
   return {
@@ -7117,7 +7223,7 @@ inline indexer_rotation indexer_of(indexer_kind kind, Index head_dim, Index rota
       .first_channel = kind == indexer_kind::last_interleaved ? head_dim - rotary_dim : 0,
       .rotary_dim = rotary_dim};
 }
-/// An error if the width of an indexer's head is invalid, or empty.
+/// The broken rule if the width of an indexer's head is invalid, otherwise empty.
 inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
   if (head_dim >= rotary_dim) return {};
   return "must be at least the " + std::to_string(rotary_dim) + " rotated channels, got " +
@@ -7143,7 +7249,7 @@ enum class score_scale {
 };
 /// Which layers slide (attend to the last `sliding_window` tokens) in a file without layer_types.
 enum class which_slide {
-  by_type,                       // the layers of other_type, as full_every says
+  by_type,                       // the layers of other_type, by full_every
   every,                         // all layers
   from_max_window_layers,        // the layers from number max_window_layers on
   even_below_max_window_layers,  // the layers of even number below max_window_layers
@@ -7153,16 +7259,16 @@ enum class which_slide {
 /// The tokens that sliding_window counts.
 enum class window_span {
   back,                 // the tokens visible to a query, up to its own
-  both_sides,           // the same, half of them after its own
+  both_sides,           // half before the query, half after it
   each_side,            // the tokens on each side of a query, without its own
   both_sides_if_asked,  // both_sides if use_bidirectional_attention of the file asks for it, otherwise back
-  chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
+  chunks                // the length of chunks in layers that rotate; the other layers attend to all tokens
 };
 /// The rule for factors of the position on queries.
 enum class query_growth {
   none,
   temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
-  beta,         // llama_4_scaling_beta in the rope dictionary: the same with offset 0, in every layer
+  beta,         // llama_4_scaling_beta in the rope dictionary: the rule of Llama 4, offset 0, in every layer
   log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
 };
 /// How rope dictionaries become groups of layers.
@@ -7170,43 +7276,46 @@ enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
   base_per_layer,  // one dictionary; layer_rope_theta has the base of each layer, 0: it does not rotate
-  base_by_type,  // one per layer type; or lists rope_theta and partial_rotary_factors with a value per layer,
-                 // where the last value of a type holds, and rope_scaling for layers that attend fully
+  base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors are lists, a value per layer.
+                 // The last value of a type holds. rope_scaling is for layers that attend fully
   compressed     // two kinds: layers that slide, unscaled; and layers of compressed keys, which have the rope
-                 // dictionary, the base compress_rope_theta (else filled_base), and m = 1
+                 // dictionary, m = 1, and the base compress_rope_theta (filled_base if absent)
 };
 struct hugging_face_record {
   std::string_view architecture;  // as plain_architecture spells it
   layout_kind layout = layout_kind::half_split;
-  double base = 10000;    // 0: unknown, so a file must have it
+  double base = 10000;    // 0: unknown, so a file must have a base
   double local_base = 0;  // of sliding layers, if they have their own
   double partial_rotary_factor = 1;
   double original_max_position = 0;  // 0: the longest context
   Index head_dim = 0;                // 0: hidden_size / num_attention_heads
-  // Class defaults in the file of a whole model, for a text_config without head_dim, base or window. 0: those
-  // in the file of a text model.
+  // Class defaults for a text_config without head_dim, base or window in the file of a whole model. 0: the
+  // defaults for the file of a text model.
   Index nested_head_dim = 0;
   double nested_base = 0, nested_window = 0;
   Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
   bool last_channels = false;  // the channels that rotate come last in a head
   bool latent = false;         // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
   bool double_head = false;  // without attention_head_dim, head_dim is 2 * hidden_size / num_attention_heads
-  bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
-  bool one_base = false;        // of base_per_layer: the base of the dictionary is for all layers that rotate
+  bool scaling_slides = false;  // rope_scaling without layer types also scales layers that slide
+  bool one_base = false;        // with base_per_layer: all layers that rotate use the base of the dictionary
   bool theta_unread = false;  // the base has another key, and rope_theta next to the dictionary has no effect
   // The types of layers. Layers of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
-  // Keys of lists that have 0 or 1 per layer: 1 for one of full_type; for one of other_type; for one that
-  // rotates, in place of no_rope_layers.
+  // Keys of lists that have 0 or 1 per layer. In full_ones, 1 means full_type. In slide_ones, 1 means
+  // other_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
   std::string_view full_ones = {}, slide_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;
-  // Defaults of a class with dictionaries per_type: full_type has filled_base and filled_factor (share of the
-  // channels), other_type has local_base and other_factor.
+  // Defaults of a class with dictionaries per_type. Layers of full_type use filled_base and filled_factor
+  // (the share of rotated channels). Layers of other_type use local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
-  // Layer i attends fully if i % full_every == full_offset. Other layers are of other_type.
+  // Layer i attends fully if i % full_every == full_offset. Other layers are of other_type. interval is the
+  // key with full_every if the others do not attend: the last of each run does, by mamba_step the middle one.
   Index full_every = 0, full_offset = 0;
+  std::string_view interval = {};
+  bool rest_full = false;      // layers after the last whole run attend fully too
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
   bool more_in_lists = false;  // lists may also have values for layers of multi-token prediction
   bool first_full = false;     // layer 0 attends fully too
@@ -7215,26 +7324,26 @@ struct hugging_face_record {
   bool last_full = false;      // the last layer attends fully if no other does
   bool ends_full = false;      // the last layer attends fully, for any pattern or layer_types
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
-  double sliding_window = 0;   // negative: as if positive, and layers have other_type for any window
+  double sliding_window = 0;   // negative: its magnitude, and layers have other_type for any window
   bool needs_window = false;   // if sliding_window is null, no layer slides, and the others do not rotate
   window_span window = window_span::back;
   Index max_window_layers = 0;  // 0: unknown
   Index alibi_layers = 0;       // a model with this number of layers has ALiBi biases instead of rotation
-  Index no_rope_every = 0;      // the last one of each run of this length does not rotate
+  Index no_rope_every = 0;      // n: the last of every n layers does not rotate
   bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
-  double scale_number = 0;  // the default of the key that `scale` names. 0: the inverse root
-  double softcap = 0;       // of attn_logit_softcapping
+  double scale_number = 0;  // the default of the key that `scale` names; 0: inverse_root
+  double softcap = 0;       // the default of attn_logit_softcapping
   query_growth queries = query_growth::none;
   indexer_kind indexer = indexer_kind::no_indexer;  // of layers that attend to selected keys
   std::string_view indexer_key = "index_head_dim";  // the key with the width of an indexer's head
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;  // layers slide only if use_sliding_window is true
   bool types_slide = false;      // layer_types gives the sliding layers, as in classes with windows by_type
-  bool causal = true;            // false: an encoder
+  bool causal = true;            // false: an encoder, or a diffusion model
   bool sink_logits = false;      // a learned logit per query head, in the checkpoint
-  // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type, and layers that
-  // slide have swa_rope_theta, swa_head_dim and sink logits of their own.
+  // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type. Layers that
+  // slide have their own swa_rope_theta, swa_head_dim and sink logits.
   bool swa_keys = false;
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
@@ -7244,13 +7353,14 @@ struct hugging_face_record {
   bool backwards = false;          // pairs rotate by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
-  // If rotates_if is not empty: no layer rotates unless that key is true, rotates_word, or a dictionary with
-  // rope_theta.
+  // If rotates_if is the name of a key, no layer rotates unless the value of this key is true, rotates_word,
+  // or a dictionary with rope_theta.
   std::string_view rotates_if = {}, rotates_word = "rope";
   std::string_view instead = "no positions";  // what the model has instead of rotation
   std::string_view note = {};                 // a warning about layers for which a description has no field
 };
-/// Whether layer_types gives the sliding layers. In some classes all layers slide, or none, for any types.
+/// Whether layer_types gives the sliding layers. In some classes all layers slide, or none, whatever their
+/// types.
 constexpr bool types_slide(const hugging_face_record& r) {
   if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
   if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
@@ -7262,36 +7372,37 @@ constexpr bool types_slide(const hugging_face_record& r) {
 enum class sliding_rule {
   not_known,
   as_full,   // the scaling of the other layers, and their base if rope.freq_base_swa is absent
-  same,      // as_full, and rope.freq_base_swa is not read
+  same,      // as as_full, but rope.freq_base_swa is not read
   unscaled,  // the base of the other layers, no scaling
-  bare,      // unscaled, and m = 1
+  bare,      // as unscaled, and m = 1
   own_base,  // rope.freq_base_swa, 10000 if it is absent; no scaling
   plain      // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
 };
-/// The meaning of rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
+/// The meaning of x = rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 if factor <= 1.
 enum class log_multiplier {
-  as_given,   // m = g(1) / g(it)
-  tenths,     // of it: m = g(1) / g(10 it)
-  cancelled,  // tenths, but m = 1 if it is given
+  as_given,   // k = x, and m = g(1) / g(k)
+  tenths,     // k = 10 x, and m = g(1) / g(k)
+  cancelled,  // k = 10 x, and m = 1 if the file has x
   ignored
 };
 /// The keys among rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} that are read.
 enum class yarn_keys { none, betas, all };
-/// The factor on scores: 1 / sqrt(head_dim); 1; attention.scale if the file has it; or
-/// attention.output_scale, by default 1 / sqrt(128) for every head_dim.
+/// The factor on scores. inverse_root: 1 / sqrt(head_dim). one: 1. of_key: attention.scale, or as
+/// inverse_root without this key. output_key: attention.output_scale, by default 1 / sqrt(128) for every
+/// head_dim.
 enum class gguf_scale { inverse_root, one, of_key, output_key };
-/// The llama4_query_scaling of an architecture.
+/// The llama4_query_scaling of an architecture. It is for every layer, except with `fixed`.
 enum class gguf_temperature {
   none,
   of_length,   // attention_scale is attention.temperature_scale, floor_scale attention.temperature_length
-  of_context,  // attention_scale is the same, floor_scale the context length before scaling
-  fixed        // the numbers of Llama 4, in layers that do not rotate; the others are for every layer
+  of_context,  // attention_scale as in of_length, floor_scale is the context length before scaling
+  fixed        // the numbers of Llama 4, only in layers that do not rotate
 };
 /// The meaning of attention.sliding_window.
 enum class window_kind {
   back,        // the tokens visible to a query: those up to its own
-  both_sides,  // the same, half of them after its own
-  chunks       // the length of chunks; a query sees the tokens of its chunk up to its own
+  both_sides,  // half before the query, half after it
+  chunks       // the length of chunks; a query attends to the tokens of its chunk up to its own
 };
 /// The form of attention.sliding_window_pattern.
 enum class pattern_form {
@@ -7305,53 +7416,55 @@ struct gguf_record {
   std::string_view instead = {};  // if no layer rotates: what the model has instead
   Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
   bool last_channels = false;     // the channels that rotate come last in a head
-  Index period =
-      0;  // one layer of each run of this length attends fully, the others slide; 0: none, or a list
-  bool full_first = false;  // one layer of each run of this length attends fully; 0: none, or a list
+  // Of every `period` layers, the last one attends fully, or the first one if full_first is true. The others
+  // slide. 0: the architecture has no such pattern.
+  Index period = 0;
+  bool full_first = false;
   pattern_form pattern = pattern_form::number;
   bool needs_window = false;   // without attention.sliding_window no layer slides
-  Index default_window = 0;    // if attention.sliding_window is absent; 0: unknown
-  Index fixed_window = 0;      // for any value of attention.sliding_window except 0
-  Index period_layers = 0;     // only in models with this number of layers; 0: in all
+  Index default_window = 0;    // the window if attention.sliding_window is absent; 0: unknown
+  Index fixed_window = 0;      // the window for any value of attention.sliding_window except 0
+  Index period_layers = 0;     // layers slide only in models with this number of layers; 0: in all
   bool all_slide = false;      // every layer that attends slides, if the file has a window
   bool window_varies = false;  // some versions of llama.cpp do not read the pattern
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
   sliding_rule sliding = sliding_rule::not_known;
   window_kind window = window_kind::back;
-  bool causal = true;                 // false: an encoder, for any attention.causal
+  bool causal = true;                 // false: as in Hugging Face, for any attention.causal
   bool sink_logits = false;           // a learned logit per query head, in a tensor
   bool sinks_slide = false;           // only sliding layers have sink logits, unless tensors show others
-  Index attends_every = 0;            // only the last one of each run of this length attends; 0: all layers
-  Index no_rope_every = 0;            // the last one of each run of this length does not rotate
-  bool no_rope_first = false;         // the first of each run does not; if no layer slides all rotate
+  Index attends_every = 0;            // n: only the last of every n layers attends; 0: all layers attend
+  Index no_rope_every = 0;            // n: the last of every n layers does not rotate
+  bool no_rope_first = false;         // instead, the first of every n does not rotate; if none slides, all do
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
   bool interleaved_sections = false;  // the axes of M-RoPE alternate
   gguf_scale scale = gguf_scale::inverse_root;
-  Index wide_layers =
-      0;               // in models with this number of layers the scale is by embedding_length / head_count
-  double softcap = 0;  // in models with this number of layers, the scale is by embedding_length / head_count
+  // In models with this number of layers, the scale uses embedding_length / head_count in place of head_dim.
+  Index wide_layers = 0;
+  double softcap = 0;  // the default of attn_logit_softcapping; 0: scores have no bound
   gguf_temperature temperature = gguf_temperature::none;
   indexer_kind indexer = indexer_kind::no_indexer;  // of layers that select their keys
   log_multiplier multiplier = log_multiplier::ignored;
   yarn_keys yarn = yarn_keys::none;
   double beta_fast = 32;        // of YaRN, if the file does not have it
-  bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
-  bool needs_pattern = false;   // attention.sliding_window_pattern must be there
-  bool needs_swa_base = false;  // and rope.freq_base_swa, if layers slide
+  bool scores_grow = false;     // multiplies scores by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
+  bool needs_pattern = false;   // the file must have attention.sliding_window_pattern
+  bool needs_swa_base = false;  // the file must have rope.freq_base_swa, if layers slide
   bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
-  bool rope_pattern = false;   // attention.rope_pattern has 0 for a layer that does not rotate
+  bool rope_pattern = false;   // attention.rope_pattern is 0 for layers that do not rotate
   bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
   bool whole_head = false;     // all channels rotate, for any rope.dimension_count
   bool unscaled = false;       // no layer is scaled, for any rope.scaling
-  double fixed_base = 0;       // instead of rope.freq_base
-  bool alpha = false;          // rope.scaling.alpha stretches the base
+  double fixed_base = 0;       // used instead of rope.freq_base
+  bool alpha = false;          // rope.scaling.alpha increases the base
   bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
-  bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
+  bool compressed = false;     // attention.compress_ratios: layers with 0 slide, unscaled; the others have
                                // attention.compress_rope_freq_base and m = 1
   std::string_view note = {};  // a warning about facts for which a description has no field
 };
-/// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs
-/// have such layers. Without a record, an architecture may be one of them.
+/// Whether layers of this architecture may have a sliding window. llama.cpp reads attention.sliding_window
+/// only for architectures whose graphs have such layers. Without a record, an architecture may be one of
+/// them.
 constexpr bool may_slide(const gguf_record& r) {
   return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
          r.compressed;
@@ -7365,7 +7478,7 @@ namespace rope::inline ROPE_ABI {
 enum class pair_change {
   kept,          // as in the original schedule
   blended,       // slowed by less than the largest divisor
-  interpolated,  // slowed by the largest divisor, if at least two pairs share it
+  interpolated,  // slowed by the largest divisor, if two or more pairs share this divisor
   stopped        // its frequency is 0
 };
 /// The effect of a rule on each pair, compared with the original schedule of the same base.
@@ -7378,10 +7491,10 @@ struct pair_census {
   Index blended = 0;                      // how many are blended
   Index interpolated = 0;                 // how many are interpolated
   Index stopped = 0;                      // how many are stopped
-  double largest_divisor = 1;             // original frequency divided by frequency, of the pairs that rotate
-  double shortest_wavelength = 0;         // tokens per full turn, of the pairs that rotate; 0: none
-  double longest_wavelength = 0;          // as shortest_wavelength
-  double smallest_divisor = 1;            // as largest_divisor. Below 1: a factor below 1 raised frequencies
+  double largest_divisor = 1;             // original frequency / frequency, over pairs that rotate
+  double shortest_wavelength = 0;         // tokens per full turn, over pairs that rotate; 0: none
+  double longest_wavelength = 0;          // tokens per full turn, as above
+  double smallest_divisor = 1;            // the smallest quotient; below 1 if a factor raised frequencies
 };
 /// Compares the frequency of every pair of a group with base^(-2 i / rotary_dim), its frequency without a
 /// rule.
@@ -7421,7 +7534,7 @@ Census pair_census_of(const layer_group& group) {
   return result;
 }
 namespace detail {
-/// "29 kept: 0 to 28", or without the range if other pairs are between.
+/// For example "29 kept: 0 to 28". The range is left out if other pairs are inside it.
 template <class Census>
 std::string pairs_of(const Census& pairs, pair_change change, Index count, const std::string& what) {
   const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
@@ -7447,7 +7560,7 @@ std::string pairs_text(const Census& pairs) {
   add(pair_change::stopped, pairs.stopped, "do not rotate");
   return text;
 }
-/// The number of tokens before a query of this group that it sees.
+/// The largest distance of a visible token in the layers of a group, and the name of this limit.
 struct view_distance {
   double tokens = 0;  // 0: unknown
   const char* name = "";
@@ -7513,13 +7626,13 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   return text;
 }
 }  // namespace detail
-/// Every number that made the group, and every number derived from them, one per line.
+/// Reports every number that made the group, and every number derived from them, one per line.
 template <std::derived_from<layer_group> Group>
 std::string describe(const Group& group) {
   return detail::describe_group(group, {});
 }
-/// The whole model: facts about all layers, how each layer attends, each group, and the warnings. At the end
-/// is C++ that makes the same frequencies, layouts and options without the file.
+/// Reports the whole model: facts about all layers, how each layer attends, each group, and the warnings. The
+/// report ends with C++ that makes the same frequencies, layouts and options without the file.
 template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;
@@ -7558,15 +7671,15 @@ std::string describe(const Model& model) {
   return text + "\nC++ after #include <rope/rope.hpp>\n" + detail::code_text(model);
 }
 /// The differences between two descriptions of one model, such as its config.json and its GGUF file: one
-/// sentence for each, with both numbers. Empty if they rotate and attend alike. Windows that are unknown on
-/// one side are not compared.
+/// sentence per difference, with both numbers. The list is empty if the models rotate and attend alike.
+/// Windows that are unknown on one side are not compared.
 ///
-/// \param tolerance  relative. Closer numbers are equal, because GGUF stores floats
+/// \param tolerance  the largest relative difference of numbers that count as equal. GGUF stores floats
 template <class Model = model_rope>
 std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
                                         const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
   std::vector<std::string> found;
-  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one of them
+  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known about that model
     if (a.instead_of_rope() != b.instead_of_rope())
       found.push_back("positions are encoded by " + detail::place_text(a) + " and by " +
                       detail::place_text(b));
@@ -7653,13 +7766,13 @@ inline constexpr number_rule zero_or_above_one{[](double x) { return equal(x, 0)
 inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
 inline constexpr number_rule zero_or_one{[](double x) { return equal(x, 0) || equal(x, 1); },
                                          "must be 0 or 1"};
-/// Layers, heads, channels. The bound prevents huge allocations for damaged files.
+/// For numbers of layers, heads and channels. The bound prevents huge allocations for damaged files.
 inline constexpr double most = 0x1p20;
 inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a positive whole number up to 1048576"};
 inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a whole number, not negative and up to 1048576"};
-/// Tokens of a window. Some files write a large number for no window.
+/// For the tokens of a window. Some files write a large number if there is no window.
 inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
                                     "must be a whole number up to 2^53, or 0 where no layer slides"};
 }  // namespace range
@@ -7682,7 +7795,8 @@ class json_reader {
   /// Treats these keys as absent from now on.
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
   bool hides(const std::string& key) const { return contains(hidden_, key); }
-  /// The value of a key, or nullptr if it is absent or null, which mean the same in these files.
+  /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in these
+  /// files.
   const J* find(const char* key) {
     if (hides(key)) return nullptr;
     if (!contains(asked_, key)) asked_.emplace_back(key);
@@ -7692,7 +7806,7 @@ class json_reader {
     return value.is_null() ? nullptr : &value;
   }
   bool has(const char* key) { return find(key) != nullptr; }
-  /// The numbers of the architecture's class for keys that are absent in a file.
+  /// Sets the value of a key for files without the key: the default of the architecture's class.
   void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
   /// Calls with(key, value) for each default that was read.
   template <class F>
@@ -7717,7 +7831,7 @@ class json_reader {
     if (!value) return {};
     return static_cast<Index>(*value);
   }
-  /// The first existing one of several names of a number.
+  /// The value of the first of these keys that exists.
   std::optional<Index> index_of(std::initializer_list<const char*> keys,
                                 const number_rule& rule = range::count) {
     std::optional<Index> first;
@@ -7779,7 +7893,7 @@ class json_reader {
     if (value && !value->is_object()) wrong_type(key, "a dictionary", *value);
     return value;
   }
-  /// Calls with(key, value) for each key that exists and was never read, except null ones.
+  /// Calls with(key, value) for each key that exists, is not null and was never read.
   template <class F>
   void each_unasked(const F& with) const {
     if (!object_) return;
@@ -7843,7 +7957,7 @@ class gguf_reader {
   std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
     return list(key(name), rule);
   }
-  /// The numbers of a tensor. Unlike a key, its name has no prefix of the architecture.
+  /// The numbers of a tensor. Names of tensors, unlike names of keys, have no prefix of the architecture.
   std::optional<std::vector<double>> tensor(const std::string& name) const {
     return list(name, range::positive);
   }
@@ -7852,8 +7966,8 @@ class gguf_reader {
   std::string text(const std::string& name, const char* otherwise) const {
     return lookup_.text(key(name)).value_or(otherwise);
   }
-  /// A number for the whole model, or the first positive one of a list with one number per layer, or 0 if
-  /// there is neither.
+  /// The number of heads in a key: one number for the whole model, or the first positive number of a list
+  /// with a value per layer. 0 if there is no such number.
   Index heads(const std::string& name) const {
     if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
     const auto per_layer = numbers(name, range::whole);
@@ -7899,9 +8013,9 @@ class gguf_reader {
 /// A model during import: limits for the size of a file, frequencies with the numbers that made them, and the
 /// parts of a model_rope.
 namespace rope::inline ROPE_ABI::detail {
-/// Limits for one model file. A few hundred bytes can name a million layers, or groups of a million pairs
-/// each. Within these limits, which are far above those of any model, an import takes a fraction of a second
-/// and a few megabytes.
+/// Limits for one model file. Without limits, a few hundred bytes could name a million layers, or groups of a
+/// million pairs each. Within these limits, which are far above those of any model, an import takes a
+/// fraction of a second and a few megabytes.
 constexpr Index max_layers = 16384, max_groups = 1024, max_pairs_of_groups = 32768, max_sections = 8;
 constexpr std::size_t longest_layer_type = 128;  // characters
 namespace range {
@@ -7909,9 +8023,9 @@ inline constexpr number_rule layers{
     [](double x) { return count.holds(x) && x <= static_cast<double>(max_layers); },
     "must be a positive whole number up to 16384"};
 }  // namespace range
-/// The length of a list that has one value per layer.
+/// Tests the length of a list that has one value per layer.
 ///
-/// \param layers  of the model. 0: unknown, and any length of a model is allowed
+/// \param layers  the number of layers of the model. 0: unknown, so any length up to max_layers is accepted
 /// \param what    "num_hidden_layers values", the name of `layers` values in the rule
 ///
 /// \return  the broken rule, or nothing
@@ -7924,12 +8038,12 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
            std::to_string(length);
   return {};
 }
-/// Counts the groups of a file and their pairs.
+/// Counts the groups of a file and their pairs, to keep them below the limits.
 class group_allowance {
  public:
   /// Throws:  std::invalid_argument if one more group with so many pairs exceeds the limits
   ///
-  /// \param function, where  for the message: the function, and the key with the pairs
+  /// \param function, where  named in the message: the function, and the key with the pairs
   void take(const char* function, const std::string& where, Index pairs) {
     ++groups_;
     pairs_ += pairs;
@@ -8003,7 +8117,7 @@ void record(auto& numbers, const proportional_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
 }
 void record(auto&, const pair_factor_scaling&, const schedule&) {}
-/// frequencies(rotary_dim, base, rules...), and their numbers for describe().
+/// Makes frequencies(rotary_dim, base, rules...) and the list of their numbers for describe().
 template <class... Rules>
 derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
   derived result{
@@ -8038,7 +8152,7 @@ struct model_draft : model_facts {
                           : window == window_of_sliding ? "sliding_attention"
                                                         : "not_known");
   }
-  /// Throws:  as the constructor of model_rope. The draft is lost then
+  /// Throws:  as the constructor of model_rope. The draft is lost even if this throws
   model_rope finished() && {
     name_types_by_window();
     return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
@@ -8050,8 +8164,8 @@ struct model_draft : model_facts {
 };
 /// The fact that no layer of a model rotates, and its reason.
 struct unrotated_model {
-  std::string instead = {};           // what the model has instead of rotation; empty: some layer rotates
-  std::string key = {}, reason = {};  // the key with this information, and the rest of the message
+  std::string instead = {};           // what the model has instead; empty: some layer rotates
+  std::string key = {}, reason = {};  // the key that shows it, and the rest of the message
   bool is_so() const { return !instead.empty(); }
   /// The reason, and a way to proceed.
   std::string refusal() const {
@@ -8060,13 +8174,14 @@ struct unrotated_model {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
-/// The layers of a GGUF model that slide, and those that do not rotate. Some of these facts are metadata,
-/// others are fixed in llama.cpp for an architecture. The end of the file has warnings about absent keys, and
-/// about keys that llama.cpp does not read.
+/// The layers of a GGUF model that slide, and the layers that do not rotate. A layer slides if it attends to
+/// a sliding window of tokens. A layer that attends fully sees all tokens up to the query. Some of these
+/// facts are metadata, others are fixed in llama.cpp for an architecture. The end of this header has warnings
+/// about absent keys, and about keys that llama.cpp does not read.
 ///
 /// Source: llama.cpp, load_hparams of each architecture
 namespace rope::inline ROPE_ABI::detail {
-/// The number of layers, without those for multi-token prediction, which come last. 0: unknown.
+/// The number of layers, without the layers for multi-token prediction, which come last. 0: unknown.
 template <class L>
 Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& warnings) {
   constexpr const char* name = "nextn_predict_layers";
@@ -8095,18 +8210,19 @@ std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* na
   if (!broken.empty()) reader.refuse(reader.key(name), broken);
   return list;
 }
-/// Whether layers of this architecture slide, but only in models with another number of layers.
+/// Whether layers of this architecture slide only in models with another number of layers.
 inline bool of_other_size(const gguf_record& record, Index layers) {
   return record.period_layers > 0 && layers > 0 && record.period_layers != layers;
 }
-/// Whether no layer is known to slide, for any pattern and base of sliding layers.
+/// Whether no layer slides, whatever the file gives as pattern and base of sliding layers.
 template <class L>
 bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   const auto window = reader.number("attention.sliding_window", range::window);
   const bool needs_window = record.needs_window || record.all_slide;
   return !may_slide(record) || of_other_size(record, layers) || (needs_window && window.value_or(0) <= 0);
 }
-/// Warns about attention.sliding_window_pattern if no version of llama.cpp, or not every version, reads it.
+/// Warns about attention.sliding_window_pattern if no version of llama.cpp reads it, or only some versions
+/// do.
 ///
 /// Source: llama.cpp, get_key_or_arr in llama-model-loader.cpp; in later versions load_swa_pattern
 template <class L>
@@ -8126,7 +8242,8 @@ void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& recor
                        std::to_string(record.period) + " for " + reader.architecture() +
                        "; later versions take the list, as is done here");
 }
-/// One entry per layer, true if it slides. Empty if this is unknown, or if none slides.
+/// One entry per layer, true if the layer slides. Empty if the sliding layers are unknown, or if there are
+/// none.
 template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
@@ -8149,7 +8266,8 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
 }
-/// The layer types of DeepSeek V4, by the number of tokens per key. Empty for other architectures.
+/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key. Empty for
+/// other architectures.
 template <class L>
 std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, const gguf_record& record,
                                                Index layers) {
@@ -8199,7 +8317,7 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
   }
   return without;
 }
-/// attention.sliding_window, or the default of llama.cpp, or nothing if unknown.
+/// attention.sliding_window, or the default of llama.cpp for a file without this key. Nothing if unknown.
 template <class L>
 std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
   if (!may_slide(record)) return 0;
@@ -8219,7 +8337,7 @@ Index gguf_window_of_sliding(const gguf_reader<L>& reader, const gguf_record& re
   const auto window = static_cast<Index>(*given);
   return record.window == window_kind::both_sides && window > 0 ? window / 2 + 1 : window;
 }
-/// The window of a layer if no list gives the sliding layers.
+/// The window of every layer if the sliding layers are not listed.
 template <class L>
 Index window_without_list(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   const auto given = gguf_window(reader, record);
@@ -8302,8 +8420,8 @@ template <class L>
 bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
   return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
 }
-/// The layers that do not rotate, in increasing order. In llama.cpp they are every n-th layer or the layers
-/// that do not slide, which differ if a file has its own pattern.
+/// The layers that do not rotate, in increasing order. In llama.cpp they are every n-th layer, or the layers
+/// that do not slide. The two rules differ if a file has its own pattern.
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
@@ -8331,7 +8449,8 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   sort_distinct(without);
   return without;
 }
-/// If only one group has sliding layers, or only one has other layers, the group gets that type as its name.
+/// If only one group has sliding layers, the group is named sliding_attention. If only one group has other
+/// layers, that group is named full_attention.
 inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
   for (const std::string type : {"full_attention", "sliding_attention"}) {
     Index of_type = 0;
@@ -8344,8 +8463,8 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
   }
 }
 // Warnings about absent keys, and about keys that llama.cpp does not read for an architecture.
-/// Warns about the values that llama.cpp uses for absent keys. Two defaults of all architectures get no
-/// warning: all channels of a head rotate, and the bounds of YaRN.
+/// Warns about the values that llama.cpp uses for absent keys. Two defaults get no warning, because all
+/// architectures have them: that all channels of a head rotate, and the bounds of YaRN.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its groups
@@ -8379,7 +8498,7 @@ void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const
 /// Warns about each key for positions, windows and scores that llama.cpp does not read, if its value differs
 /// from the one that llama.cpp uses.
 ///
-/// \param base    of the layers that do not slide
+/// \param base    the RoPE base of the layers without a sliding window
 /// \param layers  as gguf_layer_count returns it
 /// \param model   with its groups
 template <class L>
@@ -8468,21 +8587,22 @@ struct key_of_few {
 /// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
-/// Whether such a list has a word.
+/// Whether a list of words, each between two spaces, has a word.
 constexpr bool is_listed(std::string_view list, std::string_view word) {
   for (std::size_t at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
     if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
   return false;
 }
-/// Models that provide their own classes.
+/// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
-    " arctic baichuan bailingmoe bailingmoev2 chatglm deepseek dream ernie45moevl exaone grovemoe "
-    "hunyuan internlm internlm2 internlm3 iquestcoder iquestloopcoder kimik2 klear kormo lille130m "
-    "llada llada2moe longcatflashngram maincoder mimo minicpm minimaxm1 minimaxtext01 molmo molmo2 "
-    "nanbeige nemotronnas openelm openpanguvl orion panguembedded phi3v plamo plm qwen rnd1 sarvammoe "
-    "smallthinker telechat3 xverse ";
-/// Whether the class of the architecture reads sliding_window, so that some layers slide. In other classes
-/// all layers attend to all tokens, for any value of the key.
+    " aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
+    "deepseek dream ernie45moevl exaone gigachat35 grovemoe hunyuan internlm internlm2 internlm3 iquestcoder "
+    "iquestloopcoder kimik2 klear kormo lille130m llada llada2moe longcatflashngram maincoder mimo minicpm "
+    "minimaxm1 molmo molmo2 nanbeige nemotronnas openelm openpanguvl orion ouro panguembedded phi3v plamo "
+    "plamo2 plamo3 plm qwen rnd1 sarvammoe smallthinker stablelmepoch step3 telechat telechat3 xverse "
+    "youtuvl ";
+/// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
+/// other classes all layers attend to all tokens, whatever the value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
   const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
   if (is_listed(own_classes, record.architecture)) return true;
@@ -8491,48 +8611,52 @@ constexpr bool reads_window(const hugging_face_record& record) {
 /// The keys that change a description but are not read by the class of the architecture.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19. For models
-/// with their own classes (ChatGLM, Qwen, MiniMax), their configuration files
+/// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
 inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
   static constexpr std::string_view periods =
-      " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 exaone45 exaonemoe ";
+      " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 plamo3 ";
   static constexpr key_of_few keys[] = {
       {"_sliding_window_pattern", periods},
-      {"add_full_attention_sink_bias", " mimov2 mimov2flash "},
-      {"add_swa_attention_sink_bias", " mimov2 mimov2flash "},
+      {"add_full_attention_sink_bias", " mimov2 "},
+      {"add_swa_attention_sink_bias", " mimov2 "},
       {"attn_config", " dbrx "},
-      {"attn_type_list", " minimaxm1 minimaxtext01 "},
+      {"attn_type_list", " minimaxm1 "},
       {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
-      {"full_attention_interval", " qwen35 qwen35moe qwen38flashnext qwen3next qwen4exp "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
       {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
-      {"hybrid_layer_pattern", " mimov2 mimov2flash "},
+      {"hidden_size_per_head", " plamo2 "},
+      {"hybrid_layer_pattern", " mimov2 "},
       {"kv_channels", " chatglm jetmoe qwen zamba2 "},
       {"local_attention", " modernbert modernbertdecoder "},
       {"local_rope_theta", " modernbert modernbertdecoder "},
-      {"max_seq_len", " dbrx "},
+      {"max_seq_len", " dbrx step3 "},
       {"no_rope_layer_interval", " llama4 smollm3 "},
       {"no_rope_layers", " llama4 smollm3 "},
       {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
       {"rope_freq_constant", " openelm "},
-      {"rope_interleave", " axk1 deepseekv3 glm4moelite kimik2 mistral4 youtu "},
+      {"rope_interleave", " axk1 deepseekv3 gigachat35 glm4moelite kimik2 mistral4 youtu youtuvl "},
       {"rope_layout", " smallthinker "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
-      {"rope_pct", " stablelm "},
+      {"rope_local_theta", " plamo3 "},
+      {"rope_pct", " stablelm stablelmepoch "},
       {"rope_ratio", " chatglm "},
-      {"rotary_dim",
-       " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 minimaxtext01 "},
+      {"rope_scaling_factor", " plamo3 "},
+      {"rope_scaling_layers", " molmo2 "},
+      {"rotary_dim", " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_layout", " smallthinker "},
       {"sliding_window_pattern", periods},
-      {"sliding_window_size", " mimov2 mimov2flash smallthinker "},
-      {"swa_head_dim", " mimov2 mimov2flash "},
+      {"sliding_window_size", " mimov2 smallthinker "},
+      {"swa_head_dim", " mimov2 "},
       {"use_bidirectional_attention", look_ahead_if_asked},
+      {"window_size", " plamo3 "},
+      {"yarn_only_types", " step3p5 "},
   };
   static constexpr key_of_few not_keys[] = {
-      // read by all other classes
+      // all classes read these keys, except the classes listed here
       {"partial_rotary_factor", " gptneox gptneoxjapanese "},
       {"rope_scaling", " cohere2moe "},
   };
@@ -8542,28 +8666,28 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
     if (!is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
   for (const key_of_few& one : not_keys)
     if (is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
+  for (const char* key : {"full_attention_interval", "layer_group_size", "mamba_step"})
+    if (record.interval != key) hidden.emplace_back(key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
   if (!reads_window(record)) hidden.emplace_back("sliding_window");
   if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   return hidden;
 }
-/// The architectures whose classes read partial_rotary_factor under the default rule too. The others then
-/// rotate whole heads.
+/// The architectures whose classes read partial_rotary_factor also if the rope type is default. With this
+/// type, other classes rotate whole heads.
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view partial_by_default =
     " bamba deepseekv4 diffusiongemma glm glm4 glm4moe glm4moelite glm4v glm4vmoe glmasrencoder glmimage "
-    "glmocr gptneox gptneoxjapanese laguna mellum mimov2 mimov2flash minimaxm2 moonshine moonshinestreaming "
-    "nemotron persimmon phi phi3 phi4multimodal qwen35 qwen35moe qwen38flashnext qwen3next qwen4exp "
-    "solaropen stablelm "
-    "step3p5 zaya ";
+    "glmocr gptneox gptneoxjapanese laguna mellum mimov2 minimaxm2 moonshine moonshinestreaming nemotron "
+    "persimmon phi phi3 phi4multimodal qwen35 qwen3next qwen4exp solaropen stablelm step3p5 zaya ";
 /// The architectures whose classes read a rope dictionary for each type of layers.
 ///
 /// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view dictionary_by_type =
-    " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum "
-    "mimov2 mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
-/// Whether transformers has a class for it that is not in the list.
+    " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum mimov2 "
+    "modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
+/// Whether transformers has a class for the architecture, and the class is not in the list.
 constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
   return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
 }
@@ -8591,14 +8715,14 @@ inline bool speaks_of_positions(std::string_view key) {
                            "attn_idxs", "attn_every", "attention_interval", "cross_attention_layers",
                            "compress_ratios"});
 }
-/// The same, or about factors on scores.
+/// Whether the name of a key is about positions, types of layers, or factors on scores.
 inline bool speaks_of_rope(std::string_view key) {
   return speaks_of_positions(key) ||
          has_a_word(spelled_plainly(key),
                     {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
 }
-// Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model,
-// text_config leaves out sizes equal to them (LLaVA). The file of a text model has all sizes.
+// Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model (LLaVA),
+// text_config leaves out sizes that equal these defaults. The file of a text model has all sizes.
 /// The sizes of one class. 0: none, or derived from the other sizes.
 struct class_sizes {
   std::string_view architecture;  // as plain_architecture spells it
@@ -8607,8 +8731,8 @@ struct class_sizes {
 };
 /// The sizes of an architecture, or nullptr if its class is unknown.
 ///
-/// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has what each
-///         class writes
+/// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has the files
+///         that each class writes
 template <class Sizes = class_sizes>
 const Sizes* class_sizes_of(std::string_view architecture) {
   static constexpr Sizes sizes[] = {
@@ -8802,12 +8926,12 @@ void assume_sizes(json_reader<J>& text, std::string_view architecture) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
-/// Rules of which fields a record may combine. A record that breaks a rule has a field without effect on any
-/// file, which no test could check. The tables of records do not compile then.
+/// Rules about the fields that a record may combine. In a record that breaks a rule, some field has no effect
+/// on any file, so no test could check it. The tables of records do not compile then.
 namespace rope::inline ROPE_ABI::detail {
 constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
 constexpr bool is_one(double x) { return is_zero(x - 1); }
-/// The first broken rule, or empty if none is broken.
+/// The first broken rule, or empty if the record keeps all rules.
 constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   const bool per_type = r.form == dictionary_form::per_type,
              compressed = r.form == dictionary_form::compressed,
@@ -8864,6 +8988,9 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "full_list is read where the other layers do not attend";
   if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
     return "full_ones is read where the other layers do not attend, in place of full_list";
+  if (!r.interval.empty() && (r.others_attend || !has_pattern))
+    return "interval is read where the other layers do not attend, in place of full_every";
+  if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
   if (!r.slide_ones.empty() && (!r.others_attend || !has_pattern))
     return "slide_ones is read where some layers may slide";
   if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
@@ -8965,13 +9092,14 @@ constexpr bool keep_the_rules(const Record (&records)[count]) {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_RECORD_RULES_HPP
 /// Facts about architectures that GGUF files lack because they are fixed in llama.cpp: one record per
-/// architecture. Mode NORM of ggml is interleaved. NEOX, MROPE and IMROPE are half_split.
+/// architecture. The rotation mode NORM of ggml is interleaved. Its modes NEOX, MROPE and IMROPE are
+/// half_split.
 ///
 /// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
 /// hrm_text, hy_v4, k2-horizon, maple, qwen4exp and spark2_5; codec.cpp, its patch of llama.cpp, for barbet
 namespace rope::inline ROPE_ABI::detail {
-/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. A template for the
-/// same reason as hugging_face_record_of.
+/// The record of an architecture, or nullptr if there is none: facts are never guessed. This is a template,
+/// so that only programs which import a model compile the records.
 template <class Record = gguf_record>
 const Record* gguf_record_of(std::string_view architecture) {
   using enum indexer_kind;
@@ -8988,6 +9116,12 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "arcee", .layout = interleaved},
       {.architecture = "arctic", .layout = interleaved},
       {.architecture = "arwkv7", .instead = "no attention"},
+      {.architecture = "axk2",
+       .layout = interleaved,
+       .last_channels = true,
+       .indexer = first_half_split,
+       .multiplier = tenths,
+       .scores_grow = true},
       {.architecture = "baichuan", .layout = interleaved, .alibi_layers = 40},
       {.architecture = "bailingmoe", .layout = interleaved},
       {.architecture = "bailingmoe2"},
@@ -9037,6 +9171,13 @@ const Record* gguf_record_of(std::string_view architecture) {
        .sink_logits = true,
        .indexer = last_interleaved,
        .compressed = true},
+      {.architecture = "diffusion-gemma",
+       .pattern = list,
+       .sliding = own_base,
+       .scale = one,
+       .needs_pattern = true,
+       .note = "a token of the canvas, the last diffusion.canvas_length tokens, sees all of them and the "
+               "prompt, of which layers that slide show it the last attention.sliding_window - 1 tokens"},
       {.architecture = "dots1"},
       {.architecture = "dots3note",
        .layout = interleaved,
@@ -9045,7 +9186,7 @@ const Record* gguf_record_of(std::string_view architecture) {
        .sliding = as_full,
        .needs_pattern = true,
        .needs_swa_base = true},
-      {.architecture = "dream"},
+      {.architecture = "dream", .causal = false},
       {.architecture = "eagle3", .layout = interleaved},
       {.architecture = "ernie4_5", .layout = interleaved},
       {.architecture = "ernie4_5-moe", .layout = interleaved},
@@ -9076,6 +9217,15 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
       {.architecture = "gemma4", .pattern = list, .sliding = own_base, .scale = one},
       {.architecture = "gemma4-assistant", .pattern = list, .sliding = own_base, .scale = one},
+      {.architecture = "gigachat35",
+       .layout = interleaved,
+       .last_channels = true,
+       .attends_every = 4,
+       .multiplier = tenths,
+       .scores_grow = true,
+       .note =
+           "queries are multiplied by sqrt(embedding_length / attention.q_lora_rank) before they rotate, and "
+           "latents that become keys and values by sqrt(embedding_length / attention.kv_lora_rank)"},
       {.architecture = "glm-dsa",
        .layout = interleaved,
        .last_channels = true,
@@ -9125,8 +9275,8 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.architecture = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
       {.architecture = "lfm2", .all_slide = true, .sliding = same},
       {.architecture = "lfm2moe", .all_slide = true, .window_varies = true, .sliding = same},
-      {.architecture = "llada", .layout = interleaved},
-      {.architecture = "llada-moe"},
+      {.architecture = "llada", .layout = interleaved, .causal = false},
+      {.architecture = "llada-moe", .causal = false},
       {.architecture = "llama", .layout = interleaved},
       {.architecture = "llama-embed", .layout = interleaved},
       {.architecture = "llama4",
@@ -9221,7 +9371,7 @@ const Record* gguf_record_of(std::string_view architecture) {
        .note =
            "the indexer rotates the mean of attention.compress_ratios keys, by the position of the first"},
       {.architecture = "refact", .instead = "ALiBi biases"},
-      {.architecture = "rnd1"},
+      {.architecture = "rnd1", .causal = false},
       {.architecture = "rwkv6", .instead = "no attention"},
       {.architecture = "rwkv6qwen2", .instead = "no attention"},
       {.architecture = "rwkv7", .instead = "no attention"},
@@ -9255,7 +9405,7 @@ const Record* gguf_record_of(std::string_view architecture) {
     if (record.architecture == architecture) return &record;
   return nullptr;
 }
-/// Why files of an architecture are rejected for every layout. Empty if they are not.
+/// Why import_gguf rejects files of an architecture, whatever the layout. Empty if it does not reject them.
 constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
   if (architecture == "dflash")
     return "is dflash, which rotates like deepseek4 if dflash.hyper_connection.count is above 0, else "
@@ -9275,8 +9425,8 @@ constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
 #ifndef ROPE_BASE_OWNED_ARRAY_HPP
 #define ROPE_BASE_OWNED_ARRAY_HPP
 /// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
-/// number_array.hpp explains why it is not an Eigen array. Functions that return one are templates, so that
-/// only programs that call them compile Eigen's map.
+/// number_array.hpp explains why it is not an Eigen array. Functions that return an owned_array are
+/// templates, so that only programs that call them compile Eigen's map.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The memory of an array, constructed before its map.
@@ -9298,7 +9448,7 @@ using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Co
 ///     coordinates.col(1) += shift;
 ///     Eigen::ArrayXXd copy = coordinates;
 ///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+/// \tparam Columns  Eigen::Dynamic, or 1 for a vector
 ///
 /// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
 template <class Scalar, int Columns = Eigen::Dynamic>
@@ -9381,7 +9531,8 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 /// The head, the base, the rotated channels and the frequencies of the layers of a GGUF file.
 namespace rope::inline ROPE_ABI::detail {
 // Scalings of ggml that differ slightly from those of frequencies/scaling.hpp.
-/// YaRN with ggml's weight of the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
+/// YaRN with the weight ext_factor of ggml: f_i / s + (yarn_i - f_i / s) ext_factor, s being the factor of
+/// YaRN.
 struct weighted_yarn {
   yarn_scaling yarn;
   double ext_factor;
@@ -9422,7 +9573,7 @@ struct ggml_pair_factors {
 };
 void record(auto&, const ggml_pair_factors&, const schedule&) {}
 // The head, the base and the rotated channels of a GGUF file's layers, sliding or not.
-/// The number of rotated channels, and its key.
+/// The number of rotated channels, and the key that gives it.
 struct rotated_channels {
   Index count;
   const char* key;
@@ -9432,7 +9583,7 @@ struct gguf_shape {
   const gguf_reader<L>& reader;
   const gguf_record& record;
   Index query_heads;  // 0: unknown
-  /// The first existing one of these keys, or the width of the model divided by its heads.
+  /// The value of the first of these keys that exists. Otherwise the width of the model divided by its heads.
   Index head_dim(bool slides) const {
     const auto own = reader.number("attention.key_length_mla_swa", range::count);
     if (own && slides) return static_cast<Index>(*own);
@@ -9441,8 +9592,10 @@ struct gguf_shape {
           "attention.key_length"})
       if (const auto length = reader.number(name, range::count)) return static_cast<Index>(*length);
     const double width = reader.required_number("embedding_length", range::count);
-    if (query_heads == 0) reader.required_number("attention.head_count", range::count);
-    return static_cast<Index>(width) / query_heads;
+    const auto heads = query_heads > 0
+                           ? query_heads
+                           : static_cast<Index>(reader.required_number("attention.head_count", range::count));
+    return static_cast<Index>(width) / heads;
   }
   double base(bool slides) const {
     constexpr const char* own = "rope.freq_base_swa";
@@ -9467,7 +9620,7 @@ struct gguf_shape {
     return {head_dim(slides) / share, "attention.key_length"};
   }
  private:
-  /// base alpha^(d / (d - 2)), d being the whole head: NTK-aware scaling.
+  /// NTK-aware scaling: base alpha^(d / (d - 2)), d being the number of channels of the whole head.
   double stretched(double base, double alpha) const {
     const Index head = head_dim(false);
     const std::string key = reader.key("rope.scaling.alpha");
@@ -9478,7 +9631,7 @@ struct gguf_shape {
   }
 };
 // The frequencies that llama.cpp makes from the scaling keys and factor tensors of a GGUF file.
-/// The layers of a schedule.
+/// What the record and the file give for layers with one schedule.
 struct gguf_layers {
   Index rotary_dim;
   double base;
@@ -9490,11 +9643,12 @@ struct gguf_layers {
   bool scores_grow;
   bool unit_magnitude;  // m = 1, for any value in the file
 };
-/// m of YaRN without attn_factor, and the k of log_multiplier, by which score_growth multiplies scores.
+/// m is the attention factor of YaRN without attn_factor. log_multiplier is the k of the enumeration with
+/// this name. score_growth multiplies scores by a function of both.
 struct gguf_magnitude {
   double m, log_multiplier;
 };
-/// \param factor  of YaRN
+/// \param factor  the factor of YaRN
 template <class L>
 gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& layers, double factor) {
   const wide_real log_factor = log(wide_real(factor));
@@ -9505,11 +9659,11 @@ gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& lay
   const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
   return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
 }
-/// The divisors of a file for layers that do not slide, and their tensor.
+/// The divisors of frequencies in a file, for layers that do not slide, and the tensor that has them.
 struct gguf_pair_factors {
   const char* tensor = nullptr;  // null: no such tensor in the file
   std::vector<double> list = {};
-  /// The divisors of the first pairs. Further ones have no pair.
+  /// The divisors of the first `pairs` pairs. Further divisors in the list have no pair.
   template <class L>
   ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
     if (static_cast<Index>(list.size()) < pairs)
@@ -9518,12 +9672,12 @@ struct gguf_pair_factors {
     return {{{list.begin(), list.begin() + pairs}}};
   }
 };
-/// The context length before scaling, for YaRN and the choice of a list of factors. 0: unknown.
+/// The context length before scaling, for YaRN and for the choice between short and long factors. 0: unknown.
 template <class L>
 double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
   return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);
 }
-/// rope_freqs if the file has it, or the list of long or short factors.
+/// The tensor rope_freqs if the file has it, otherwise the list of long or short factors.
 template <class L>
 gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_position, double length) {
   const char* by_length = length > original_max_position_of(reader, max_position)
@@ -9534,7 +9688,7 @@ gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_pos
       return {tensor, *std::move(factors)};
   return {};
 }
-/// The scaling keys for the layers of one schedule.
+/// The scaling of layers with one schedule.
 struct gguf_scaling {
   double factor, attn_factor, ext_factor, original_max_position;
 };
@@ -9559,9 +9713,10 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .ext_factor = layers.unscaled ? 0 : ext_factor,
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
-/// The factor on scores in addition to 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. In released files k is 1.
-/// Then m is 1, and the factor is g(1)^2, as in the code of the models. For another k that code has g(k)^2.
-/// llama.cpp has g(1)^2, because its graphs multiply by m = g(1) / g(k). This function follows llama.cpp.
+/// The factor on scores in addition to 1 / sqrt(head_dim): (m g(k))^2 with g(k) = 1 + 0.1 k ln s. In released
+/// files k is 1. Then m is 1, and the factor is g(1)^2, as in the code of the models. For another k, the code
+/// of the models has g(k)^2. llama.cpp has g(1)^2, because its graphs multiply by m = g(1) / g(k). This
+/// function follows llama.cpp.
 ///
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
@@ -9574,9 +9729,9 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
   return checked(growth * growth, range::positive, "import_gguf",
                  "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
 }
-/// derive(), with the divisors of the file applied after the rule.
+/// Calls derive() with the divisors of the file applied after the rule.
 ///
-/// \param factors  null: no factors in the file
+/// \param factors  null if the file has no divisors
 template <class Rule>
 derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
                     const ggml_pair_factors* factors) {
@@ -9605,8 +9760,8 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
 }
 /// The factor on q . k before the softmax.
 ///
-/// \param multiplier  of 1 / sqrt(head_dim)
-/// \param layers  of the model. llama.cpp distinguishes the sizes of Gemma by them
+/// \param multiplier  multiplies 1 / sqrt(head_dim)
+/// \param layers  the number of layers, by which llama.cpp distinguishes the sizes of Gemma
 template <class L>
 double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
                      double multiplier) {
@@ -9621,7 +9776,7 @@ double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, In
             reader.required_number("attention.head_count", range::count);
   return multiplier / std::sqrt(width);
 }
-/// The bound of scores. 0: none.
+/// The softcap of scores. 0: none.
 template <class L>
 double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) {
   if (equal(record.softcap, 0)) return 0;
@@ -9648,9 +9803,9 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
 #endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 /// Makes the description of a model from the metadata of its GGUF file.
 namespace rope::inline ROPE_ABI::detail {
-/// The factors on the queries of layers of a GGUF model.
+/// Reads the factors that multiply queries by their position.
 ///
-/// \param model  with known max_position
+/// \param model  its max_position must be set
 ///
 /// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
 template <class L>
@@ -9668,7 +9823,7 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
   if (scale && !of_length && !of_context) unused(scale_key);
   if (length && !of_length) unused(length_key);
   if (record.temperature == gguf_temperature::fixed) {
-    // Without chunks llama.cpp has no numbers for the one layer that does not rotate.
+    // Without chunks, llama.cpp defines no factors for the one layer that does not rotate.
     const bool chunks = reader.number("attention.sliding_window", range::window) != 0.0;
     model.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
     model.query_rule.rule = llama4_query_scaling{};
@@ -9681,7 +9836,7 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
   model.scaled = scaled_queries::every_layer;
   model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
 }
-/// Whether no layer of a GGUF model rotates, and the evidence for it.
+/// Whether no layer of a GGUF model rotates, and which key shows it.
 template <class L>
 unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
   const std::string &architecture = reader.architecture(),
@@ -9790,7 +9945,8 @@ class gguf_importer {
     for (const bool slides : sliding_)
       model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
   }
-  /// DeepSeek V4: sliding layers, and two kinds of layers with compressed keys, which rotate alike.
+  /// DeepSeek V4 has sliding layers and two kinds of layers with compressed keys. These two kinds rotate
+  /// alike.
   void add_compressed() {
     model_.layers = gguf_compressed_types(reader_, record_, layers_);
     add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
@@ -9810,8 +9966,8 @@ class gguf_importer {
     model_.warnings.push_back(
         "keys are values too: the output of attention is un-rotated by the position of its query");
   }
-  /// Bases and dimensions per layer. Layers with equal base, dimension and type (sliding or not) are one
-  /// group.
+  /// Adds groups for files with bases or dimensions per layer. Layers with equal base, dimension and type
+  /// (sliding or not) form one group.
   void add_groups_of_layers(std::optional<std::vector<double>> bases,
                             std::optional<std::vector<double>> dimensions) {
     constexpr const char *base_key = "rope.freq_base_per_layer",
@@ -9852,7 +10008,8 @@ class gguf_importer {
     }
     name_by_type(model_.groups, model_.layers);
   }
-  /// In llama.cpp, the architecture decides whether sliding layers are scaled.
+  /// Throws for an unknown architecture with sliding layers and scaling. In llama.cpp, the architecture
+  /// decides whether sliding layers are scaled.
   void note_scaling() {
     if (record_.architecture.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
       reader_.refuse(
@@ -9949,16 +10106,17 @@ class gguf_importer {
   model_without_rope without_rope_;
   gguf_record record_ = {};
   Index layers_ = 0;           // 0: unknown
-  std::vector<bool> sliding_;  // per layer; empty: unknown, or none slides
+  std::vector<bool> sliding_;  // per layer; empty: unknown, or no layer slides
   gguf_pair_factors factors_ = {};
   group_allowance allowance_ = {};
   model_draft model_ = {};
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
-/// Imports the rotary embedding of a model from the metadata of its GGUF file, with its meaning in llama.cpp.
+/// Imports the rotary embedding of a model from the metadata of its GGUF file. Keys have their meaning in
+/// llama.cpp.
 namespace rope::inline ROPE_ABI {
-/// Access to a GGUF file, for any reader. Each member returns nothing if the key is absent or has a value of
+/// Access to a GGUF file, for any reader. Each member returns nothing if the key is absent or its value has
 /// another type.
 ///
 ///     number(key)   a metadata value: integer, float or bool
@@ -9984,22 +10142,22 @@ struct gguf_options {
 };
 /// Reads the rotary embedding of a model from the metadata of its GGUF file.
 ///
-/// Absent keys have the values of llama.cpp: without rope.scaling.type the rule is linear, a factor that is
-/// absent or 0 is 1, freq_base is 10000, and dimension_count is the whole head. The bounds of YaRN are always
-/// rounded outwards, so a model with `truncate: false` differs from its Hugging Face original.
-/// compare_models() reports the difference.
+/// Absent keys get the values of llama.cpp. Without rope.scaling.type the rule is linear. A factor that is
+/// absent or 0 counts as 1. Without freq_base the base is 10000, and without dimension_count the whole head
+/// rotates. The bounds of YaRN are always rounded outwards, so a model with `truncate: false` differs from
+/// its Hugging Face original. compare_models() reports the difference.
 ///
-/// Layers slide only in architectures whose graphs in llama.cpp have sliding layers. For all others the
-/// window is 0, and warnings name the keys without effect.
+/// Layers have a sliding window only in architectures whose graphs in llama.cpp have one. In all other
+/// architectures the window is 0, and warnings name the keys without effect.
 ///
-/// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
+/// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///
 /// \param lookup   reads the file
 /// \param options  information that the file lacks
 ///
 /// Throws:  std::invalid_argument, whose message names the key or tensor, if a value is wrong or missing, the
 ///          architecture is not known and no layout is named, or no layer rotates and options.without_rope
-///          does not ask for the description of such a model
+///          does not request the description of such a model
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
 template <class L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
@@ -10029,32 +10187,57 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
-/// The records of hugging_face_records.hpp with several kinds of layers.
+/// The records of architectures with several kinds of layers, a part of the table in
+/// hugging_face_records.hpp.
 namespace rope::inline ROPE_ABI::detail {
 // The records in which some layers do not attend.
-/// nullptr if there is none.
+/// The record of such an architecture, or nullptr if there is none.
 template <class Record>
 const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
+  using enum layout_kind;
   using enum score_scale;
   using enum which_slide;
+  constexpr std::string_view linear_rotate =
+      "layers of linear attention rotate queries and keys too, which this description leaves out";
   static constexpr Record records[] = {
+      {.architecture = "bailinghybrid",
+       .layout = interleaved,
+       .base = 0,
+       .latent = true,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_every = 1,
+       .interval = "layer_group_size",
+       .note = linear_rotate},
+      {.architecture = "bailingmoelinear",
+       .base = 0,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_every = 1,
+       .interval = "layer_group_size",
+       .rest_full = true,
+       .note = linear_rotate},
       {.architecture = "bamba",
        .partial_rotary_factor = 0.5,
        .other_type = "linear_attention",
        .others_attend = false,
        .full_list = "attn_layer_indices"},
+      {.architecture = "gigachat35",
+       .layout = interleaved,
+       .base = 100000,
+       .latent = true,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_list = "full_attention_layers",
+       .note = "unless use_mla_scaling_factor is false, queries are multiplied by sqrt(hidden_size / "
+               "q_lora_rank) before they rotate, and latents that become keys and values by sqrt(hidden_size "
+               "/ kv_lora_rank)"},
       {.architecture = "granitemoehybrid",
        .others_attend = false,
        .scale = attention_multiplier,
        .scale_number = 1,
        .rotates_if = "position_embedding_type"},
       {.architecture = "lfm2",
-       .base = 1e6,
-       .other_type = "conv",
-       .others_attend = false,
-       .full_list = "full_attn_idxs",
-       .full_every = 1},
-      {.architecture = "lfm2moe",
        .base = 1e6,
        .other_type = "conv",
        .others_attend = false,
@@ -10073,13 +10256,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .full_ones = "attn_type_list",
        .full_every = 1,
        .slides = every},
-      {.architecture = "minimaxtext01",
-       .base = 1e6,
-       .other_type = "linear_attention",
-       .others_attend = false,
-       .full_ones = "attn_type_list",
-       .full_every = 1,
-       .slides = every},
       {.architecture = "olmohybrid",
        .other_type = "linear_attention",
        .others_attend = false,
@@ -10087,6 +10263,17 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .full_offset = 3,
        .last_full = true,
        .rotates_if = "rope_parameters"},
+      {.architecture = "plamo2",
+       .head_dim = 128,
+       .other_type = "mamba",
+       .others_attend = false,
+       .full_every = 2,
+       .full_offset = 1,
+       .interval = "mamba_step",
+       .note =
+           "in the class of the model, attention layers that full_attention_idx does not list slide within "
+           "attention_window_size tokens, with the base rope_local_theta, but vLLM and llama.cpp run them as "
+           "the others, which is described here"},
       {.architecture = "qwen35",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
@@ -10094,37 +10281,17 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 4,
        .full_offset = 3,
+       .interval = "full_attention_interval",
        .mrope_interleaved = true,
        .mrope_side = 11},
-      {.architecture = "qwen35moe",
-       .partial_rotary_factor = 0.25,
-       .head_dim = 256,
-       .other_type = "linear_attention",
-       .others_attend = false,
-       .full_every = 4,
-       .full_offset = 3,
-       .mrope_interleaved = true,
-       .mrope_side = 11},
-      {.architecture = "qwen38flashnext",
-       .base = 1e7,
-       .partial_rotary_factor = 0.25,
-       .head_dim = 256,
-       .other_type = "linear_attention",
-       .others_attend = false,
-       .full_every = 4,
-       .full_offset = 3,
-       .indexer = indexer_kind::first_half_split,
-       .indexer_key = "indexer_head_dim",
-       .mrope_interleaved = true,
-       .mrope_side = 11,
-       .note = "the indexer rotates the mean of indexer_compress_ratio keys, by the position of the first"},
       {.architecture = "qwen3next",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
-       .full_offset = 3},
+       .full_offset = 3,
+       .interval = "full_attention_interval"},
       {.architecture = "qwen4exp",
        .base = 1e7,
        .partial_rotary_factor = 0.25,
@@ -10133,6 +10300,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 4,
        .full_offset = 3,
+       .interval = "full_attention_interval",
        .indexer = indexer_kind::first_half_split,
        .indexer_key = "indexer_head_dim",
        .mrope_interleaved = true,
@@ -10150,7 +10318,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
     if (record.architecture == architecture) return &record;
   return nullptr;
 }
-/// nullptr if there is none.
+/// The record of an architecture in which all layers attend, in several ways, or nullptr if there is none.
 template <class Record>
 const Record* hugging_face_layered_record_of(std::string_view architecture) {
   using enum dictionary_form;
@@ -10219,16 +10387,6 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .full_offset = 3,
        .full_rotate = false,
        .sliding_window = 4096},
-      {.architecture = "exaone45",
-       .full_every = 4,
-       .full_offset = 3,
-       .full_rotate = false,
-       .sliding_window = 4096},
-      {.architecture = "exaonemoe",
-       .full_every = 4,
-       .full_offset = 3,
-       .full_rotate = false,
-       .sliding_window = 4096},
       {.architecture = "gemma2",
        .head_dim = 256,
        .full_every = 2,
@@ -10283,13 +10441,6 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .sliding_window = 128,
        .sink_logits = true,
        .own_rule = true},
-      {.architecture = "granitemoeswa",
-       .form = base_per_layer,
-       .full_every = 4,
-       .sliding_window = 128,
-       .scale = attention_multiplier,
-       .scale_number = 1,
-       .sink_logits = true},
       {.architecture = "graniteswa",
        .form = base_per_layer,
        .full_every = 4,
@@ -10320,21 +10471,6 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .full_every = 1,
        .sliding_window = 1024},
       {.architecture = "mimov2",
-       .local_base = 10000,
-       .head_dim = 192,
-       .slide_ones = "hybrid_layer_pattern",
-       .form = per_type,
-       .filled_base = 5e6,
-       .filled_factor = 0.334,
-       .other_factor = 0.334,
-       .full_every = 6,
-       .full_offset = 5,
-       .first_full = true,
-       .sliding_window = 128,
-       .sink_logits = true,
-       .swa_keys = true,
-       .note = "layers that slide have swa_num_key_value_heads key heads, or twice num_key_value_heads"},
-      {.architecture = "mimov2flash",
        .local_base = 10000,
        .head_dim = 192,
        .slide_ones = "hybrid_layer_pattern",
@@ -10381,6 +10517,13 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .full_every = 4,
        .full_offset = 3,
        .sliding_window = 4096},
+      {.architecture = "plamo3",
+       .base = 150000,
+       .local_base = 10000,
+       .head_dim = 128,
+       .full_every = 8,
+       .full_offset = 7,
+       .sliding_window = 128},
       {.architecture = "smallthinker",
        .base = 0,
        .slide_ones = "sliding_window_layout",
@@ -10450,14 +10593,35 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
-/// What a config.json does not write down because its architecture implies it: one record per architecture,
-/// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key.
-/// Models that bring their own classes have records by the code of vLLM, mlx-lm or mlx-vlm, or by their
-/// converter in llama.cpp. Where none of them has a default base, a file must give it.
+/// The facts that a config.json omits because its architecture implies them: one record per architecture,
+/// with the values that the configuration and attention classes of Hugging Face transformers use for absent
+/// keys.
+/// Records of models that bring their own classes follow the code of vLLM, mlx-lm or mlx-vlm, or their
+/// converter in llama.cpp. If none of these has a default base, the file must have a base.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19, esmc and
 ///         hy_v4 of October 2026; tests/recorded/models/hugging_face.json names the others
 namespace rope::inline ROPE_ABI::detail {
+/// The name that has the record and the lists of keys, if another architecture shares them.
+constexpr std::string_view name_of_record(std::string_view architecture) {
+  constexpr std::string_view same[][2] = {{"bailingmoelinearv2", "bailingmoelinear"},
+                                          {"exaone45", "exaone4"},
+                                          {"exaonemoe", "exaone4"},
+                                          {"granitemoeswa", "graniteswa"},
+                                          {"lfm2moe", "lfm2"},
+                                          {"mimov2flash", "mimov2"},
+                                          {"minimaxtext01", "minimaxm1"},
+                                          {"peaudiovideoencoder", "peaudioencoder"},
+                                          {"pevideoencoder", "peaudioencoder"},
+                                          {"qwen25vl", "qwen2vl"},
+                                          {"qwen35moe", "qwen35"},
+                                          {"qwen38flashnext", "qwen4exp"},
+                                          {"qwen3vlmoe", "qwen3vl"},
+                                          {"telechat2", "telechat"}};
+  for (const auto& pair : same)
+    if (pair[0] == architecture) return pair[1];
+  return architecture;
+}
 /// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
 /// that only programs which import a model compile the records.
 template <class Record = hugging_face_record>
@@ -10469,6 +10633,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
   using enum which_slide;
   static constexpr Record records[] = {
       {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
+      {.architecture = "aquila"},
       {.architecture = "arcee"},
       {.architecture = "arctic", .base = 0},
       {.architecture = "aria"},
@@ -10485,6 +10650,10 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "chameleon"},
       {.architecture = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.architecture = "codegen", .layout = interleaved},
+      {.architecture = "codeshell",
+       .theta_unread = true,
+       .rotates_if = "position_embedding_type",
+       .instead = "learned positions"},
       {.architecture = "cohere", .layout = interleaved, .base = 500000},
       {.architecture = "cosmos3edge",
        .base = 1e8,
@@ -10659,6 +10828,12 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .slides_if_asked = true,
        .mrope_spread = true},
       {.architecture = "orion"},
+      {.architecture = "ouro",
+       .sliding_window = 4096,
+       .max_window_layers = 28,
+       .slides = from_max_window_layers,
+       .slides_if_asked = true,
+       .note = "layers run total_ut_steps times, each time with keys and values of their own"},
       {.architecture = "paddleocrvl", .base = 500000, .head_dim = 128},
       {.architecture = "panguembedded", .base = 0},
       {.architecture = "peaudioencoder",
@@ -10666,17 +10841,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .base = 20000,
        .head_dim = 128,
        .causal = false},
-      {.architecture = "peaudiovideoencoder",
-       .layout = interleaved,
-       .base = 20000,
-       .head_dim = 128,
-       .causal = false},
       {.architecture = "persimmon", .partial_rotary_factor = 0.5},
-      {.architecture = "pevideoencoder",
-       .layout = interleaved,
-       .base = 20000,
-       .head_dim = 128,
-       .causal = false},
       {.architecture = "phi", .partial_rotary_factor = 0.5},
       {.architecture = "phi3", .original_max_position = 4096, .slides = every},
       {.architecture = "phi3v", .original_max_position = 4096},
@@ -10701,12 +10866,6 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .head_dim = 128,
        .sliding_window = 32768,
        .max_window_layers = 28,
-       .slides = from_max_window_layers,
-       .slides_if_asked = true},
-      {.architecture = "qwen25vl",
-       .base = 1e6,
-       .sliding_window = 4096,
-       .max_window_layers = 80,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
       {.architecture = "qwen2moe",
@@ -10735,18 +10894,18 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .head_dim = 128,
        .mrope_interleaved = true,
        .mrope_side = 20},
-      {.architecture = "qwen3vlmoe",
-       .base = 500000,
-       .head_dim = 128,
-       .mrope_interleaved = true,
-       .mrope_side = 20},
       {.architecture = "rnd1", .base = 0, .slides = not_known, .slides_if_asked = true, .causal = false},
       {.architecture = "roformer", .layout = interleaved, .causal = false},
       {.architecture = "sarvammoe", .base = 0},
       {.architecture = "seedoss", .head_dim = 128},
       {.architecture = "solaropen", .base = 1e6, .head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
+      {.architecture = "stablelmepoch", .partial_rotary_factor = 0.25},
       {.architecture = "starcoder2", .slides = every},
+      {.architecture = "step3", .base = 500000, .head_dim = 256},
+      {.architecture = "telechat",
+       .note = "the class of the model stretches the base for more than base_seqlen tokens, and raises m for "
+               "more than training_seqlen, but vLLM does neither, as here"},
       {.architecture = "telechat3", .base = 0},
       {.architecture = "timesfm25",
        .head_dim = 80,
@@ -10764,18 +10923,20 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "xverse"},
       {.architecture = "youtu", .layout = interleaved, .latent = true},
       {.architecture = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
+      {.architecture = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  architecture = name_of_record(architecture);
   for (const Record& record : records)
     if (record.architecture == architecture) return &record;
   return hugging_face_layered_record_of<Record>(architecture);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
-/// Finds the dictionary of the language model in a config.json, the spelling of its architecture, and whether
-/// it can be imported.
+/// Finds the dictionary of the language model in a config.json, and whether its architecture can be imported.
 namespace rope::inline ROPE_ABI::detail {
-/// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
+/// The common spelling of an architecture: gemma3 for `gemma3_text`, `gemma3_text_model` and
+/// `Gemma3ForConditionalGeneration`.
 inline std::string plain_architecture(std::string name) {
   for (const char* end : {"For", "Model"})
     if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
@@ -10793,179 +10954,193 @@ inline std::string plain_architecture(std::string name) {
 /// Why an architecture has no record.
 enum class refusal {
   in_doubt,           // files and class disagree, or too little is known: the caller's layout is used
-  axes,               // its tokens have several coordinates, so that the name of a layout is not enough
-  rotates_otherwise,  // not queries and keys by one position, or no attention option gives its mask
-  parts,              // it has several parts, each with a dictionary of its own
+  axes,               // tokens have several coordinates, so the name of a layout is not enough
+  rotates_otherwise,  // it does not rotate q and k by one position, or no attention option gives its mask
+  parts,              // it has several parts, each with its own dictionary
   never_rotates       // no layer rotates
 };
 struct refused_architecture {
-  std::string_view architecture;  // as plain_architecture spells it
-  std::string_view reason;        // what follows its name; for axes, what makes the frequencies
+  std::string_view names;   // as plain_architecture spells them, each between two spaces
+  std::string_view reason;  // what follows a name; for axes, what makes the frequencies
   refusal kind = refusal::in_doubt;
 };
-/// Why an architecture has no record, or nullptr if it has one or is unknown.
+/// Why an architecture has no record. nullptr if the architecture has a record or is unknown.
 ///
-/// Source: Hugging Face transformers of 2026-08-19, modeling_*.py
+/// Source: Hugging Face transformers of 2026-08-19 and autumn 2026, modeling_*.py; diffusers 58eb52c of
+///         2026-08-23, models/transformers/*.py; mlx-lm and mlx-vlm of 2026-08-22; Hymba, arXiv:2411.13676
 template <class Refused = refused_architecture>
 const Refused* refused_architecture_of(std::string_view architecture) {
   using enum refusal;
-  constexpr std::string_view columns_first =
-      "rope_vit_axial_frequencies, with the base of the file, for interleaved channels";
   static constexpr Refused refused[] = {
-      {.architecture = "blt",
+      {.names = " blt ",
        .reason = "patcher_config, encoder_config, decoder_config and global_config",
        .kind = parts},
-      {.architecture = "minimaxm3vl",
+      {.names = " minimaxm3vl ",
        .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
-      {.architecture = "recurrentgemma",
+      {.names = " recurrentgemma ",
        .reason = "its released files rotate half of a head, its class all of it"},
-      {.architecture = "coherecompassvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "dinov3vit", .reason = "dino_v3_frequencies", .kind = axes},
-      {.architecture = "edgetamvideo", .reason = columns_first, .kind = axes},
-      {.architecture = "efficientloftr",
-       .reason =
-           "custom, over the channels of all heads as one: each speed of frequencies(hidden_size / 2) by the "
-           "row, then by the column, from 1",
+      {.names = " coherecompassvision ernie45vlmoevision exaone45vision glm4vmoevision glm4vvision "
+                "glm5nextvision glmocrvision paddleocrvlvision qwen25omnivisionencoder qwen25vlvision "
+                "qwen2vlvision qwen35moevision qwen35vision qwen38flashnextvision "
+                "qwen3omnimoevisionencoder qwen3vlmoevision qwen3vlvision qwen4expvision step3p5vision "
+                "videollama3vision ",
+       .reason = "qwen_vl_vision_frequencies",
        .kind = axes},
-      {.architecture = "eomtdinov3", .reason = "dino_v3_frequencies", .kind = axes},
-      {.architecture = "ernie45vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "exaone45vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "gemma4vision", .reason = "frequencies, for each half of a head", .kind = axes},
-      {.architecture = "glm5nextvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "glm4vmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "glm4vvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "glmocrvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "kimik25vision",
+      {.names = " dinov3vit eomtdinov3 sapiens2 ", .reason = "dino_v3_frequencies", .kind = axes},
+      {.names = " edgetamvideo sam2video sam3trackervideo sam3vitmodel ",
+       .reason = "rope_vit_axial_frequencies, with the base of the file, for interleaved channels",
+       .kind = axes},
+      {.names = " efficientloftr ",
+       .reason = "custom, over the channels of all heads as one: each speed of frequencies(hidden_size / 2) "
+                 "by the row, then by the column, from 1",
+       .kind = axes},
+      {.names = " gemma4vision ", .reason = "frequencies, for each half of a head", .kind = axes},
+      {.names = " kimik25vision ",
        .reason = "custom: each speed of frequencies(head_dim / 2) by the column, then by the row",
        .kind = axes},
-      {.architecture = "lightglue", .reason = "along_directions, with learned directions", .kind = axes},
-      {.architecture = "llama4visionmodel", .reason = "llama4_vision_frequencies", .kind = axes},
-      {.architecture = "minimaxm3vlvision",
+      {.names = " lightglue ", .reason = "along_directions, with learned directions", .kind = axes},
+      {.names = " llama4visionmodel ", .reason = "llama4_vision_frequencies", .kind = axes},
+      {.names = " minimaxm3vlvision ",
        .reason = "axial: frame, row and column have a third of the head each, rounded down to even",
        .kind = axes},
-      {.architecture = "mlcdvisionmodel",
+      {.names = " mlcdvisionmodel ",
        .reason = "qwen_vl_vision_frequencies, except for learned angles of the class token",
        .kind = axes},
-      {.architecture = "museglimmervision",
+      {.names = " museglimmervision ",
        .reason = "llama4_vision_frequencies, for half_split channels",
        .kind = axes},
-      {.architecture = "paddleocrvlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "pixtral", .reason = "pixtral_frequencies", .kind = axes},
-      {.architecture = "qwen25omnivisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen25vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen2vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen35moevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen35vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen3omnimoevisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen3vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen38flashnextvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen3vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen4expvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "sam2video", .reason = columns_first, .kind = axes},
-      {.architecture = "sam3trackervideo", .reason = columns_first, .kind = axes},
-      {.architecture = "sam3vitmodel", .reason = columns_first, .kind = axes},
-      {.architecture = "sapiens2", .reason = "dino_v3_frequencies", .kind = axes},
-      {.architecture = "step3p5vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "videollama3vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "clvpencoder", .reason = "rotates values too", .kind = rotates_otherwise},
-      {.architecture = "deepseekocr2encoder",
+      {.names = " pixtral ", .reason = "pixtral_frequencies", .kind = axes},
+      {.names = " neomme ",
+       .reason = "on_axes with interleaved_sections of two equal sections, row before column",
+       .kind = axes},
+      {.names = " chromatransformer2d fluxtransformer2d hidreamimagetransformer2d ",
+       .reason = "axial_blocks(axes_dims_rope), for interleaved channels",
+       .kind = axes},
+      {.names = " qwenimagetransformer2d ",
+       .reason = "axial_blocks(axes_dims_rope), for interleaved channels, with rows and columns from the "
+                 "middle of an image",
+       .kind = axes},
+      {.names = " lumina2transformer2d ",
+       .reason = "axial_blocks(axes_dim_rope), for interleaved channels",
+       .kind = axes},
+      {.names = " flux2transformer2d ",
+       .reason = "axial_blocks(axes_dims_rope, 2000), for interleaved channels",
+       .kind = axes},
+      {.names = " hunyuanimagetransformer2d hunyuanvideo15transformer3d "
+                "hunyuanvideoframepacktransformer3d hunyuanvideotransformer3d ",
+       .reason = "axial_blocks(rope_axes_dim, 256), for interleaved channels",
+       .kind = axes},
+      {.names = " zimagetransformer2d ",
+       .reason = "axial_blocks(axes_dims, 256), for interleaved channels",
+       .kind = axes},
+      {.names = " cogvideoxtransformer3d consisidtransformer3d ",
+       .reason = "cogvideox_frequencies, for interleaved channels",
+       .kind = axes},
+      {.names = " cosmostransformer3d ",
+       .reason = "cosmos_frequencies, for half_split channels",
+       .kind = axes},
+      {.names = " ltxvideotransformer3d ",
+       .reason = "ltx_frequencies, for interleaved channels of all heads as one",
+       .kind = axes},
+      {.names = " chronoedittransformer3d skyreelsv2transformer3d wantransformer3d "
+                "wanvacetransformer3d ",
+       .reason = "wan_frequencies, for interleaved channels",
+       .kind = axes},
+      {.names = " ideogram4transformer2d ",
+       .reason =
+           "on_axes with interleaved_sections, for half_split channels, with rows and columns from 65536",
+       .kind = axes},
+      {.names = " baichuanm1 ",
+       .reason = "convolves keys and values of two tokens before keys rotate, and gives layers of "
+                 "sliding_window_layers heads of hidden_size / num_swa_attention_heads channels",
+       .kind = rotates_otherwise},
+      {.names = " clvpencoder ", .reason = "rotates values too", .kind = rotates_otherwise},
+      {.names = " deepseekocr2encoder ",
        .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
                  "that no option of attention stands for",
        .kind = rotates_otherwise},
-      {.architecture = "deepseekv41",
+      {.names = " deepseekv41 ",
        .reason = "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of "
                  "attention stands for",
        .kind = rotates_otherwise},
-      {.architecture = "musicflamingo",
+      {.names = " dots3note ",
+       .reason = "gives layers that slide latent heads of other widths, swa_qk_nope_head_dim before "
+                 "swa_qk_rope_head_dim, with the base swa_rope_theta: rotate<interleaved> the last channels "
+                 "of each kind by a table of its own",
+       .kind = rotates_otherwise},
+      {.names = " falconocr falconperception ",
+       .reason =
+           "rotates half of a head by the position, the rest by row and column with frequencies of each head",
+       .kind = rotates_otherwise},
+      {.names = " hymba ",
+       .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
+                 "that attend to the keys of others",
+       .kind = rotates_otherwise},
+      {.names = " musicflamingo ",
        .reason = "rotates features of sound by their time in seconds",
        .kind = rotates_otherwise},
-      {.architecture = "phi3small",
+      {.names = " phi3small ",
        .reason = "attends to blocks of keys by a pattern of every head: a mask that no option of attention "
                  "stands for",
        .kind = rotates_otherwise},
-      {.architecture = "qwen25omnidit",
+      {.names = " qwen25omnidit ",
        .reason = "rotates the first head of every layer and no other",
        .kind = rotates_otherwise},
-      {.architecture = "seamlessm4t",
+      {.names = " seamlessm4t wav2vec2bert wav2vec2conformer ",
        .reason = "rotates hidden states, if any, before they become queries and keys",
        .kind = rotates_otherwise},
-      {.architecture = "vjepa2",
+      {.names = " vjepa2 ",
        .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
        .kind = rotates_otherwise},
-      {.architecture = "wav2vec2bert",
-       .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = rotates_otherwise},
-      {.architecture = "wav2vec2conformer",
-       .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = rotates_otherwise},
-      {.architecture = "albert", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "bart", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "bert", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "bloom", .reason = "ALiBi biases", .kind = never_rotates},
-      {.architecture = "camembert", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "deberta", .reason = "relative positions", .kind = never_rotates},
-      {.architecture = "debertav2", .reason = "relative positions", .kind = never_rotates},
-      {.architecture = "distilbert", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "electra", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "falconmamba", .reason = "no attention", .kind = never_rotates},
-      {.architecture = "glm5next", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "gpt2", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "gptbigcode", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "gptneo", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "inkling", .reason = "relative biases", .kind = never_rotates},
-      {.architecture = "inklingmmmodel", .reason = "relative biases", .kind = never_rotates},
-      {.architecture = "jamba", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "kimik3", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "kimilinear", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "longt5", .reason = "biases by distance", .kind = never_rotates},
-      {.architecture = "m2m100", .reason = "sinusoidal positions", .kind = never_rotates},
-      {.architecture = "mamba", .reason = "no attention", .kind = never_rotates},
-      {.architecture = "mamba2", .reason = "no attention", .kind = never_rotates},
-      {.architecture = "marian", .reason = "sinusoidal positions", .kind = never_rotates},
-      {.architecture = "mbart", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "moshidepth", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "mpt", .reason = "ALiBi biases", .kind = never_rotates},
-      {.architecture = "mt5", .reason = "biases by distance", .kind = never_rotates},
-      {.architecture = "nemotronh", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "openaigpt", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "opt", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "parakeetencoder", .reason = "relative positions", .kind = never_rotates},
-      {.architecture = "pegasus", .reason = "sinusoidal positions", .kind = never_rotates},
-      {.architecture = "roberta", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "rwkv", .reason = "no attention", .kind = never_rotates},
-      {.architecture = "rwkv7", .reason = "no attention", .kind = never_rotates},
-      {.architecture = "t5", .reason = "biases by distance", .kind = never_rotates},
-      {.architecture = "umt5", .reason = "biases by distance", .kind = never_rotates},
-      {.architecture = "whisper", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "xglm", .reason = "sinusoidal positions", .kind = never_rotates},
-      {.architecture = "xlmroberta", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "xlnet", .reason = "relative positions", .kind = never_rotates},
-      {.architecture = "zamba", .reason = "no positions", .kind = never_rotates},
+      {.names = " albert bart bert camembert distilbert electra gpt2 gptbigcode gptneo mbart openaigpt "
+                "opt roberta whisper xlmroberta ",
+       .reason = "learned positions",
+       .kind = never_rotates},
+      {.names = " bloom mpt ", .reason = "ALiBi biases", .kind = never_rotates},
+      {.names = " cohereasr m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
+       .reason = "sinusoidal positions",
+       .kind = never_rotates},
+      {.names = " deberta debertav2 parakeetencoder xlnet ",
+       .reason = "relative positions",
+       .kind = never_rotates},
+      {.names = " falconmamba mamba mamba2 rwkv rwkv7 ", .reason = "no attention", .kind = never_rotates},
+      {.names = " glm5next jamba kimik3 kimilinear moshidepth nemotronh zamba ",
+       .reason = "no positions",
+       .kind = never_rotates},
+      {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
+      {.names = " longt5 mt5 t5 umt5 ", .reason = "biases by distance", .kind = never_rotates},
   };
   for (const Refused& one : refused)
-    if (one.architecture == architecture) return &one;
+    if (is_listed(one.names, architecture)) return &one;
   return nullptr;
 }
 // A config.json with several parts: the dictionary of the language model, and keys about positions in the
 // other parts.
-/// Whether import_hugging_face supports an architecture, or why it rejects it.
+/// Whether an architecture has a record, or a known reason for having none.
 inline bool is_known_architecture(const std::string& name) {
   const std::string plain = plain_architecture(name);
   return hugging_face_record_of(plain) || refused_architecture_of(plain);
 }
-/// `model_type`, or the first of `architectures`, as written. Empty if the dictionary has neither.
+/// `model_type`, or the first of `architectures` if only that one is known, or the class of diffusers, as
+/// written. Empty if the dictionary has none of them.
 template <class J>
 std::string name_of_part(json_reader<J>& part) {
-  if (const auto model_type = part.text("model_type")) return *model_type;
+  const auto model_type = part.text("model_type");
+  if (model_type && is_known_architecture(*model_type)) return *model_type;
   const auto names = part.texts("architectures");
-  return names && !names->empty() ? names->front() : std::string();
+  const std::string first = names && !names->empty() ? names->front() : std::string();
+  if (model_type && !is_known_architecture(first)) return *model_type;
+  return first.empty() ? part.text("_class_name").value_or("") : first;
 }
-/// The class of the text_config of some models with several parts, if it has no model_type. Otherwise empty.
+/// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py of these models
 inline std::string default_text_architecture(const std::string& outer) {
   constexpr std::string_view of_llama = " janus llava llavanext perceptionlm vipllava ";
-  return is_listed(of_llama, plain_architecture(outer)) ? "llama" : "";
+  const std::string plain = plain_architecture(outer);
+  if (plain == "gemma4assistant") return "gemma4_text";
+  if (plain == "gemma4unifiedassistant") return "gemma4_unified_text";
+  return is_listed(of_llama, plain) ? "llama" : "";
 }
 /// The dictionaries from the whole file to its language model, each inside the previous one.
 template <class J>
@@ -10977,12 +11152,15 @@ class parts_of_config {
     for (std::size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].find(keys_[i].c_str());
   }
   json_reader<J> text() const { return chain_.back(); }
-  /// The dictionaries around the text, the whole file first, and the key of each that leads to the next one.
+  /// The dictionaries around the text model, from the whole file inwards.
   std::vector<json_reader<J>> outer() const { return {chain_.begin(), chain_.end() - 1}; }
+  /// The key in each of these dictionaries that leads to the next one.
   const std::vector<std::string>& keys() const { return keys_; }
-  /// Whether the file has neither a text model of a known architecture nor its own sizes.
+  /// Whether the file has neither a nested text model of a known architecture nor sizes of a model at the
+  /// top.
   bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
-  /// The end of an error message: the dictionaries of the file that could be imported alone, or nothing.
+  /// The end of an error message: it names the dictionaries of the file that could be imported alone. May be
+  /// empty.
   std::string hint() const {
     std::string known, others;
     for (const auto& item : whole_->items()) {
@@ -10999,7 +11177,7 @@ class parts_of_config {
     return "; to read one of its parts, pass that dictionary: " + others;
   }
  private:
-  /// Keys of language models in a dictionary. The first existing one is taken, whatever it contains.
+  /// Keys of language models in a dictionary. The first key that exists is used, whatever it contains.
   static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
                                               "language_config", "language_model", "decoder"};
   static constexpr std::size_t deepest = 16;  // dictionaries inside each other
@@ -11008,7 +11186,7 @@ class parts_of_config {
     if (!config.contains(name) || !config.at(name).is_object()) return nullptr;
     return &config.at(name);
   }
-  /// Whether a dictionary has its own sizes, and so describes a model and not only its parts.
+  /// Whether a dictionary has sizes of a model. Without sizes it only contains the parts of a model.
   static bool has_sizes(json_reader<J>& part) {
     for (const char* key :
          {"hidden_size", "n_embd", "d_model", "head_dim", "num_attention_heads", "num_hidden_layers"})
@@ -11019,9 +11197,9 @@ class parts_of_config {
     keys_.push_back(key);
     chain_.emplace_back(&part, chain_.back().path() + key + ".");
   }
-  /// Descends from the last dictionary of the chain to one of a known architecture.
+  /// Descends from the last dictionary of the chain to a dictionary of a known architecture.
   ///
-  /// \return  whether there is one. Without it the chain is unchanged, except for text_config
+  /// \return  whether there is such a dictionary. If not, the chain keeps at most a text_config
   bool descend(const J& config) {
     if (chain_.size() > deepest) return false;
     json_reader<J> own(&config, chain_.back().path());
@@ -11047,8 +11225,8 @@ class parts_of_config {
   std::vector<json_reader<J>> chain_ = {};
   std::vector<std::string> keys_ = {};
 };
-/// Adds the keys about positions in a dictionary and in those inside it, each with its path. It does not
-/// search inside such a key, nor deeper than any model file.
+/// Adds the keys about positions in a dictionary and in those inside it, each with its path. Does not search
+/// inside a key that was added, or below `deepest` levels.
 ///
 /// \param speaks  whether a key is about positions
 template <class J, class Speaks>
@@ -11068,9 +11246,9 @@ void add_inner_keys(const J& value, const std::string& path, const Speaks& speak
       add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
   }
 }
-// Models in which no layer rotates: all models of some architectures, and others with a certain value in the
-// file.
-/// Whether the key record.rotates_if means that layers rotate.
+// Models in which no layer rotates: all models of some architectures, and models of others whose file has a
+// certain value.
+/// Whether the value of the key record.rotates_if means that layers rotate.
 template <class J>
 bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& record) {
   const J* value = text.find(std::string(record.rotates_if).c_str());
@@ -11080,7 +11258,7 @@ bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& re
   const bool dictionary = value->is_object() && record.rotates_if == "rope_parameters";
   return dictionary && json_reader<J>(value, "").has("rope_theta");
 }
-/// Throws if a file specifies a rotation in an architecture without any.
+/// Throws if a file specifies a rotation although its architecture has none.
 ///
 /// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
 template <class J>
@@ -11135,7 +11313,8 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
 /// The keys of a Hugging Face config.json outside its rope dictionary: the architecture and the shape of a
 /// head.
 namespace rope::inline ROPE_ABI::detail {
-/// Throws, unless only the layout was in doubt and the caller gave it.
+/// Throws the reason why an architecture has no record. Does nothing if only the layout is in doubt and the
+/// caller gave one.
 template <class J>
 void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
             bool layout_given) {
@@ -11154,7 +11333,7 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
           : "is one with a rotation of its own, which " + reason;
   text.refuse("model_type", rule + ", got " + architecture);
 }
-/// Throws if a rope dictionary is that of an image tower.
+/// Throws if a rope dictionary belongs to an image encoder.
 template <class J>
 void refuse_axial(json_reader<J>& rope) {
   for (const char* key : {"rope_type", "type"})
@@ -11164,8 +11343,8 @@ void refuse_axial(json_reader<J>& rope) {
                   "by a function of <rope/frequencies.hpp>, such as qwen_vl_vision_frequencies or "
                   "axial_blocks");
 }
-/// The record of the architecture. An unknown architecture has no class defaults, only the layout from the
-/// caller or the file.
+/// The record of the architecture. For an unknown architecture, the record has no class defaults, and the
+/// layout comes from the caller or the file.
 ///
 /// \param hint  the end of the error for an unknown architecture
 template <class J>
@@ -11190,7 +11369,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   if (given) record.layout = *given;
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (!text.path().empty()) {  // inside the file of a whole model
+  if (!text.path().empty()) {  // the text model is inside the file of a whole model
     if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
     if (record.nested_base > 0) record.base = record.nested_base;
     if (record.nested_window > 0) record.sliding_window = record.nested_window;
@@ -11200,7 +11379,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
 /// The channels of a head that may rotate.
 struct head_shape {
   Index head_dim, first_channel,
-      window;   // window: channels from first_channel on that a full rotation has
+      window;   // window: number of channels from first_channel on that may rotate
   bool latent;  // the multi-head latent attention of DeepSeek
 };
 template <class J>
@@ -11219,7 +11398,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     return {before + *rotated, before, *rotated, true};
   }
   if (defaults.latent) text.missing("qk_rope_head_dim", "that many channels of a head rotate");
-  auto head_dim = given ? given : text.index("kv_channels");
+  auto head_dim = given ? given : text.index_of({"kv_channels", "hidden_size_per_head"});
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
@@ -11234,8 +11413,9 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   }
   return {*head_dim, 0, *head_dim, false};
 }
-/// Gemma 4 has larger heads in layers that attend fully: by a key for them, or layer by layer, or by default.
-/// MiMo-V2 may have other heads in sliding layers.
+/// The shape of a head in layers of a type. Gemma 4 has larger heads in layers that attend fully. Their size
+/// is given by one key for these layers, by keys per layer, or by the default. MiMo-V2 may have other heads
+/// in sliding layers.
 template <class J>
 head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
                               const hugging_face_record& defaults, const std::string& layer_type) {
@@ -11255,12 +11435,13 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
   if (!full || layer_type != "full_attention") return head;
   return {*full, 0, *full, false};
 }
-/// The share of a head that rotates and its key, or the default without a key.
+/// The share of a head that rotates, and the key that gives it (empty for a default).
 struct rotated_share {
   double factor;
   std::string key = {};
 };
-/// The share in the rope dictionary, or the share next to it. A warning names each share that is not used.
+/// The share in the rope dictionary, or else the share next to the dictionary. A warning names each unused
+/// share.
 ///
 /// Source:  Hugging Face transformers, convert_rope_params_to_dict
 template <class J>
@@ -11279,14 +11460,14 @@ rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, doubl
   }
   return share.value_or(rotated_share{default_factor});
 }
-/// The number of channels of the window that rotate.
+/// The number of rotated channels.
 template <class J>
 Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_share& share,
                     model_draft& model) {
   const auto by_share = static_cast<Index>(static_cast<double>(head.window) * share.factor);
   const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
   const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
-  // A share of the whole head may mean the same channels.
+  // The share of a whole head may also give the same number of channels.
   const bool agrees = by_share == given.value_or(head.window) ||
                       static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) == head.window;
   if ((head.latent || given) && !share.key.empty() && !agrees)
@@ -11324,19 +11505,20 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
 namespace rope::inline ROPE_ABI::detail {
 // The M-RoPE sections of a group, from its rope dictionary and the keys next to it.
 /// Sections for classes that assign pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to width, and the
-/// others to time. Height and width end at the last pair, and time has all pairs that are left.
+/// others to time. Sections of height and width that go beyond the last pair are cut there. Time gets all
+/// other pairs.
 ///
 /// Source:  apply_interleaved_mrope of Hugging Face transformers
 inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, Index pairs) {
   std::vector<Index> cut = {pairs, 0, 0};
   for (const Index axis : {Index{1}, Index{2}}) {
-    const Index most = (std::max)(Index{0}, pairs - axis + 2) / 3;  // of axis, axis + 3, ... below pairs
+    const Index most = (std::max)(Index{0}, pairs - axis + 2) / 3;  // count of axis, axis + 3, ... < pairs
     cut[static_cast<std::size_t>(axis)] = (std::min)(sections[static_cast<std::size_t>(axis)], most);
     cut[0] -= cut[static_cast<std::size_t>(axis)];
   }
   return cut;
 }
-/// The numbers of mrope_section, or of its older names, unchanged.
+/// The numbers of mrope_section, or of its older name.
 template <class J>
 std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hugging_face_record& defaults,
                                                   const char*& key) {
@@ -11349,7 +11531,8 @@ std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hu
   key = older;
   return other;
 }
-/// ERNIE 4.5 VL before mrope_section: time has freq_allocation pairs, height and width share the others.
+/// The sections of ERNIE 4.5 VL in files without mrope_section. Time has freq_allocation pairs, and height
+/// and width share the others.
 ///
 /// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
 template <class J>
@@ -11425,12 +11608,12 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
 /// The rope types of Hugging Face transformers, `ntk` of vLLM, and the YaRN of TeleChat 3.
 inline constexpr const char* rope_types[] = {
     "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
-/// Types under an older name, with the present one.
+/// Older names of rope types, with the present names.
 inline constexpr struct {
   const char *name, *present;
 } renamed_rope_types[] = {{"su", "longrope"},    {"mrope", "default"},    {"deepseek_yarn", "yarn"},
                           {"xdrope", "dynamic"}, {"ernie_3d", "default"}, {"openpangu", "default"}};
-/// The present name of the given type.
+/// The present name of a rope type.
 template <class J>
 std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
   std::string type = given;
@@ -11463,18 +11646,19 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
 }
 /// The config keys for the longest context.
 inline constexpr const char* context_keys[] = {"max_position_embeddings", "n_positions", "seq_length",
-                                               "max_seq_len"};
+                                               "max_seq_len", "max_position_embedding"};
 template <class J>
 std::optional<double> context_of(json_reader<J>& config, const number_rule& rule) {
   for (const char* key : context_keys)
     if (const auto context = config.number(key, rule)) return context;
   return {};
 }
-/// The context length in training, before it was extended: the key beside the rope dictionary. If there is
-/// none, the key inside, then the default of the class, then the longest context. If there is a dictionary
-/// for each type of layers, no class reads the key beside them. Warnings name what is assumed or overruled.
+/// The context length in training, before it was extended: the key next to the rope dictionary. If that is
+/// absent, the key inside, then the default of the class, then the longest context. No class with a
+/// dictionary per layer type reads the key next to the dictionaries. Warnings name assumed and overridden
+/// values.
 ///
-/// \param by_type  whether the dictionary is one of those
+/// \param by_type  whether the dictionary is one of several, one per layer type
 ///
 /// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
 template <class J>
@@ -11514,7 +11698,8 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
   model.warn_once(assumed + exact_digits(*context) + ", which is max_position_embeddings");
   return *context;
 }
-/// alpha in base alpha^(d / (d - 2)), which grows with each doubling of seq_length: 1, 3, 7, 15.
+/// alpha in the base of Qwen, base alpha^(d / (d - 2)). alpha grows with each doubling of seq_length: 1, 3,
+/// 7, 15.
 ///
 /// Source: get_ntk_alpha of Qwen's modeling_qwen.py
 template <class J>
@@ -11529,12 +11714,12 @@ double alpha_of_doublings(json_reader<J>& config, double length) {
 template <class J>
 class schedule_reader {
  public:
-  /// \param config   the keys beside the dictionary
-  /// \param by_type  whether the dictionary is one of several for types of layers
+  /// \param config   the keys next to the dictionary
+  /// \param by_type  whether the dictionary is one of several, one per layer type
   schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
                   model_draft& model, bool by_type)
       : config_(config), rope_(rope), defaults_(defaults), model_(model), by_type_(by_type) {}
-  /// \param type    its present name
+  /// \param type    the present name of the rope type
   /// \param length  tokens of the sequence, for the rules that depend on it
   derived derive_as(const std::string& type, Index rotary_dim, double base, double length) {
     needed_ = "rope type " + type + " needs it";
@@ -11579,7 +11764,7 @@ class schedule_reader {
     // 0 means the default, as in transformers: `beta_fast or 32`.
     const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
     yarn_scaling yarn{.factor = 1, .original_max_position = original()};
-    // A null factor is the quotient of the two lengths.
+    // A null factor means the quotient of the two context lengths.
     yarn.factor =
         rope_.is_null("factor")
             ? noted(checked(context() / yarn.original_max_position, range::positive, "import_hugging_face",
@@ -11622,7 +11807,7 @@ class schedule_reader {
                      "must have one value per pair, " + std::to_string(pairs) + ", got " +
                          std::to_string(list->size()));
     longrope.factor = rope_.number("factor", range::positive);
-    // In Phi-3.5-MoE, each list has its magnitude.
+    // In Phi-3.5-MoE, the short and the long list each have their own magnitude.
     const auto short_mscale = rope_.number("short_mscale", range::positive),
                long_mscale = rope_.number("long_mscale", range::positive);
     longrope.attention_factor = rope_.number("attention_factor", range::positive);
@@ -11646,25 +11831,26 @@ class schedule_reader {
   const hugging_face_record& defaults_;
   model_draft& model_;
   bool by_type_;
-  std::string needed_ = {};  // why a key is required
+  std::string needed_ = {};  // why a key is required, for messages
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
-/// One group of layers, from a rope dictionary and the keys next to it.
+/// Makes one group of layers from a rope dictionary and the keys next to it.
 namespace rope::inline ROPE_ABI::detail {
 // The factors on queries in layers of a config.json.
-/// Whether a key multiplies queries by a factor of their position. For unknown architectures.
+/// Whether a key says that queries are multiplied by a factor of their position. Used for unknown
+/// architectures.
 inline bool speaks_of_query_scaling(std::string_view key) {
   for (const std::string_view one :
        {"attn_temperature_tuning", "use_logn_attn", "llama_4_scaling_beta", "llama_4_scaling"})
     if (key == one) return true;
   return false;
 }
-/// The rule of the keys next to the rope dictionary: that of Llama 4 and log-n.
+/// Reads the rules whose keys are next to the rope dictionary: the rule of Llama 4, and log-n.
 template <class J>
 void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults, model_draft& model) {
   if (defaults.queries == query_growth::temperature) {
-    const J* tuning = text.find("attn_temperature_tuning");  // 4 is true, in files as old as the model
+    const J* tuning = text.find("attn_temperature_tuning");  // the first files have 4 for true
     const bool tuned = !tuning || (tuning->is_number()
                                        ? !equal(*text.number("attn_temperature_tuning", range::any_number), 0)
                                        : *text.boolean("attn_temperature_tuning"));
@@ -11682,7 +11868,7 @@ void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults
     model.scaled = scaled_queries::every_layer;
   }
 }
-/// The rule inside the rope dictionary: that of Ministral 3 and Mistral 4.
+/// Reads the rule whose keys are inside the rope dictionary: the rule of Ministral 3 and Mistral 4.
 template <class J>
 void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
                                      const hugging_face_record& defaults, model_draft& model, bool by_type) {
@@ -11699,9 +11885,9 @@ void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
 /// Numbers of a group from outside its rope dictionary.
 struct group_terms {
   std::optional<double> base = {}, factor = {};  // for a dictionary without a base or partial_rotary_factor
-  const char *base_key = "", *factor_key = "";   // their keys, or empty
-  std::optional<double> overruling_base = {};    // instead of a base in the dictionary
-  bool by_type = false;  // the class reads the dictionary as one of several for types of layers
+  const char *base_key = "", *factor_key = "";   // the keys of base and factor, or empty
+  std::optional<double> overruling_base = {};    // used instead of a base in the dictionary
+  bool by_type = false;  // the class reads one dictionary per layer type, and this is one of them
 };
 /// Adds groups to the model.
 template <class J>
@@ -11717,7 +11903,7 @@ class hugging_face_group_maker {
         model_(model),
         head_(head_shape_of(text, defaults)) {}
   /// \param given  the rope dictionary. nullptr means one without keys
-  /// \param path   of its keys in messages
+  /// \param path   the prefix of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
            const group_terms& terms = {}) {
     json_reader<J> rope(given, path);
@@ -11769,7 +11955,7 @@ class hugging_face_group_maker {
     });
     model_.groups.push_back(std::move(group));
   }
-  /// A copy of the last group, for layers of another type.
+  /// Adds a copy of the last group, for layers of another type.
   void add_again(const std::string& layer_type) {
     layer_group group = model_.groups.back();
     group.indexer = {};
@@ -11777,7 +11963,7 @@ class hugging_face_group_maker {
     group.layer_type = layer_type;
     model_.groups.push_back(std::move(group));
   }
-  /// The default of the class, with a warning. A base of 0 is unknown.
+  /// Returns the default of the class, with a warning. Throws for a base of 0, which means unknown.
   double assumed(const std::string& what, double value) {
     if (detail::equal(value, 0))
       text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
@@ -11794,13 +11980,14 @@ class hugging_face_group_maker {
       for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = -forwards.inv_freq(i, a);
     return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
   }
-  /// Names the class defaults of a group, except its base.
+  /// Warns about the class defaults that were used for a group, except its base.
   void name_assumed(const rotated_share& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const char* key, double value) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
            model_.architecture);
     };
-    if (defaults_.head_dim > 0 && !head_.latent && !text_.has("head_dim") && !text_.has("kv_channels"))
+    if (defaults_.head_dim > 0 && !head_.latent && !text_.has("head_dim") && !text_.has("kv_channels") &&
+        !text_.has("hidden_size_per_head"))
       name("head_dim", static_cast<double>(defaults_.head_dim));
     const bool partial = !head_.latent && type != "proportional" && !terms.factor &&
                          !detail::equal(defaults_.partial_rotary_factor, 1);
@@ -11857,7 +12044,8 @@ class hugging_face_group_maker {
     std::optional<double> base = {};
     std::string key = {};
   };
-  /// The base next to the dictionary, and the path of its key. Lists of Step 3.5 are in the terms.
+  /// The base next to the dictionary, and the path of its key. A list of bases (Step 3.5) is skipped here,
+  /// because group_terms has them.
   keyed_base base_beside() {
     const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
     keyed_base found;
@@ -11876,13 +12064,13 @@ class hugging_face_group_maker {
     }
     return found;
   }
-  /// The base in the dictionary comes first, then that of the layer type, then the one next to the
-  /// dictionary.
+  /// The base of a group: the base in the dictionary, otherwise the base of the layer type, otherwise the
+  /// base next to the dictionary.
   double base_of(json_reader<J>& rope, const group_terms& terms, const std::string& layer_type) {
     const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);
     if (terms.overruling_base) {
-      // The base next to the dictionary is that of the sliding layers of DeepSeek V4.
+      // In DeepSeek V4, the base next to the dictionary is that of the sliding layers.
       const bool compressed = defaults_.form == dictionary_form::compressed;
       const std::string by = text_.path() + (compressed ? "compress_rope_theta" : "layer_rope_theta");
       const auto differs = [&](const std::optional<double>& base) {
@@ -11893,7 +12081,7 @@ class hugging_face_group_maker {
       return *terms.overruling_base;
     }
     if (inside) {
-      // Sliding layers with their own base never have the one next to the dictionary.
+      // Sliding layers with their own base never use the base next to the dictionary.
       const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
       const std::string by = " is overruled by " + rope.path() + "rope_theta";
       if (beside && !own && !detail::equal(*beside, *inside)) warn(key + by);
@@ -11926,7 +12114,7 @@ class hugging_face_group_maker {
     group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   }
-  static constexpr Index default_index_head_dim = 128;  // of all classes with an indexer
+  static constexpr Index default_index_head_dim = 128;  // in all classes with an indexer
   json_reader<J>& text_;
   const hugging_face_record& defaults_;
   double length_;
@@ -11943,7 +12131,8 @@ class hugging_face_group_maker {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 /// The type and the attention window of each layer of a config.json, the layers that do not rotate, and the
-/// class defaults used for them.
+/// class defaults used for them. A layer slides if it attends to a sliding window of tokens. A layer that
+/// attends fully sees all tokens up to the query.
 namespace rope::inline ROPE_ABI::detail {
 // The type of each layer, and the layers that do not rotate.
 /// The values of a list with one value per layer.
@@ -11959,11 +12148,12 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   if (!broken.empty()) text.refuse(key, broken);
   return list;
 }
-/// The key of a list that has 0 or 1 per layer for its type; empty if the class reads none.
+/// The key of a list that has 0 or 1 per layer for the type of the layer. Empty if the class reads no such
+/// list.
 inline std::string pattern_key(const hugging_face_record& defaults) {
   return std::string(defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones);
 }
-/// The types of layers by that list.
+/// The types of layers according to the list of pattern_key.
 template <class J>
 std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
                                                          const hugging_face_record& defaults,
@@ -11979,8 +12169,8 @@ std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
                                                                    : defaults.full_type);
   return types;
 }
-/// Whether layers of this type attend to all tokens, or to those that an indexer chooses among all. If the
-/// other layers do not attend, files have two names for this type.
+/// Whether layers of this type attend to all tokens, or to tokens that an indexer chooses among all. In
+/// architectures whose other layers do not attend, files use two names for this type.
 ///
 /// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp, models/deepseek_v32,
 ///         models/hy_v4
@@ -12004,7 +12194,7 @@ template <class J>
 Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
   return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
 }
-/// The layer types of DeepSeek V4, by the number of tokens per key.
+/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
 template <class J>
 std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugging_face_record& defaults,
                                                 std::optional<Index> layers) {
@@ -12021,7 +12211,8 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
   }
   return types;
 }
-/// The type of every layer: from the file, or by the pattern of the architecture, or empty.
+/// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all
+/// alike.
 ///
 /// \param slides  whether there is a sliding window
 template <class J>
@@ -12055,19 +12246,23 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   auto every = text.index("sliding_window_pattern");
   if (!every) every = text.index("_sliding_window_pattern");
   if (!every) every = text.index("global_attn_every_n_layers");
-  if (!every && !defaults.others_attend) every = text.index("full_attention_interval");
+  if (!every && !defaults.interval.empty()) every = text.index(std::string(defaults.interval).c_str());
   const Index period = every.value_or(defaults.full_every);
-  const Index full = defaults.full_offset == 0 ? 0 : period - 1;
+  const Index full = defaults.interval == "mamba_step"                        ? period / 2
+                     : defaults.full_offset == 0 && defaults.interval.empty() ? 0
+                                                                              : period - 1;
+  const Index rest = defaults.rest_full ? *layers / period * period : *layers;
   const Index dense = dense_layers_of(text, defaults),
               of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
   for (Index i = 0; i < *layers; ++i) {
     const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
-    add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
+    add(i < dense ? i % of_dense == of_dense - 1
+                  : at % period == full || i >= rest || (i == 0 && defaults.first_full));
   }
   if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
   return types;
 }
-/// For each layer, whether it rotates because it is dense, with any window (Cohere 2 MoE).
+/// For each layer, whether it is a dense layer that rotates whatever its window is (Cohere 2 MoE).
 template <class J>
 std::vector<bool> dense_layers_that_rotate(json_reader<J>& text, const hugging_face_record& defaults,
                                            std::size_t layers) {
@@ -12081,7 +12276,7 @@ std::vector<bool> dense_layers_that_rotate(json_reader<J>& text, const hugging_f
     rotates[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
   return rotates;
 }
-/// The base of each layer, if a file lists them. 0: the layer does not rotate.
+/// The base of each layer, if a file lists bases. 0: the layer does not rotate.
 template <class J>
 std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
                                                   std::optional<Index> layers) {
@@ -12092,7 +12287,7 @@ std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hu
 /// The layers that do not rotate, from `no_rope_layers`: a list with 1 for a rotated layer and 0 for others,
 /// or a period.
 ///
-/// \param types  how many layers have a type, or 0
+/// \param types  the number of layers that have a type, or 0
 template <class J>
 std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
                                       std::optional<Index> layers, std::size_t types) {
@@ -12149,12 +12344,12 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
 /// The key with the window of sliding layers.
 template <class J>
 const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
-  const bool other =
-      !defaults.slide_ones.empty() && !text.has("sliding_window") && text.has("sliding_window_size");
-  return other ? "sliding_window_size" : "sliding_window";
+  for (const char* other : {"sliding_window_size", "window_size"})
+    if (!defaults.architecture.empty() && !text.has("sliding_window") && text.has(other)) return other;
+  return "sliding_window";
 }
-/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", with which this
-/// holds for text tokens.
+/// Whether a token attends only to earlier tokens. Gemma 4 also has "all", which means true, and "vision",
+/// with which text tokens remain causal.
 template <class J>
 bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   const char* const key = "use_bidirectional_attention";
@@ -12164,16 +12359,16 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
     text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
   return defaults.causal && both_ways == "vision";
 }
-/// attention_options::window of sliding layers. 0: no layer slides. Or not_known_window.
+/// attention_options::window of sliding layers. 0 if no layer slides, or not_known_window.
 ///
-/// Encoders count the tokens on both sides. ModernBERT sees local_attention / 2 or sliding_window tokens on
-/// each side. A Gemma 3 or 4 with use_bidirectional_attention sees half of sliding_window. A window of
-/// attention_options also counts the token itself.
+/// In encoders, tokens on both sides are visible. In ModernBERT, local_attention / 2 or sliding_window tokens
+/// are visible on each side. In Gemma 3 and 4 with use_bidirectional_attention, half of sliding_window is
+/// visible on each side. A window of attention_options also counts the token itself.
 ///
 /// \param typed  whether the file has the type (sliding or not) of every layer
 template <class J>
 Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
-  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
+  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // for any use_sliding_window
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
   const char* const key = window_key(text, defaults);
   if (text.hides(key)) return 0;
@@ -12196,7 +12391,7 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
 /// model_rope::windows.
 ///
 /// \param types    of the layers, or empty
-/// \param layers   their number, or nothing if unknown
+/// \param layers   the number of layers, or nothing if unknown
 /// \param without  the layers that do not rotate, in increasing order
 template <class J>
 std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
@@ -12208,7 +12403,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   const bool from = defaults.slides == which_slide::from_max_window_layers,
              even = defaults.slides == which_slide::even_below_max_window_layers,
              bare = defaults.slides == which_slide::without_rope;
-  // The layer at which sliding begins or ends. A plain number, because g++ 12 warns that a std::optional is
+  // The layer at which sliding begins or ends. It is not a std::optional, because g++ 12 warns that one is
   // uninitialised.
   constexpr Index not_known = -1;
   const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
@@ -12223,7 +12418,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                       : type == defaults.other_type && defaults.others_attend ? of_type
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
-  // A class without windows has no key for one.
+  // Whether the file has a key for a window.
   const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
   const bool chunks = defaults.window == window_span::chunks;
   if ((chunks || defaults.crosses) && !given)
@@ -12244,13 +12439,13 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   }
   return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
 }
-// Warnings about class defaults in which layers differ.
+// Warnings about class defaults that differ from layer to layer.
 /// "the last of every 4 layers"
 inline std::string one_of_every(Index period, bool first, bool from_end) {
   return std::string(first ? "the first" : "the last") + " of every " + std::to_string(period) + " layers" +
          (from_end ? ", counted from the end," : "");
 }
-/// The pattern of layer types in the record, in words, or nothing if it was not used.
+/// The pattern of layer types in the record, in words. Empty if the pattern was not used.
 template <class J>
 std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
                             const model_draft& model) {
@@ -12264,15 +12459,15 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
   for (const char* key :
        {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers", pattern.c_str()})
     if (text.has(key)) return {};
-  if (!defaults.others_attend && text.has("full_attention_interval")) return {};
+  if (!defaults.interval.empty() && text.has(std::string(defaults.interval).c_str())) return {};
   if (defaults.full_every == 1) return "every layer attends fully";
   return one_of_every(defaults.full_every, (defaults.full_offset == 0) != defaults.from_end,
                       defaults.from_end) +
          does + (defaults.first_full ? ", and so does the first" : "");
 }
-/// Warns about class defaults in which layers differ, if they were used.
+/// Warns about the class defaults in use that differ from layer to layer.
 ///
-/// \param layers  their number, or nothing if unknown
+/// \param layers  the number of layers, or nothing if unknown
 /// \param model   with its groups
 template <class J>
 void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaults,
@@ -12309,7 +12504,7 @@ void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaul
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 /// Makes the groups of layers of a config.json from its rope dictionaries.
 namespace rope::inline ROPE_ABI::detail {
-/// Finds the rope dictionaries of a file, and makes a group of each.
+/// Finds the rope dictionaries of a file, and makes a group of layers from each.
 template <class J>
 class hugging_face_groups {
  public:
@@ -12329,6 +12524,7 @@ class hugging_face_groups {
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
+    if (add_scaled_layers(given, path)) return;
     if (given && add_nested_groups(*given, path)) {
       if (has_class_not_in(dictionary_by_type, defaults_.architecture))
         maker_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
@@ -12336,6 +12532,13 @@ class hugging_face_groups {
       return;
     }
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
+    constexpr const char* factor = "rope_scaling_factor";  // PLaMo 3
+    if (!detail::equal(text_.number(factor, range::positive).value_or(1), 1))
+      text_.refuse(
+          factor,
+          "is not 1; give rope_parameters with a dictionary for each layer type instead, that of "
+          "full_attention with rope_type yarn, this factor, original_max_position_embeddings in place "
+          "of initial_context_length, and truncate false");
     // A second base means a second kind of layer: Gemma 3 and ModernBERT before rope_parameters.
     const auto local = local_base();
     if (given && defaults_.full_head_dim > 0)
@@ -12354,37 +12557,74 @@ class hugging_face_groups {
                {.base = local ? *local : maker_.assumed("local", defaults_.local_base), .by_type = true});
   }
  private:
-  /// rope_scaling. nullptr also if it is empty, which transformers treats as absent.
+  /// The dictionary rope_scaling, or nullptr if it is absent or empty. Hugging Face transformers treats both
+  /// cases alike.
   const J* scaling_dictionary() {
     const J* given = text_.object("rope_scaling");
     if (!given) return nullptr;
     const auto& items = given->items();
     return items.begin() == items.end() ? nullptr : given;
   }
-  /// The base of sliding layers, next to the dictionaries.
+  /// Warns about a rope dictionary that no layer uses, and about each of its keys.
+  void note_unused(const J& given, const std::string& path, const std::string& because) {
+    std::vector<std::string> keys = {path.substr(0, path.size() - 1)};
+    add_inner_keys(given, path, speaks_of_rope, keys);
+    for (const std::string& key : keys) maker_.warn(key + " has no effect, because " + because);
+  }
+  /// Molmo 2: rope_scaling holds for the layers whose numbers rope_scaling_layers has. Others are unscaled.
+  ///
+  /// Source:  Molmo2TextModel of the released models; mlx-vlm, models/molmo_point
+  bool add_scaled_layers(const J* given, const std::string& path) {
+    constexpr const char* key = "rope_scaling_layers";
+    const auto scaled = text_.numbers(key, range::whole);
+    if (!scaled) return false;
+    if (!given) {
+      maker_.warn(text_.path() + key + " has no effect without rope_scaling");
+      return false;
+    }
+    const auto layers = text_.index("num_hidden_layers", range::layers);
+    if (!layers) text_.missing("num_hidden_layers", "rope_scaling_layers lists some of so many");
+    model_.layers.assign(static_cast<std::size_t>(*layers), "default");
+    for (const double layer : *scaled) {
+      if (layer >= static_cast<double>(*layers))
+        text_.refuse(key, "must have numbers below num_hidden_layers, " + std::to_string(*layers) + ", got " +
+                              exact_digits(layer));
+      model_.layers[static_cast<std::size_t>(layer)] = "scaling";
+    }
+    if (scaled->empty())
+      note_unused(*given, path, "rope_scaling_layers is empty");
+    else
+      maker_.add("scaling", given, path);
+    if (contains(model_.layers, std::string("default"))) maker_.add("default", nullptr, path);
+    return true;
+  }
+  /// The base of sliding layers, from a key next to the dictionaries.
   std::optional<double> local_base() {
     const auto local = text_.number("rope_local_base_freq", range::above_one);
-    return local ? local : text_.number("local_rope_theta", range::above_one);
+    if (local) return local;
+    const auto theta = text_.number("local_rope_theta", range::above_one);      // ModernBERT
+    return theta ? theta : text_.number("rope_local_theta", range::above_one);  // PLaMo 3
   }
   group_terms global_terms() {
     constexpr const char* key = "global_rope_theta";
     return {.base = text_.number(key, range::above_one), .base_key = key, .by_type = true};
   }
-  /// The base of a dictionary of this type without rope_theta, if the architecture has two.
+  /// The base for the dictionary of a layer type if it has no rope_theta and the architecture has two bases.
   group_terms terms_of(const std::string& type, const J& given) {
     if (detail::equal(defaults_.local_base, 0) || given.contains("rope_theta")) return {};
     if (type == defaults_.full_type) return global_terms();
     const auto local = local_base();
     return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
   }
-  /// Whether one dictionary is for both kinds of layers: it has type default, and they have one base.
+  /// Whether one dictionary is for both kinds of layers: its type is default, and both kinds have the same
+  /// base.
   bool holds_for_all(const J& given, const std::string& path) const {
     json_reader<J> rope(&given, path);
     const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
     return type == "default" && detail::equal(defaults_.local_base, defaults_.base);
   }
-  /// Makes groups of rope_parameters, for classes whose rope_parameters always have a dictionary per layer
-  /// type.
+  /// Makes groups from rope_parameters, if the file has it, for classes that need one dictionary per layer
+  /// type there.
   bool has_given_types() {
     const J* given = text_.object("rope_parameters");
     if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
@@ -12394,8 +12634,8 @@ class hugging_face_groups {
     text_.refuse(scaling_dictionary() ? "rope_scaling" : "rope_parameters",
                  "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
-  /// Makes groups of one dictionary per layer type, or of the class defaults. Keys of an older form, which
-  /// the class does not read, must agree with them.
+  /// Makes groups from one dictionary per layer type, or from the class defaults. Keys of an older form are
+  /// not read by the class, and must agree with these defaults.
   void add_by_type() {
     if (defaults_.swa_keys) return add_by_swa_keys();
     if (has_given_types()) return;
@@ -12442,7 +12682,7 @@ class hugging_face_groups {
     add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base, defaults_.other_factor);
     note_beside(types);
   }
-  /// Names the keys next to the dictionaries of `types`, if those were read.
+  /// Warns about keys that stand next to the dictionaries of layer types and have no effect.
   void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
       maker_.warn(types.path() + key + " is next to the layer types and has no effect");
@@ -12455,8 +12695,8 @@ class hugging_face_groups {
     if (!one) return {};
     return std::vector<double>(model_.layers.size(), *one);
   }
-  /// Step 3.5: all layers of a type have the base and the share of channels that the lists have for its last
-  /// layer.
+  /// Step 3.5: lists have a base and a share of channels per layer. All layers of a type use the values of
+  /// the last layer of that type.
   void add_from_lists() {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (has_given_types()) {
@@ -12472,7 +12712,7 @@ class hugging_face_groups {
         text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, " +
                                                   exact_digits(factor) + ", got " + exact_digits(*beside));
     const J* scaling = scaling_dictionary();
-    const std::string path = text_.path() + "rope_scaling.";
+    const std::string path = text_.path() + "rope_scaling.", full(defaults_.full_type);
     std::vector<std::string> types;
     for (const std::string& type : model_.layers)
       if (!contains(types, type)) types.push_back(type);
@@ -12484,16 +12724,21 @@ class hugging_face_groups {
         if (bases) terms.base = (*bases)[i];
         if (factors) terms.factor = (*factors)[i];
       }
-      maker_.add(type, type == defaults_.full_type ? scaling : nullptr, path, terms);
+      maker_.add(type, type == full ? scaling : nullptr, path, terms);
     }
-    if (scaling && !contains(types, std::string(defaults_.full_type))) {
-      std::vector<std::string> keys = {text_.path() + "rope_scaling"};
-      add_inner_keys(*scaling, path, speaks_of_rope, keys);
-      for (const std::string& key : keys)
-        maker_.warn(key + " has no effect, because no layer has type " + std::string(defaults_.full_type));
+    const auto scaled = text_.texts("yarn_only_types");
+    if (scaling && !contains(types, full)) {
+      note_unused(*scaling, path, "no layer has type " + full);
+    } else if (scaling && (scaled ? *scaled != std::vector<std::string>{full} : types.size() > 1)) {
+      maker_.warn(
+          text_.path() + "yarn_only_types is not " + full +
+          " alone: rope_scaling holds for those layers, as in transformers; mlx-lm and vLLM scale the "
+          "types that it lists, or all");
+    } else if (!scaling && scaled) {
+      maker_.warn(text_.path() + "yarn_only_types has no effect without rope_scaling");
     }
   }
-  /// DeepSeek V4: `main` and `compress`, or the contents of `compress`.
+  /// DeepSeek V4: the dictionary has either `main` and `compress`, or directly the keys of `compress`.
   void add_compressed(const J* given, const std::string& path) {
     json_reader<J> both(given, path);
     group_terms terms;
@@ -12519,7 +12764,7 @@ class hugging_face_groups {
     maker_.add_again("heavily_compressed_attention");
     if (two) note_beside(both);
   }
-  /// A group for each type and base of layers, from layer_rope_theta.
+  /// Makes a group for each pair of layer type and base, from layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
     std::vector<std::string>& layers = model_.layers;
     const auto bases = layer_bases_of(
@@ -12533,7 +12778,7 @@ class hugging_face_groups {
       std::string type;
       double base;
     };
-    std::vector<kind> kinds;  // without the layers that do not rotate
+    std::vector<kind> kinds;  // of layers that rotate
     std::vector<double> distinct;
     layers.resize(bases->size());
     for (std::size_t i = 0; i < bases->size(); ++i) {
@@ -12563,8 +12808,8 @@ class hugging_face_groups {
     }
     return true;
   }
-  /// The group of a class with one rotary embedding for all layers (Muse Glimmer). A file without rope_theta
-  /// uses the common base of its list.
+  /// Makes the group of a class with one rotary embedding for all layers (Muse Glimmer). If the file has no
+  /// rope_theta, the base is the common base in its list.
   void add_group_of_one_base(const J* given, const std::string& path, const std::vector<double>& bases) {
     std::vector<double> distinct = bases;
     std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
@@ -12583,21 +12828,21 @@ class hugging_face_groups {
   }
   /// Throws unless the name is allowed for a group.
   ///
-  /// \param where  the key that has the type
+  /// \param where  the key that contains the type
   static void check_name(const std::string& type, const std::string& where) {
     if (type.empty() || type.size() > longest_layer_type)
       throw_invalid("import_hugging_face", "a layer type in ", where.c_str(), " must have a name of 1 to ",
                     longest_layer_type, " characters, got ", type.size());
   }
-  /// Adds the layers of a type to the layers that do not rotate.
+  /// Adds all layers of a type to the layers that do not rotate.
   void leave_out(const std::string& type) {
     std::vector<Index>& without = model_.layers_without_rope;
     for (std::size_t i = 0; i < model_.layers.size(); ++i)
       if (model_.layers[i] == type) without.push_back(static_cast<Index>(i));
     sort_distinct(without);
   }
-  /// Whether a rope dictionary has one dictionary for each type of layers: some key is the name of a type. In
-  /// an unknown architecture, if all keys have dictionaries, every key is a type.
+  /// Whether a rope dictionary contains one dictionary per layer type. This is so if some key is the name of
+  /// a type. In an unknown architecture, it is also so if the values of all keys are dictionaries.
   ///
   /// Source:  Hugging Face transformers of 2026-08, nested_rope_parameter_keys
   bool is_nested(const J& given) const {
@@ -12617,7 +12862,7 @@ class hugging_face_groups {
   bool is_usual_type(const std::string& key) const {
     return key == defaults_.full_type || key == defaults_.other_type;
   }
-  /// rope_parameters with one dictionary per layer type, or null for a type that does not rotate.
+  /// Makes groups from rope_parameters with one dictionary per layer type. A type with null does not rotate.
   bool add_nested_groups(const J& given, const std::string& path) {
     if (!is_nested(given)) return false;
     bool named = false;
@@ -12687,11 +12932,13 @@ class hugging_face_importer {
     note_unknown_types();
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
+    if (!outer_.empty() && plain_architecture(name_of_part(outer_.front())).ends_with("assistant"))
+      warn("queries of an assistant attend to keys and values of the model that it assists");
     note_keys(" is not understood and has no effect");
     return std::move(model_).finished();
   }
  private:
-  /// The name of the text model: its own, or that of the nearest dictionary around it.
+  /// The name of the text model. If it has none, the name in the nearest dictionary around it.
   std::string architecture() {
     std::string name = name_of_part(text_);
     for (std::size_t i = outer_.size(); name.empty() && i > 0; --i) {
@@ -12703,21 +12950,22 @@ class hugging_face_importer {
     }
     if (name.empty()) text_.missing("model_type", "it decides the layout");
     if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
-    // DeepSeek-VL2 and DeepSeek-OCR, whose code then uses the attention class of Llama.
+    // The code of DeepSeek-VL2 and DeepSeek-OCR then uses the attention class of Llama.
     warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
     return "deepseek_ocr2_text";
   }
-  /// Warns about each key for positions without effect, and about each size that was assumed.
+  /// Warns about each key about positions that has no effect, and about each size that was assumed.
   ///
-  /// \param because  the reason for a key of the text model
+  /// \param because  why a key of the text model has no effect
   void note_keys(const std::string& because) {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
         model_.scaled = scaled_queries::not_known;
+      if (defaults_.note.find(key) != std::string_view::npos) continue;
       if (text_.hides(key))
         warn(text_.path() + key + " is not read by the class of " + model_.architecture +
              " and has no effect");
-      else if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
+      else if (speaks_of_rope(key))
         note_text_key(key, because);
     }
     for (std::size_t i = 0; i < outer_.size(); ++i)
@@ -12730,7 +12978,8 @@ class hugging_face_importer {
            model_.architecture);
     });
   }
-  /// Warns of a key of the text model that was not read. A period is overruled by a list of all layers.
+  /// Warns about a key of the text model that was not read. A list with a value for every layer overrules a
+  /// key with a period.
   void note_text_key(const std::string& key, const std::string& because) {
     constexpr std::string_view periods =
         " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
@@ -12740,15 +12989,15 @@ class hugging_face_importer {
     if (by == "no_rope_layers" && is_interval_of_unrotated(key)) return;
     warn(text_.path() + key + (by.empty() ? because : " is overruled by " + text_.path() + by));
   }
-  /// Whether the last of every so many layers does not rotate, and each other one does.
+  /// Whether the value n of the key gives the layers that do not rotate: the last of every n layers.
   bool is_interval_of_unrotated(const std::string& key) {
     const Index period = text_.index(key.c_str()).value_or(0);
     std::vector<Index> without;
     for (Index i = period - 1; period > 0 && i < layers_.value_or(0); i += period) without.push_back(i);
     return without == model_.layers_without_rope;
   }
-  /// Warns about keys without effect in all dictionaries except rope dictionaries, once for each other part
-  /// of the model. Scales in quantization_config are scales of weights, and get no warning.
+  /// Warns about keys without effect in all dictionaries except rope dictionaries. Each other part of the
+  /// model gets one warning. Scales in quantization_config are scales of weights, and get no warning.
   void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
     const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
@@ -12767,7 +13016,7 @@ class hugging_face_importer {
       }
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
-        if (speaks_of_rope(key)) return;  // already named
+        if (speaks_of_rope(key)) return;  // a warning already names it
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
@@ -12798,13 +13047,13 @@ class hugging_face_importer {
         {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
         range::layers);
   }
-  /// The number of heads, and the longest context.
+  /// Reads the number of heads and the longest context.
   void add_sizes() {
     model_.query_heads =
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
             .value_or(0);
     auto key_heads = text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                                     "decoder_num_key_value_heads", "n_kv_heads"});
+                                     "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     model_.key_heads = key_heads.value_or(model_.query_heads);
@@ -12825,7 +13074,7 @@ class hugging_face_importer {
     model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
     constexpr const char* because = " is not described, because nothing rotates";
-    std::vector<std::string> keys;  // of the dictionary with this information
+    std::vector<std::string> keys;  // in the dictionary that shows that nothing rotates
     if (const J* reason = text_.find(none.key.c_str()))
       add_inner_keys(*reason, text_.path() + none.key + ".", speaks_of_rope, keys);
     for (const std::string& key : keys) warn(key + because);
@@ -12837,7 +13086,7 @@ class hugging_face_importer {
     const char* const key = window_key(text_, defaults_);
     const auto window = text_.number(key, range::window),
                local = text_.number("local_attention", range::positive);
-    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
+    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
     if (const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
@@ -12859,7 +13108,8 @@ class hugging_face_importer {
     note_unread_types();
     if (defaults_.window == window_span::chunks) read_chunk();
   }
-  /// The length of the chunks in which rotated layers attend. If it is null, the class has no mask.
+  /// Reads the length of the chunks in which rotated layers attend. If the key is null, the class has no
+  /// chunk mask.
   ///
   /// Source:  Hugging Face transformers, Llama4TextConfig, attention_chunk_size
   void read_chunk() {
@@ -12883,7 +13133,7 @@ class hugging_face_importer {
     return model_.causal ? "which layers slide is not known of this architecture"
                          : "how far a token sees to either side is not known from " + key;
   }
-  /// The layers of MiMo-V2 with sink logits, and keys that contradict the ones used.
+  /// Reads the layers of MiMo-V2 with sink logits, and warns about keys that contradict the keys used.
   ///
   /// Source:  Hugging Face transformers, models/mimo_v2_flash; mlx-lm, mimo_v2_flash.py
   void read_swa_keys() {
@@ -12911,7 +13161,7 @@ class hugging_face_importer {
       warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
            " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
-  /// In some classes the last layer attends fully, for any type.
+  /// In some classes the last layer attends fully, whatever its type in the file.
   void end_with_full_layer() {
     if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
     model_.layers.back() = defaults_.full_type;
@@ -12930,8 +13180,8 @@ class hugging_face_importer {
     warn(text_.path() + (both_sides ? "local_attention" : "sliding_window") + " is not given; assumed " +
          exact_digits(assumed) + ", the default of " + model_.architecture);
   }
-  /// Warns about types of rotated layers without a group. Their rotation is unknown, unless there is one
-  /// group for all layers.
+  /// Warns about types of rotated layers that have no group. The rotation of these layers is unknown if there
+  /// are several groups. If there is one group, they are assumed to belong to it.
   void note_unknown_types() {
     const std::vector<Index>& without = model_.layers_without_rope;
     std::vector<std::string> types;
@@ -12943,7 +13193,7 @@ class hugging_face_importer {
       if (model_.groups.size() > 1) model_.layers_not_known.push_back(layer);
     }
     sort_distinct(types);
-    constexpr std::size_t most = 4;  // names in the warning
+    constexpr std::size_t most = 4;  // largest number of names in the warning
     std::string names;
     for (std::size_t i = 0; i < (std::min)(most, types.size()); ++i)
       names += (i > 0 ? ", " : "") + types[i].substr(0, longest_layer_type);
@@ -12953,7 +13203,8 @@ class hugging_face_importer {
          (model_.groups.size() > 1 ? "their rotation is unknown"
                                    : "they are taken to rotate like " + model_.groups.front().layer_type));
   }
-  /// Architectures differ in whether layers that slide are scaled.
+  /// Throws for an unknown architecture with sliding layers and scaling, because architectures differ in
+  /// whether sliding layers are scaled.
   void refuse_unknown_scaling() const {
     if (!defaults_.architecture.empty() || model_.groups.size() > 1) return;
     if (model_.sliding_window > 0 && model_.groups.front().rule != "default")
@@ -12971,7 +13222,7 @@ class hugging_face_importer {
   std::vector<json_reader<J>> outer_;  // the dictionaries around the text model, the whole file first
   json_reader<J> text_;
   hugging_face_record defaults_ = {};
-  std::optional<Index> layers_ = {};  // how many
+  std::optional<Index> layers_ = {};  // their number
   model_draft model_ = {};
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -13003,22 +13254,22 @@ concept json_like = requires(const J& json, const std::string& key) {
 ///
 ///     const model_rope model = import_hugging_face(json, {.length = 32768});
 struct hugging_face_options {
-  /// Tokens of the sequence, for `dynamic` and `longrope`, whose frequencies depend on it. 0 means a short
-  /// sequence: the initial frequencies of Hugging Face.
+  /// Tokens of the sequence. The frequencies of `dynamic` and `longrope` depend on this length. 0 means a
+  /// short sequence: the initial frequencies of Hugging Face.
   double length = 0;
   /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
   std::optional<layout_kind> layout = {};
   /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
   model_without_rope without_rope = model_without_rope::refuse;
 };
-/// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` next to
-/// `rope_theta`, and `rope_parameters`, which may have one dictionary per layer type. From a file with
-/// several parts it reads the language model: `text_config`, `thinker_config`, `llm_config`,
-/// `language_config`, `language_model` or `decoder`, which may be nested.
+/// Reads the rotary embedding of a model from its config.json. The file has either `rope_scaling` next to
+/// `rope_theta`, or `rope_parameters`, which may have one dictionary per layer type. From a file with several
+/// parts it reads the language model: `text_config`, `thinker_config`, `llm_config`, `language_config`,
+/// `language_model` or `decoder`, which may be nested.
 ///
 /// The layout is that of the weights that Hugging Face distributes for the architecture. An absent key has
-/// the default of the configuration class of transformers. Warnings name each such default, and every key
-/// about positions, windows or scales without effect, anywhere in the file.
+/// the default of the configuration class of transformers. Warnings name each such default. They also name
+/// every key about positions, windows or scales that has no effect, anywhere in the file.
 ///
 /// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///
@@ -13027,7 +13278,7 @@ struct hugging_face_options {
 ///
 /// Throws:  std::invalid_argument, whose message names the key, if a required key is missing, a value has the
 ///          wrong type or is out of range, the rope type or the layout of the architecture is not known, or
-///          no layer rotates and options.without_rope does not ask for the description of such a model
+///          no layer rotates and options.without_rope does not request the description of such a model
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <class J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {
@@ -13081,7 +13332,8 @@ namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
-/// The checked sum of the sections: at least one section, none negative, and a sum below 2^31.
+/// Returns the sum of the sections. Checks that there is a section, none is negative, and the sum is below
+/// 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -13119,16 +13371,17 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
   return frequencies::custom(std::move(inv_freq), factor);
 }
 }  // namespace detail
-/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
-/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
-/// scaling or unit.
+/// Joins blocks of pairs, each of which is rotated by its own axes: pairs 0 .. n - 1 by the axes of the first
+/// block, the next pairs by the axes of the second block, ... A block is any `frequencies`, so every axis may
+/// have its own width, base, scaling or unit.
 ///
 ///     const frequencies time(16, 256), height(56, 256), width(56, 256);
 ///     const frequencies f = axial({time, height, width});
 ///
-/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
+/// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ, because a
+///          table has only one
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -13142,7 +13395,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
   if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
-/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
+/// Axial blocks of the original schedule. The frequencies of axis a are base^(-2 i / widths[a]).
 ///
 ///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
 ///
@@ -13158,7 +13411,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   }
   return all;
 }
-/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
+/// The axis that rotates each pair. The functions below return such assignments, and you can write your own.
 ///
 ///     const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), alternating);
@@ -13170,7 +13423,7 @@ struct axis_assignment {
 ///
 ///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
 ///
-/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
+/// Throws:  std::invalid_argument if there is no section, one is negative, or their sum is not below 2^31
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
 ///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
 inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
@@ -13183,15 +13436,16 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
       assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
-/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ... Once an axis has all its pairs, the pairs that would follow for it go
+/// to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
 /// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
 ///
-/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
-///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
-///          fewer
+/// Throws:  as contiguous_sections; std::invalid_argument if there are fewer pairs i = axis, axis + axes, ...
+///          than the section of an axis other than 0 needs. Implementations that slice, for [16, 24, 24] for
+///          example, silently give such an axis fewer pairs
 /// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
 inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
@@ -13213,10 +13467,11 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
 ///     const axis_assignment video_rope = height_width_then_time(24, 16);
 ///
-/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
+/// Ernie 4.5 VL's [22, 22, 20] lists (height, width, time). VideoRoPE's [16, 24, 24] lists (time, height,
+/// width).
 ///
-/// \param spatial_pairs  pairs of height, and as many of width
-/// \param time_pairs     pairs of time
+/// \param spatial_pairs  number of pairs of height, and also of width
+/// \param time_pairs     number of pairs of time
 ///
 /// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
@@ -13236,10 +13491,11 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
 /// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
-/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+/// schedule itself (tests/frequencies/axes.test.cpp). So text that follows images can be decoded with one
+/// axis.
 ///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
-///          pair ("sections do not add up") or one outside its range
+/// Throws:  std::invalid_argument if the schedule has more than one axis, the assignment does not have one
+///          axis per pair ("sections do not add up"), or an axis is not in [0, axes)
 inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
   detail::require_one_axis_schedule("on_axes", schedule);
   const auto& axis_of_pair = assignment.axis_of_pair;
@@ -13261,12 +13517,12 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 
 #ifndef ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 #define ROPE_FREQUENCIES_AXES_VARIANTS_HPP
-/// Rarer ways to assign one schedule to several axes, used like those of axes.hpp.
+/// Rarer ways to assign one schedule to several axes, used like the functions of axes.hpp.
 namespace rope::inline ROPE_ABI {
 /// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
-/// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
-/// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.
-/// ggml_frequencies also takes sections that do not add up to the pairs.
+/// pairs go to the extra axis, whose position is 0 for text. The two functions differ if there are remaining
+/// pairs. For [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers, and do not rotate
+/// in ggml. ggml_frequencies also takes sections that do not add up to the pairs.
 ///
 /// \param sections  exactly four; the pairs of an axis may be fewer than its section
 ///
@@ -13290,13 +13546,13 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
 ///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
 ///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
 ///
-/// Two sections are (height, width). Three are (time, height, width): the slowest pair is then one of time,
-/// which is assigned first and not counted in fractions.
+/// Two sections are (height, width). Three are (time, height, width): the slowest pair then belongs to time.
+/// It is assigned first and not counted in fractions.
 ///
 ///     const axis_assignment axes = spread_sections({24, 20, 20});
 ///
-/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, of three
-///          the first at least 1
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, or if the
+///          first of three is 0
 /// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
 inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("spread_sections", sections);
@@ -13326,13 +13582,14 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   }
   return assignment;
 }
-/// One schedule, each pair along its own direction in the space of coordinates.
+/// One schedule in which each pair rotates along its own direction in the space of coordinates.
 ///
 ///     inv_freq(i, a) = f_i * directions(i, a)
 ///
-/// \param directions  [pairs, axes], float or double; of length 1 to keep the frequencies of f
+/// \param directions  [pairs, axes], float or double. Directions of length 1 keep the frequencies of the
+///                    schedule
 ///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
+/// Throws:  std::invalid_argument if the schedule has more than one axis, directions do not have one row per
 ///          pair, or a product is not finite and below 2^64 in magnitude
 /// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
 template <class Derived>
@@ -13365,14 +13622,14 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 #endif  // ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 /// The frequency tables of a whole model.
 ///
-/// Frequencies on several axes, from the M-RoPE sections of a layer group.
+/// frequencies_on_axes makes frequencies on several axes from the M-RoPE sections of a layer group.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Height and width alternate from pair 0 on, and time has the last pairs.
+/// The axes of pairs if height and width alternate from pair 0 on, and time has the last pairs.
 ///
 /// \param sections  (time, height, width)
 ///
-/// Throws:  std::invalid_argument unless there are three, with equal height and width
+/// Throws:  std::invalid_argument unless there are three sections, and height and width are equal
 /// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
 inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
   sum_of_sections("frequencies_on_axes", sections);
@@ -13383,14 +13640,15 @@ inline axis_assignment sections_with_time_last(const std::vector<Index>& section
   return height_width_then_time(sections[1], sections[0]);
 }
 }  // namespace detail
-/// The frequencies of a group on the axes of its positions: on_axes with its mrope_sections, or unchanged if
-/// it has none. The axes are (time, height, width), except for Hunyuan VL.
+/// The frequencies of a group on the axes of its positions: on_axes with the mrope_sections of the group. If
+/// the group has no sections, its frequencies are returned unchanged. The axes are (time, height, width),
+/// except for Hunyuan VL.
 ///
 ///     const auto prompt = qwen_vl_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
 ///
-/// Interleaved sections have the meaning of Hugging Face transformers, also if they come from a GGUF file.
-/// ggml_interleaved_sections describes how ggml differs.
+/// Interleaved sections have the meaning that they have in Hugging Face transformers, also if they come from
+/// a GGUF file. How ggml differs is described at ggml_interleaved_sections.
 ///
 /// Throws:  std::invalid_argument unless the sections are not negative, add up to the pairs of the group, and
 ///          fit the order of axes of the group
@@ -13418,8 +13676,8 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
   };
   return on_axes(group.frequencies, assignment());
 }
-/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have
-/// another base.
+/// One table for all layers with equal rotation. For the 34 layers of Gemma 3 there are two tables, because
+/// its sliding layers have another base.
 ///
 ///     const model_rope model = import_hugging_face(json);
 ///     const model_tables tables(model, 8192);
@@ -13431,7 +13689,7 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads. It has no tables after a move.
-/// Cost:      size() tables, for any number of layers
+/// Cost:      size() tables, whatever the number of layers
 template <class S = float>
 class model_tables {
  public:
@@ -13456,8 +13714,8 @@ class model_tables {
   Index size() const { return static_cast<Index>(tables_.size()); }
   /// The model that the tables were made from.
   const model_rope& model() const { return model_; }
-  /// The table of a layer, placed at the first rotated channel, or nothing if the layer does not rotate. It
-  /// is valid while this object lives and is not assigned to.
+  /// The table of a layer, placed at the first rotated channel, or nothing if the layer does not rotate. The
+  /// table is valid until this object is destroyed or assigned to.
   ///
   /// Throws:  std::out_of_range if there is no such layer or its rotation is unknown
   std::optional<placed_table<S>> of_layer(Index layer) const {
@@ -13476,7 +13734,8 @@ class model_tables {
     if (!group) return std::nullopt;
     return of_group(detail::to_index(group - model_.groups().data()));
   }
-  /// The table of a group of layers, by its number in model_rope::groups, placed as above.
+  /// The table of a group of layers, by its number in model_rope::groups, placed at the first rotated
+  /// channel.
   ///
   /// Throws:  std::out_of_range if there is no such group
   placed_table<S> of_group(Index group) const {
@@ -13522,7 +13781,7 @@ class model_tables {
 
 #ifndef ROPE_BASE_SCRATCH_HPP
 #define ROPE_BASE_SCRATCH_HPP
-// GCC for MinGW emulates thread_local. It frees these objects before it calls their destructors.
+// GCC for MinGW emulates thread_local, and frees such objects before it calls their destructors.
 #if defined(__MINGW32__) && !defined(__clang__)
 #include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
 #define ROPE_DETAIL_SCRATCH_IN_KEY 1
@@ -13536,11 +13795,11 @@ class model_tables {
 /// each call, and which of them grow with the number of tokens.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
-/// them.
+/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that the thread can
+/// release all of them.
 ///
-/// Where thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
-/// the destructor of the key frees them when the thread ends.
+/// If thread_local is emulated, the pieces are on the heap. A thread-specific key has the first piece of each
+/// thread, and the destructor of the key frees all pieces when the thread ends.
 class scratch_piece {
  public:
   scratch_piece(const scratch_piece&) = delete;
@@ -13625,7 +13884,7 @@ inline char scratch_user = 0;
 /// the same thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that separates two users of the same T
-/// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
+/// \tparam T     a type that needs neither constructor nor destructor, because the memory is only bytes
 template <class User, class T>
 T* workspace(Index count) {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
@@ -13639,19 +13898,19 @@ T* workspace(Index count) {
 }  // namespace detail
 /// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
 ///
-/// It frees only the calling thread's memory, even if calls on this thread used a pool. Each thread of a pool
-/// keeps its own scratch memory and frees it when the thread ends. To free it earlier, run a task on each
-/// thread. A latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch,
-/// because the last one may still use it when this thread continues:
+/// Other threads keep their memory, even if calls on this thread used a pool. Each thread of a pool keeps its
+/// own scratch memory and frees it when the thread ends. To free it earlier, run a task on each thread. A
+/// latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch, because the
+/// last one may still use it when this thread continues:
 ///
 ///     const auto all = std::make_shared<std::latch>(pool_size + 1);
 ///     for (int i = 0; i < pool_size; ++i)
 ///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
 ///     all->arrive_and_wait();
 ///
-/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Parts of a program compiled for other instruction sets or
-///            floating-point models have their own scratch and their own release_scratch()
+/// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
+///            loop that such a call has started. Parts of a program that are compiled for other instruction
+///            sets or floating-point models have their own scratch and their own release_scratch()
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
@@ -13715,9 +13974,9 @@ EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
   std::memcpy(to, &both, sizeof both);
 }
 #endif
-/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The
-/// alternative, swap_neighbours, needs every entry in two lanes, so a register holds half as many entries.
-/// Splitting bfloat16 costs nothing.
+/// Whether interleaved channels of type T can be split into even and odd channels for a rotation, which then
+/// needs one table entry per lane. The alternative, swap_neighbours, needs every entry in two lanes, so a
+/// register holds half as many entries. Splitting bfloat16 costs nothing.
 template <class T, class P>
 inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -13876,7 +14135,8 @@ inline Index behind_line(const void* x) {
 }
 /// One row of a table, for a rotation or its inverse.
 ///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; otherwise cos and sin
+/// \tparam inverse  if true, the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; if false, cos
+///                  and sin
 template <class S, bool is_inverse>
 struct table_row {
   static constexpr bool inverse = is_inverse;
@@ -13945,10 +14205,11 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
     }
   }
 }
-/// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
-/// one head. `in` points to the first of their channels in the head, and `half` is the number of pairs of the
-/// row. `rotate` receives the values that read_early loaded: all steps of a block are read before the first
-/// one is stored, because a compiler may not move a load before a store that might alias it.
+/// A step: the table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these
+/// pairs in one head. `in` points to the first of their channels in the head, and `half` is the number of
+/// pairs of the row. Several steps form a block. read_early loads the channels of all steps of a block before
+/// `rotate` stores those of the first step, because a compiler may not move a load before a store that might
+/// alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
 /// half_split: u and v are each contiguous.
@@ -14030,7 +14291,7 @@ template <class T, class P>
 requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : swapping_step<T, P> {
   using swapping_step<T, P>::swapping_step;
 };
-/// Two pairs of floats: the end of a row may leave two or three pairs. P is a packet of four floats.
+/// Two pairs of floats, for a row that ends with two or three pairs. P is a packet of four floats.
 template <class P>
 struct two_floats;
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -14058,8 +14319,8 @@ inline constexpr bool has_two_floats = true;
 #else
 inline constexpr bool has_two_floats = false;
 #endif
-/// `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps arrays in
-/// memory.
+/// A block: `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps
+/// arrays in memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -14117,16 +14378,20 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
 template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
+/// The number of steps in the blocks that follow blocks of `count` steps. A CPU with 32 registers has packets
+/// of which three make a head of 96 channels.
+template <int count>
+inline constexpr int next_block = count == 4 && registers >= 32 ? 3 : count / 2;
 /// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
 /// in packets of half and quarter width, last in single pairs. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
-    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
+    rotate_packets<Layout, P, next_block<count>>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  else if (first < last) {  // because a call costs as much as a short row
+  else if (first < last) {  // inline, because a call costs as much as a short row
     if constexpr (has_two_floats && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
     rotate_scalars<Layout>(x, row, first, last);
@@ -14152,8 +14417,9 @@ inline constexpr Index pairs_in_block = [] {
     return 0;
 }();
 /// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
-/// Otherwise every packet as wide as a line would cross a line boundary. The row begins with the first pair
-/// after that boundary, so the last packets of a head also contain the first pairs of the next head.
+/// From their own start, every packet as wide as a line would cross a line boundary. The row begins with the
+/// first pair after that boundary, so the last packets of a head also contain the first pairs of the next
+/// head.
 ///
 /// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>
@@ -14202,22 +14468,20 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  Index h = 0;
-  if (in_twos)
-    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
-  for (; h < x.heads; ++h) {
+  const Index together = in_twos ? 2 : 1;
+  for (Index h = 0; h < x.heads; h += together) {
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, 1), row);
+    rotate_token<Layout>(x.range(h, (std::min)(together, x.heads - h)), row);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 /// The order in which a checked call of rotate reads and writes memory.
 ///
-/// Table rows that are computed once for all heads of a token: if the type of entries differs from the
-/// arithmetic type, or if the rows of an inverse are not a constant times those of the table.
+/// Some table rows are converted before use, once for all heads of a token: rows whose entries differ in type
+/// from the arithmetic, and rows of an inverse that are not a constant times those of the table.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether 1 / m^2 is a normal number of S, far from the range where products with it lose bits.
 template <class S>
@@ -14276,12 +14540,12 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
         return rotate(converted.row());
   rotate(row);
 }
-/// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
-/// In a table of angles that is m^2 for every pair. In a table of given entries it differs from pair to pair,
-/// and for extreme m it may leave the range of S. In both of these cases the row is divided before it is
-/// used.
+/// The row of the inverse rotations of a token. The inverse of [[c, -s], [s, c]] is its transpose divided by
+/// c^2 + s^2. In a table made from angles, this sum is m^2 for every pair. The row is divided before it is
+/// used in two cases: in a table of given entries, where the sum differs from pair to pair, and for extreme
+/// m, where the sum may leave the range of S.
 ///
-/// \param unit  a power of two near 1 / m, so that (unit m)^2 stays in range
+/// \param unit  a power of two near 1 / m, so that (unit m)^2 is near 1
 /// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
 template <class S>
 const S* inverted_row(const S* cos, Index pairs, double unit) {
@@ -14331,8 +14595,8 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
     }
   });
 }
-/// A checked call. Its members are values, so that a compiler can keep them in registers. The type does not
-/// depend on the type of positions, so its loops are compiled only once.
+/// A checked call. Its members are values, so that a compiler can keep them in registers. Positions are not
+/// part of the type, so its loops are compiled only once for all kinds of positions.
 template <class Layout, bool inverse, class T, class S>
 class rotation_plan {
   using A = arithmetic<T>;
@@ -14401,7 +14665,8 @@ class rotation_plan {
     // slower.
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    // Faster for rows of up to two blocks: half_split, and interleaved in head-major memory.
+    // Two heads at a time are faster for rows of up to two blocks: in half_split, and in head-major
+    // interleaved memory.
     in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
   }
@@ -14410,7 +14675,7 @@ class rotation_plan {
     return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
   /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
-  /// the table. Inline because GCC 12 drops calls of a function that does nothing else.
+  /// the table. Inline because GCC 12 drops calls of a function that only prefetches.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
@@ -14429,9 +14694,10 @@ class rotation_plan {
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
-      const bool identity = table.is_identity(positions[t]);
-      if constexpr (!in_place) copy(x, identity ? 0 : 2 * table.pairs);
-      if (identity) continue;
+      if (table.is_identity(positions[t])) {
+        if (!in_place_) copy(x, 1, 0);
+        continue;
+      }
       const S* cos = table.cos(positions[t]);
       if constexpr (inverse)
         if (invert_rows_) cos = inverted_row(cos, table.pairs, unit_);
@@ -14453,15 +14719,17 @@ class rotation_plan {
     else
       rotate_token<Layout>(token, row);
   }
-  /// Copies the channels that are not rotated: all except `rotating` channels from first_channel_ on.
-  void copy(token_heads<T> token, Index rotating) const {
-    const auto copy_range = [&token](Index first, Index last) {
-      for (Index h = 0; h < token.heads; ++h)
-        std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + last,
-                  token.out + h * token.out_stride + first);
-    };
-    if (first_channel_ > 0) copy_range(-first_channel_, 0);
-    copy_range(rotating, x_.head_dim - first_channel_);
+  /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
+  /// first_channel_ on.
+  EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+    const Index first = -first_channel_, last = first + x_.head_dim;
+    for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
+      for (Index h = 0; h < x.heads; ++h) {
+        const T* in = x.in + h * x.in_stride;
+        T* out = x.out + h * x.out_stride;
+        std::copy(in + first, in, out + first);
+        std::copy(in + rotating, in + last, out + rotating);
+      }
   }
   head_view<const T> x_;
   head_view<T> out_;
@@ -14469,18 +14737,18 @@ class rotation_plan {
   Index first_channel_;
   bool invert_rows_ = false;
   S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
-  double unit_ = 1.0;  // of inverted_row
+  double unit_ = 1.0;  // argument of inverted_row
   bool in_place_;
-  bool converts_rows_ = false;  // to the arithmetic type, once for all heads
+  bool converts_rows_ = false;  // whether rows are converted to the arithmetic type
   head_order order_ = head_order::together;
-  bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
+  bool in_twos_ = false, reads_ahead_ = false;  // arguments of rotate_token_in_order
   Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
 /// Rotates `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in memory order. If
 /// the heads of a token are adjacent in memory, they are rotated together. If the tokens of a head are
-/// adjacent, a few heads are rotated together and share the table row of a token. A single head would read as
-/// much of the table as of its data, and all heads would be too many streams. Not inline, so that programs
-/// can compile it once.
+/// adjacent, a few heads are rotated together and share the table row of a token. One head at a time would
+/// read as many bytes of the table as of the head, and all heads together would be too many streams. Not
+/// inline, so that programs can compile it once.
 template <class Layout, bool inverse, class T, class S>
 void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
                                                         const std::int64_t* positions) const {
@@ -14488,16 +14756,16 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
-    const auto rotate_in = [&]<head_order order>() {
-      in_place_ ? rotate_tokens<true, order>(x, count, positions)
-                : rotate_tokens<false, order>(x, count, positions);
-    };
-    if (order_ == head_order::one)
-      rotate_in.template operator()<head_order::one>();
-    else if (order_ == head_order::of_memory)
-      rotate_in.template operator()<head_order::of_memory>();
+    if (!in_place_ && 2 * table_.pairs < x_.head_dim) copy(x, count, 2 * table_.pairs);
+    // of_memory is for data outside the caches, where an instance for in_place_ would not be faster.
+    if (order_ == head_order::of_memory)
+      rotate_tokens<false, head_order::of_memory>(x, count, positions);
+    else if (order_ == head_order::one)
+      in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
+                : rotate_tokens<false, head_order::one>(x, count, positions);
     else
-      rotate_in.template operator()<head_order::together>();
+      in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
+                : rotate_tokens<false, head_order::together>(x, count, positions);
   }
 }
 /// A rotation_plan together with its positions.
@@ -14534,6 +14802,16 @@ void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_tabl
 /// Rotation of heads by the angles of their positions, and its inverse.
 namespace rope::inline ROPE_ABI {
 namespace detail {
+/// Throws std::invalid_argument if unrotate cannot divide by m: 1 / m must be a normal number of the table's
+/// type, so m is at most 2^126 for float and 2^1022 for double.
+template <class S>
+void check_inverse(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  using limits = std::numeric_limits<S>;
+  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
+    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
+}
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -14584,7 +14862,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
         });
       });
 }
-/// rotate_checked, or rotate_and_round if the types differ.
+/// Calls rotate_checked, or rotate_and_round if the types of x and out differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                          const placed_table<S>& table, const P& positions, const Threads& threads) {
@@ -14648,11 +14926,11 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///
 /// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
-/// Accuracy:  2.75 eps sqrt(u^2 + v^2) per channel against exact arithmetic, table included, eps = 2^-24
-///            (float) or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table
-///            entries are first converted to the arithmetic type. Entries beyond the range of float are
-///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero. The
-///            same bits for every stride, batch and instruction path of a build
+/// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
+///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
+///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are
+///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero.
+///            Strides, batch and the instruction path of a build do not change the bits
 ///            (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
@@ -14689,8 +14967,8 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 /// \param  out  [batch, tokens, heads, head_dim], any strides; of the type of x, or a 16-bit type if x is
 ///              float
 ///
-/// Requires:  out is x, or shares no element with it (of another type: shares none); throws if an overlap is
-///            detected (always for equal strides)
+/// Requires:  out is x, or shares no element with x. If their types differ, out shares no element with x.
+///            Throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -14710,8 +14988,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
 ///
 /// Parameters and cost are those of `rotate`.
 ///
-/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or 2^1022 (double table): 1 /
-///            m would be subnormal
+/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or m > 2^1022 (double table),
+///            because 1 / m would be subnormal
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 eps sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
@@ -14758,7 +15036,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 /// Prepares the queries and keys of a layer of an imported model for attention, in one call.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The ranges of keys of a layer that attends in chunks. Key j of a row is at position j.
+/// The ranges of keys of a layer that attends in chunks. Key j of a row must be at position j.
 ///
 /// Throws:  std::invalid_argument, std::out_of_range
 template <class T, class P>
@@ -14776,7 +15054,8 @@ std::vector<key_range> chunks_of_layer(Index chunk, const head_view<T>& q, const
     }
   return ranges;
 }
-/// The checked attention options of the layer, with its sinks and the ranges of its chunks.
+/// The attention options of the layer, with its sink logits and the ranges of its chunks. Checks these
+/// arguments.
 template <class T, class P>
 attention_options options_of_layer(const model_rope& model, Index layer, const head_view<T>& q,
                                    const P& positions, std::span<const float> sink_logits,
@@ -14805,14 +15084,15 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
   }
   return options;
 }
-/// Throws unless heads have the size of those of the layer.
+/// Throws unless head_dim of `x` is that of the layer.
 template <class T>
 void check_head_of_layer(const layer_group* group, const char* name, const head_view<T>& x) {
   if (group && x.head_dim != group->head_dim)
     throw_invalid("rotate_layer", "", name, " must have whole heads of the layer, of ", group->head_dim,
                   " channels, got ", x.head_dim);
 }
-/// For a layer that does not rotate: makes the checks of `rotate`, except that positions are in a table.
+/// Makes the checks of `rotate` for a layer that does not rotate, except the check that positions are in a
+/// table.
 template <class P, class T, class... K>
 void check_unrotated(const P& positions, const head_view<T>& q, const head_view<K>&... k) {
   constexpr const char* function = "rotate_layer";
@@ -14855,24 +15135,24 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
   return options;
 }
 }  // namespace detail
-/// Prepares q and k for attention in layer `layer`, in place, and returns the layer's attention options. It
-/// rotates q and k by the layer's table in its layout, or leaves them if the layer does not rotate. It
-/// multiplies the queries if the model scales them by their position.
+/// Prepares q and k for attention in layer `layer`, in place, and returns the layer's attention options. If
+/// the layer rotates, q and k are rotated by the layer's table, in its layout. If the model scales queries by
+/// their position, q is also multiplied by this scale.
 ///
 ///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start));
 ///
-/// With a cache of rotated keys, the keys go there first:
+/// With a cache, append the rotated keys before attention:
 ///
 ///     const attention_options options = rotate_layer(tables, layer, q, k, cache.size());
 ///     cache.append(k, v);
 ///     attention(q, cache, out, options);
 ///
-/// A model with layers that attend in chunks (Llama 4) needs memory for their ranges of keys:
+/// For a model with layers that attend in chunks (Llama 4), pass a vector for their ranges of keys:
 ///
 ///     std::vector<key_range> ranges;
 ///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
 ///
-/// Norms of heads (q_norm, k_norm) must be applied before. This is for text. For images, make tables with
+/// Apply norms of heads (q_norm, k_norm) before. rotate_layer is for text. For images, make tables with
 /// frequencies_on_axes.
 ///
 /// \param tables       of the model, for all positions used
@@ -14888,8 +15168,8 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            the rotation of the layer is unknown; std::invalid_argument if sink_logits are missing or the
-///            layer has none, heads have another size, or keys are values too (DeepSeek V4), so that the
-///            output of attention must be un-rotated. q and k are then unchanged
+///            layer has none, head_dim differs from that of the layer, or keys are also values (DeepSeek V4),
+///            which requires that you un-rotate the output of attention. q and k are then unchanged
 /// Accuracy:  those of `rotate` and `scale_queries`
 /// Cost:      those of `rotate` and, if the layer scales queries, of `scale_queries`
 template <class S, class Q, class K, class P = std::int64_t, class Threads = this_thread>

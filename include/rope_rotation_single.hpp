@@ -4,9 +4,9 @@
 
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
-/// Everything that a program which only rotates needs: frequencies with the common schedules and axes,
-/// positions, tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp
-/// has the rest of rotation/.
+/// Everything for a program that only rotates: frequencies with the common schedules and axes, positions,
+/// tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp has the rest
+/// of rotation/.
 
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
@@ -18,8 +18,8 @@
 #endif
 #if ROPE_DETAIL_CPLUSPLUS < 202002L
 #error "rope needs C++20: compile with -std=c++20 (MSVC: /std:c++20)"
-// #error does not stop every compiler, and errors of later lines would hide the sentence above. A missing
-// file stops all.
+// Some compilers continue after #error, and their later errors would hide the sentence above. Every compiler
+// stops at a missing file.
 #include <rope_needs_cpp20>
 #endif
 #include <Eigen/Core>
@@ -41,14 +41,14 @@
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "rope needs Eigen 3.4 or newer"
 #endif
-/// Checks a requirement of a call in debug builds only. Define it before the first include to use another
-/// handler.
+/// Checks a requirement of a call, in debug builds only. To use another handler, define this macro before the
+/// first include.
 #ifndef ROPE_ASSERT
 #define ROPE_ASSERT(condition) assert(condition)
 #endif
-/// Reports invalid input: throws `exception(message)`. Without exceptions it prints the message to stderr and
-/// aborts. Define it before the first include to use another handler, which must not return. All translation
-/// units must define the same one.
+/// Reports invalid input: throws `exception(message)`. If exceptions are disabled, it prints the message to
+/// stderr and aborts. To use another handler, which must not return, define this macro before the first
+/// include. All translation units must define the same handler.
 #ifndef ROPE_THROW
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define ROPE_THROW(exception, message) throw exception(message)
@@ -61,11 +61,11 @@
 #else
 #define ROPE_DETAIL_ERRORS handler
 #endif
-// Code that was compiled in two ways must not have one name: the linker would keep one of the two for both
-// callers. So the name of the inline namespace contains the version, the instruction set, the floating-point
-// model, how errors are reported and the width of an Index. Translation units that differ in one of them see
-// different types. Other settings change neither types nor results: no type depends on Eigen's alignment or
-// default storage order, and an assertion only reports undefined behaviour. So a debug program may call a
+// If code that is compiled in two ways had one name, the linker would keep one version for all callers. The
+// name of the inline namespace therefore contains the version, the instruction set, the floating-point model,
+// how errors are reported and the width of an Index. Translation units that differ in one of these have
+// different types. Other settings change neither types nor results. No type depends on Eigen's alignment or
+// default storage order, and assertions only report undefined behaviour, so a debug program may call a
 // release library.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
@@ -101,9 +101,9 @@
 #ifndef ROPE_DETAIL_INTEGER_INSTRUCTIONS  // AVX512_VNNI
 #define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
-// Whether Eigen's packets multiply and add with one rounding. Scalar code then does the same. Processors with
-// the instruction but without packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) fuse too,
-// because a compiler would otherwise fuse in some places only.
+// Whether packets of Eigen multiply and add with one rounding (fused). If they do, scalar code fuses too.
+// Processors that have the instruction but no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE)
+// also fuse, because a compiler would otherwise fuse in some places only.
 #if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
     defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
@@ -113,7 +113,8 @@
 #define ROPE_DETAIL_FMA nofma
 #define ROPE_DETAIL_FUSED 0
 #endif
-// Instructions that convert half. MSVC has no macro for them, and uses them with AVX2.
+// Whether the processor has instructions that convert half. MSVC has no macro for these instructions, and
+// uses them with AVX2.
 #if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 1
@@ -133,9 +134,9 @@
 #else
 #define ROPE_DETAIL_MATH ieee
 #endif
-// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen defines and which may be several words, is `int`. The
-// first word is appended to ROPE_DETAIL_INDEX_OF_. Only for `int` this makes the name of a macro, whose
-// expansion selects `intindex`.
+// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The type may be several
+// words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int`, the result is the
+// name of a macro, and its expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -148,13 +149,13 @@
 #define ROPE_ABI                                                                           \
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
-// Disables false warnings of GCC and MSVC about code on SIMD registers, from ROPE_DETAIL_QUIET_BEGIN to
-// ROPE_DETAIL_QUIET_END.
+// Between ROPE_DETAIL_QUIET_BEGIN and ROPE_DETAIL_QUIET_END, false warnings of GCC and MSVC about code on
+// SIMD registers are disabled.
 //
-// A register type loses its may_alias attribute as a template argument. Only Eigen's loads and stores access
-// it, so nothing depends on the attribute. GCC 12 warns that undefined lanes of its own AVX-512 intrinsics
-// are uninitialised variables (GCC bug 105593). Without optimisation some intrinsics are macros, and their
-// conversions count as ours.
+// GCC warns that a register type loses its may_alias attribute as a template argument. Only Eigen's loads and
+// stores access memory through such a type, so nothing depends on the attribute. GCC 12 warns that undefined
+// lanes of its own AVX-512 intrinsics are uninitialised variables (GCC bug 105593). Without optimisation some
+// intrinsics are macros, so GCC attributes their conversions to this library.
 #if defined(__GNUC__) && !defined(__clang__)
 #define ROPE_DETAIL_QUIET_BEGIN                                                             \
   _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
@@ -169,15 +170,22 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
-// For a parameter to which the result refers. clang then warns about a variable that refers to a temporary,
-// not about a call.
+// Marks a parameter to which the result refers. clang then warns if a variable keeps a result that refers to
+// a temporary. It does not warn if the result is only used within the same expression.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
 #define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
+// Marks a member that takes no memory if its type is empty.
+#if defined(_MSC_VER)
+#define ROPE_DETAIL_NO_UNIQUE_ADDRESS [[msvc::no_unique_address]]
+#else
+#define ROPE_DETAIL_NO_UNIQUE_ADDRESS [[no_unique_address]]
+#endif
 namespace rope::inline ROPE_ABI {
-/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is configured otherwise.
+/// The type of sizes, strides and channel numbers. It is signed, and as wide as a pointer unless Eigen is
+/// configured otherwise.
 using Index = Eigen::Index;
 namespace detail {
 enum class bytes_of : std::size_t { index = sizeof(std::ptrdiff_t), intindex = sizeof(int) };
@@ -204,7 +212,8 @@ struct any_range_body {
 /// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
 /// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
-/// this library, as some work-stealing pools would: the scratch memory of the thread is in use.
+/// this library, because the scratch memory of the thread is in use. Some work-stealing pools would run such
+/// work.
 ///
 ///     struct openmp {
 ///       rope::Index threads() const { return omp_get_max_threads(); }
@@ -227,11 +236,11 @@ concept eigen_thread_pool_device = requires(const X& device) {
 /// The types that a `threads` parameter accepts.
 template <class X>
 concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
-/// Only the calling thread: the default of every `threads` parameter.
+/// Runs everything on the calling thread. This is the default of every `threads` parameter.
 ///
 ///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
-  /// One.
+  /// Returns 1.
   Index threads() const { return 1; }
   /// Calls body(0), body(1), ..., body(count - 1), in this order.
   void parallel_for(Index count, const auto& body) const {
@@ -326,6 +335,8 @@ constexpr Index to_index(Count count) {
   else
     return static_cast<Index>(count);
 }
+template <class C>
+inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class T>
@@ -391,18 +402,17 @@ class message_part {
     char digits[32];
     switch (kind_) {
       case kind::text:
-        text += text_;
         break;
       case kind::integer:
-        text += std::to_string(integer_);
+        std::snprintf(digits, sizeof digits, "%lld", integer_);
         break;
       case kind::natural:
-        text += std::to_string(natural_);
+        std::snprintf(digits, sizeof digits, "%llu", natural_);
         break;
       case kind::real:
         std::snprintf(digits, sizeof digits, "%.17g", real_);
-        text += digits;
     }
+    text += kind_ == kind::text ? text_ : digits;
   }
  private:
   enum class kind { text, real, integer, natural } kind_;
@@ -414,9 +424,12 @@ class message_part {
   };
 };
 inline void append(std::string& text, message_part part) { part.append_to(text); }
+inline void append(std::string& text, std::initializer_list<message_part> parts) {
+  for (const message_part& part : parts) part.append_to(text);
+}
 inline std::string joined(std::initializer_list<message_part> parts) {
   std::string text = "rope::";
-  for (const message_part& part : parts) part.append_to(text);
+  append(text, parts);
   return text;
 }
 template <class... Parts>
@@ -425,8 +438,12 @@ std::string message(Parts... parts) {
 }
 inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
-  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(extents[i]);
-  return text + "]";
+  for (std::size_t i = 0; i < count; ++i) {
+    text += i == 0 ? "[" : ", ";
+    message_part(extents[i]).append_to(text);
+  }
+  text += "]";
+  return text;
 }
 inline std::string shape_text(std::initializer_list<Index> extents) {
   return shape_text(extents.begin(), extents.size());
@@ -434,17 +451,26 @@ inline std::string shape_text(std::initializer_list<Index> extents) {
 template <class View>
 requires requires(const View& x) { x.head_dim; }
 std::string shape_text(const View& x) { return shape_text({x.batch, x.tokens, x.heads, x.head_dim}); }
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_invalid(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::invalid_argument, joined(parts));
+}
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_out_of_range(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::out_of_range, joined(parts));
+}
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_length(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::length_error, joined(parts));
+}
 template <class... Parts>
 [[noreturn]] void throw_invalid(const char* function, Parts... parts) {
-  ROPE_THROW(std::invalid_argument, joined({function, ": ", message_part(parts)...}));
+  throw_invalid({function, ": ", message_part(parts)...});
 }
 template <class... Parts>
 [[noreturn]] void throw_out_of_range(const char* function, Parts... parts) {
-  ROPE_THROW(std::out_of_range, joined({function, ": ", message_part(parts)...}));
+  throw_out_of_range({function, ": ", message_part(parts)...});
 }
 template <class... Parts>
 [[noreturn]] void throw_length(const char* function, Parts... parts) {
-  ROPE_THROW(std::length_error, joined({function, ": ", message_part(parts)...}));
+  throw_length({function, ": ", message_part(parts)...});
 }
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
@@ -467,13 +493,13 @@ inline void check_equal(const char* function, const char* names, const char* ext
 #include <new>  // std::align_val_t
 /// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
 ///
-/// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
-/// others align a block by hand. If two translation units have different instruction sets, the linker keeps
-/// the functions of only one. These may then free memory that was allocated by the functions of the other. So
-/// no Eigen array is a member, a result or a local variable of this library.
+/// First, Eigen's allocation functions have the same names for every instruction set but differ: some call
+/// malloc, others align a block by hand. If two translation units have different instruction sets, the linker
+/// keeps the functions of only one. These may then free memory that was allocated by the functions of the
+/// other. So no Eigen array is a member, a result or a local variable of this library.
 ///
-/// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
-/// map() compile Eigen's map.
+/// Second, an Eigen class that a non-template function uses is compiled by every program. With these arrays,
+/// only programs that call map() compile Eigen's map.
 ///
 /// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
 /// initialised.
@@ -499,8 +525,8 @@ namespace rope::inline ROPE_ABI {
 ///     axis.inv_freq(0) = 1;
 ///     axis.inv_freq.map().bottomRows(8).setZero();  // any expression of Eigen
 ///
-/// Invariant: an array without numbers has no memory, data() is null; one that was moved from is empty. An
-///            assignment that throws changes nothing.
+/// Invariant: an array without numbers has no memory, and its data() is null. An array that was moved from is
+///            empty. An assignment that throws changes nothing.
 template <class Scalar>
 class number_array {
   static_assert(std::is_trivially_copyable_v<Scalar>,
@@ -714,16 +740,16 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
-/// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
-/// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
+/// A real number of 128 significant bits, computed in integers. A schedule computed with it has the same bits
+/// on every processor, with every compiler, flag (-ffast-math, x87) and C library.
 ///
 ///     const wide_real third = wide_real(1) / 3;
 ///     const auto nearest = static_cast<double>(pow(third, 0.5));
 ///
 /// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` have no error of conversion.
 ///
-/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
-///            follows from one are infinite
+/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0, and
+///            sums and products with such numbers are infinite
 /// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
 ///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
 class wide_real {
@@ -788,7 +814,7 @@ class wide_real {
   friend constexpr wide_real operator*(wide_real a, wide_real b) {
     const bool negative = a.negative_ != b.negative_;
     if (a.is_infinite() || b.is_infinite()) return infinite(negative);
-    // All 256 bits, rounded to the nearest 128: a factor of 1 changes nothing.
+    // All 256 bits, rounded to the nearest 128 bits, so that a factor of 1 changes nothing.
     const detail::uint128 x = a.significand_, y = b.significand_, low = detail::multiply(x.lo, y.lo),
                           first = detail::multiply(x.hi, y.lo), second = detail::multiply(x.lo, y.hi),
                           middle = detail::uint128{0, low.hi} + detail::uint128{0, first.lo} +
@@ -872,7 +898,7 @@ class wide_real {
   friend constexpr wide_real log(wide_real x) {
     if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
     // x = m 2^powers with m in [3/4, 3/2). y = ln m by Halley's method, which cubes the error and divides it
-    // by 12 in every step: 0.1, 2^-13, 2^-43, 2^-133.
+    // by 12 in every step. The errors are 0.1, 2^-13, 2^-43, 2^-133.
     int powers = x.exponent_ + 127;
     wide_real m = x;
     m.exponent_ = -127;
@@ -937,8 +963,8 @@ class wide_real {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_WIDE_REAL_HPP
-/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position.
-/// Text has one axis, the token's position; an image has two, a video three.
+/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position. Text has
+/// one axis, the position of the token. An image has two axes, and a video has three.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 class inverse_powers {
@@ -949,8 +975,8 @@ class inverse_powers {
   wide_real step_;
 };
 }  // namespace detail
-/// A schedule on one axis, which a scaling changes: the original one, or the result of earlier scalings.
-/// Formulas are computed in wide_real and rounded to double once, at the end.
+/// The schedule on one axis that a scaling changes. It is the original schedule, or the result of earlier
+/// scalings. Formulas are computed in wide_real and rounded to double once, at the end.
 ///
 ///     struct half_speed {  // a rule of your own
 ///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
@@ -958,7 +984,7 @@ class inverse_powers {
 ///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
   Index rotary_dim;                  // channels that rotate, even and positive
-  wide_real base;                    // above 1; as changed by the rules so far
+  wide_real base;                    // above 1, as changed by the rules so far
   number_array<wide_real> inv_freq;  // [rotary_dim / 2], rad per unit of position
   double attention_factor = 1;       // m, the magnitude of the rotation
   /// The original schedule with this base: inv_freq(i) = base^(-2 i / rotary_dim).
@@ -1004,9 +1030,8 @@ class frequencies {
   ///
   /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
   ///            and greater than 1; std::length_error if the pairs exceed the address space
-  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two; the same
-  ///            bits
-  ///            everywhere (tests/oracle/scaling.test.cpp)
+  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two doubles. The
+  ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
   explicit frequencies(Integer rotary_dim, double base = 10000.0)
@@ -1042,7 +1067,7 @@ class frequencies {
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
-      // volatile: three roundings in every build, even if it contracts or regroups (-ffast-math)
+      // volatile, so that every build rounds three times, even if it contracts or regroups (-ffast-math)
       const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
       inv_freq(i, 0) = std::numbers::pi * half_turns;
     }
@@ -1064,8 +1089,8 @@ class frequencies {
   ///                          position; zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
-  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is not finite and below 2^64 in
-  ///          magnitude, or attention_factor is not finite and positive
+  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is infinite, NaN or at least 2^64
+  ///          in magnitude, or attention_factor is not finite and positive
   template <class Derived>
   static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
     using scalar = typename Derived::Scalar;
@@ -1077,7 +1102,7 @@ class frequencies {
     else
       return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
-  /// The same, but takes over the memory of the array.
+  /// As above, but takes over the memory of the array.
   static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
@@ -1088,6 +1113,15 @@ class frequencies {
   }
   /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
   double inv_freq(Index pair, Index axis) const { return inv_freq_(pair, axis); }
+  /// inv_freq of one pair.  Requires: pair in [0, pairs)
+  ///
+  /// Throws:  std::invalid_argument unless there is one axis
+  double inv_freq(Index pair) const {
+    if (axes() != 1)
+      detail::throw_invalid("inv_freq", "name the axis, inv_freq(pair, axis), one of ", axes(), ", got pair ",
+                            pair, " alone");
+    return inv_freq(pair, 0);
+  }
   /// Number of channel pairs that rotate.
   Index pairs() const { return inv_freq_.rows(); }
   /// Number of channels that rotate: 2 * pairs.
@@ -1216,16 +1250,17 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
   return frequencies::custom(std::move(inv_freq), factor);
 }
 }  // namespace detail
-/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
-/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
-/// scaling or unit.
+/// Joins blocks of pairs, each of which is rotated by its own axes: pairs 0 .. n - 1 by the axes of the first
+/// block, the next pairs by the axes of the second block, ... A block is any `frequencies`, so every axis may
+/// have its own width, base, scaling or unit.
 ///
 ///     const frequencies time(16, 256), height(56, 256), width(56, 256);
 ///     const frequencies f = axial({time, height, width});
 ///
-/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
+/// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ, because a
+///          table has only one
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -1239,7 +1274,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
   if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
-/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
+/// Axial blocks of the original schedule. The frequencies of axis a are base^(-2 i / widths[a]).
 ///
 ///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
 ///
@@ -1255,7 +1290,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   }
   return all;
 }
-/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
+/// The axis that rotates each pair. The functions below return such assignments, and you can write your own.
 ///
 ///     const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), alternating);
@@ -1267,7 +1302,7 @@ struct axis_assignment {
 ///
 ///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
 ///
-/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
+/// Throws:  std::invalid_argument if there is no section, one is negative, or their sum is not below 2^31
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
 ///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
 inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
@@ -1280,15 +1315,16 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
       assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
-/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ... Once an axis has all its pairs, the pairs that would follow for it go
+/// to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
 /// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
 ///
-/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
-///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
-///          fewer
+/// Throws:  as contiguous_sections; std::invalid_argument if there are fewer pairs i = axis, axis + axes, ...
+///          than the section of an axis other than 0 needs. Implementations that slice, for [16, 24, 24] for
+///          example, silently give such an axis fewer pairs
 /// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
 inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
@@ -1310,10 +1346,11 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
 ///     const axis_assignment video_rope = height_width_then_time(24, 16);
 ///
-/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
+/// Ernie 4.5 VL's [22, 22, 20] lists (height, width, time). VideoRoPE's [16, 24, 24] lists (time, height,
+/// width).
 ///
-/// \param spatial_pairs  pairs of height, and as many of width
-/// \param time_pairs     pairs of time
+/// \param spatial_pairs  number of pairs of height, and also of width
+/// \param time_pairs     number of pairs of time
 ///
 /// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
@@ -1333,10 +1370,11 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
 /// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
-/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+/// schedule itself (tests/frequencies/axes.test.cpp). So text that follows images can be decoded with one
+/// axis.
 ///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
-///          pair ("sections do not add up") or one outside its range
+/// Throws:  std::invalid_argument if the schedule has more than one axis, the assignment does not have one
+///          axis per pair ("sections do not add up"), or an axis is not in [0, axes)
 inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
   detail::require_one_axis_schedule("on_axes", schedule);
   const auto& axis_of_pair = assignment.axis_of_pair;
@@ -1364,10 +1402,11 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 /// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
 /// for a field outside its range.
 ///
-/// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
-/// is larger than in training, as if a shorter context were stretched over the original one. transformers
-/// (with a warning), ggml and MLX accept such factors too.
+/// Every factor is positive. A factor above 1 divides frequencies, so that a pair makes as many full turns
+/// over the longer context as before over the original one. A factor below 1 multiplies frequencies by 1 / s
+/// with the same formula. The angle between neighbours is then larger than in training, as if a shorter
+/// context were stretched over the original one. transformers (with a warning), ggml and MLX accept such
+/// factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
@@ -1464,8 +1503,8 @@ struct ntk_scaling {
     detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
   }
 };
-/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another.
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). The result
+/// depends on `length`, so keys rotated for one length do not fit queries rotated for another.
 ///
 ///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
 ///     const frequencies f(128, 10000.0, rule);
@@ -1478,7 +1517,7 @@ struct dynamic_ntk_scaling {
   /// Applies the rule.
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
-  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  ///          length finite and not negative, and, if length > max_position, rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_positive("dynamic_ntk_scaling: factor", factor);
     detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
@@ -1507,9 +1546,9 @@ struct dynamic_ntk_scaling {
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
 ///
-/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
-///         d - 1 (not d / 2 - 1), low == high rule (high + 0.001) and g(k) = 1 for s < 1 are kept. m of ggml
-///         goes on below 1: ggml_frequencies
+/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers. As there,
+///         bounds are clamped at d - 1 (not d / 2 - 1), high is raised by 0.001 if low == high, and g(k) = 1
+///         for s < 1. In ggml, m is below 1 for s < 1, see ggml_frequencies
 struct yarn_scaling {
   double factor;                                // s > 0
   double original_max_position;                 // L0 > 0
@@ -1524,7 +1563,7 @@ struct yarn_scaling {
   /// `low` and `high` of the formula above.
   ///
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
-  /// Throws:    std::invalid_argument if low > high: no pair is between
+  /// Throws:    std::invalid_argument if low > high, which means that no pair is between them
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -1545,8 +1584,8 @@ struct yarn_scaling {
   /// Applies the rule.
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive, original_max_position finite and
-  ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
-  ///          finite and not negative; or as bounds()
+  ///          positive, 0 < beta_slow <= beta_fast, both finite, and those of the last three fields that are
+  ///          given are finite and not negative; or as bounds()
   void apply(schedule& axis) const {
     detail::require_positive("yarn_scaling: factor", factor);
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);
@@ -1573,7 +1612,8 @@ struct yarn_scaling {
 ///     f_i = (1 - z) f_i / s + z f_i
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
 ///
-/// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
+/// If low_freq_factor == high_freq_factor, there is no blend, and a wavelength of exactly L0 /
+/// low_freq_factor is kept.
 ///
 ///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});  // Llama 3.1
 ///
@@ -1604,8 +1644,8 @@ struct llama3_scaling {
     }
   }
 };
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
-/// partial rotation, the pairs extend over the whole rotary_dim.
+/// p-RoPE: the frequencies of the fastest pairs are divided by s, and the other pairs are not rotated. In
+/// contrast to partial rotation, the pairs extend over the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
@@ -1631,12 +1671,12 @@ struct proportional_scaling {
       axis.inv_freq(i) = i < rotating ? axis.inv_freq(i) / factor : 0;
   }
 };
-/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+/// LongRoPE: f_i / e_i, where e is the long list if `length` > L0, and the short list otherwise.
 ///
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
 ///     s = factor if given; else max_position / L0
 ///
-/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
+/// m is the same for both lists. If a cached sequence grows beyond L0, it must keep its first list.
 ///
 ///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
 ///                                    .original_max_position = 4096, .max_position = 131072,
@@ -1646,7 +1686,7 @@ struct proportional_scaling {
 /// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
   std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
-  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  std::vector<double> long_factor;              // e [pairs] for length > L0, positive
   double original_max_position;                 // L0 > 1
   double max_position;                          // of the extended context, positive
   double length;                                // tokens in the sequence, not negative
@@ -1709,15 +1749,6 @@ concept tensor = requires(X& x) {
 };
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-template <int axis, class X>
-Index extent(const X& x) {
-  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
-  return static_cast<Index>(x.dimension(number));
-}
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
 template <class X, int rank>
 concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   requires int(std::remove_cvref_t<X>::rank()) == rank;
@@ -1735,6 +1766,45 @@ Index span_extent(const X& x, int axis) {
 template <class X>
 Index span_stride(const X& x, int axis) {
   return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
+}
+template <class X, int rank>
+concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
+template <class T, std::size_t rank>
+struct indexed_memory {
+  T* data = nullptr;
+  std::array<Index, rank> extents = {}, strides = {};
+  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
+};
+template <class X, int... axis>
+auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
+  constexpr std::size_t rank = sizeof...(axis);
+  if constexpr (tensor<X, int(rank)>) {
+    indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
+    memory.extents = {static_cast<Index>(x.dimension(axis))...};
+    std::size_t stride = 1;  // may wrap before the caller has checked the extents
+    for (std::size_t i = 0; i < rank; ++i) {
+      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
+      memory.from_fastest[i] = index;
+      memory.strides[index] = static_cast<Index>(stride);
+      stride *= static_cast<std::size_t>(memory.extents[index]);
+    }
+    return memory;
+  } else {
+    indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
+    memory.extents = {span_extent(x, axis)...};
+    memory.strides = {span_stride(x, axis)...};
+    for (std::size_t i = 0; i < rank; ++i) {
+      std::size_t place = i;  // the last index is the faster one of two with equal strides
+      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
+        memory.from_fastest[place] = memory.from_fastest[place - 1];
+      memory.from_fastest[place] = i;
+    }
+    return memory;
+  }
+}
+template <int rank, class X>
+auto indexed_memory_of(X& x) {
+  return indexed_memory_of(x, std::make_integer_sequence<int, rank>{});
 }
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
@@ -1848,23 +1918,17 @@ auto list_of(const X& x) {
       return integer_list<integer>(list.data(), list.size(), list.innerStride());
     else
       return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else if constexpr (span_of_integers<X>) {
-    using integer = std::remove_cv_t<typename X::element_type>;
-    if constexpr (strided_span<X, 1>)
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
+  } else if constexpr (numbers_by_index<const X, 1> || numbers_by_index<const X, 2>) {
+    constexpr int rank = numbers_by_index<const X, 1> ? 1 : 2;
+    const auto memory = indexed_memory_of<rank>(x);
+    using integer = std::remove_cvref_t<decltype(*memory.data)>;
+    const auto &extents = memory.extents, &strides = memory.strides;
+    if constexpr (rank == 1)
+      return integer_list<integer>(memory.data, extents[0], strides[0]);
     else
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
-                                   span_stride(x, 1));
+      return integer_list<integer>(memory.data, extents[0], extents[1], strides[0], strides[1]);
   } else {
-    using integer = element_of<X>;
-    if constexpr (tensor<const X, 1>)
-      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
-    else if constexpr (tensor<const X, 2>) {
-      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
-      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
-                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
-    } else
-      return integer_list<integer>(std::span<const integer>(x));
+    return integer_list<element_of<X>>(std::span<const element_of<X>>(x));
   }
 }
 template <class X>
@@ -1937,7 +2001,7 @@ concept position_integer = detail::whole_number<Integer>;
 /// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
-/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. For decoding
+/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. Use it to decode
 /// sequences of different lengths.
 ///
 ///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
@@ -1963,8 +2027,8 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 ///
 ///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
 ///
-/// Requires:  offsets [segments + 1] and starts ([segments] or empty), position_lists of one integer type in
-///            memory, outlive the call that uses them
+/// Requires:  offsets [segments + 1] and starts ([segments] or empty) are position_lists of one integer type.
+///            Their memory outlives the call that uses them
 /// Throws:    std::invalid_argument if a list is a matrix
 template <position_integer Integer>
 struct segments {
@@ -2187,9 +2251,9 @@ concept position_form = requires(const P& positions) {
 ///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
 ///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
 ///
-/// Pair i = (a_i, b_i) is rotated by the same angle in both, so one frequency table serves either.
-/// Checkpoints do not record which layout they were trained with, and the wrong one gives fluent but wrong
-/// text. Therefore no function has a default layout.
+/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
+/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
+/// one gives fluent but wrong text. Therefore no function has a default layout.
 namespace rope::inline ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
@@ -2240,6 +2304,31 @@ inline const char* name_of(layout_kind layout) {
 }
 namespace detail {
 struct unnamed_layout {};
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
+                      " and ", v, " for pair ", i);
+    }
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= per_pass) continue;
+          if (named[channel - begin])
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_LAYOUT_HPP
@@ -2248,14 +2337,34 @@ struct unnamed_layout {};
 #define ROPE_ROTATION_VIEW_HPP
 /// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
 ///
-/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head, T
-/// the concatenated tokens of a ragged batch. For a pointer, they name the axes from the slowest to the
-/// fastest in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they name its own indices.
+/// The letters in the name of a view function are axes: B batch, S tokens of a sequence, H heads, D channels
+/// of a head, T the concatenated tokens of a ragged batch. For a pointer, they are in order from the slowest
+/// to the fastest axis in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they are in the order
+/// of its indices.
 namespace rope::inline ROPE_ABI {
 /// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage types: arithmetic is in float.
 template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
     std::same_as<T, Eigen::bfloat16>;
+template <class T>
+struct head_view;
+namespace detail {
+struct no_scales {
+  no_scales batch_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales head_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales token_range(Index /*first*/, Index /*count*/) const { return {}; }
+};
+template <class T>
+struct scales_of {
+  using type = no_scales;
+};
+template <class T>
+requires is_quantized<std::remove_const_t<T>>
+struct scales_of<T> {
+  using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
+  using type = head_view<scale>;
+};
+}  // namespace detail
 /// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
 ///     data[b * batch_stride + t * token_stride + h * head_stride + d]
@@ -2263,15 +2372,19 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 ///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
 ///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
 ///
-/// \tparam T  a channel type, const for inputs
+/// int8 heads have one scale per token and head, see quantized_view.hpp.
+///
+/// \tparam T  a channel type or std::int8_t, const for inputs
 ///
 /// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
 template <class T>
 struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
   /// The channel type.
   using value_type = std::remove_const_t<T>;
+  static_assert(
+      channel<value_type> || detail::is_quantized<value_type>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; heads with scales "
+      "are std::int8_t");
   T* data;             // element (0, 0, 0, 0)
   Index batch;         // sequences
   Index tokens;        // of a sequence
@@ -2280,40 +2393,51 @@ struct head_view {
   Index batch_stride;  // elements from a sequence to the next
   Index token_stride;  // elements from a token to the next
   Index head_stride;   // elements from a head to the next
+  ROPE_DETAIL_NO_UNIQUE_ADDRESS typename detail::scales_of<T>::type scales = {};  // [batch, tokens, heads, 1]
   /// The channels of one head of one token, [head_dim].
   T* at(Index b, Index t, Index h) const {
     return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+  /// The scale of one head of one token of int8 heads.
+  auto* scale_at(Index b, Index t, Index h) const requires detail::is_quantized<value_type> {
+    return scales.at(b, t, h);
   }
   /// Number of channels in the view.
   Index size() const { return batch * tokens * heads * head_dim; }
   /// A read-only view of this memory.
   operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
   }
   /// Channels [first, first + count) of every head.  Throws: std::out_of_range
   head_view channels(Index first, Index count) const {
-    return window("channels", first, count, 1, &head_view::head_dim);
+    return window("channels", first, count, 1, &head_view::head_dim, scales);
   }
   /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
   head_view batch_range(Index first, Index count) const {
-    return window("batch_range", first, count, batch_stride, &head_view::batch);
+    return window("batch_range", first, count, batch_stride, &head_view::batch,
+                  scales.batch_range(first, count));
   }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
   head_view head_range(Index first, Index count) const {
-    return window("head_range", first, count, head_stride, &head_view::heads);
+    return window("head_range", first, count, head_stride, &head_view::heads,
+                  scales.head_range(first, count));
   }
   /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
   head_view token_range(Index first, Index count) const {
-    return window("token_range", first, count, token_stride, &head_view::tokens);
+    return window("token_range", first, count, token_stride, &head_view::tokens,
+                  scales.token_range(first, count));
   }
  private:
-  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent) const {
+  template <class Scales>
+  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent,
+                   const Scales& scales_of_part) const {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
       ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
                                                     count, " must stay inside [0, ", part.*extent, ")"));
     if (data != nullptr) part.data += first * stride;  // null in a view without elements
     part.*extent = count;
+    part.scales = scales_of_part;
     return part;
   }
 };
@@ -2334,6 +2458,18 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
+template <class T>
+constexpr void check_channel() {
+  static_assert(
+      channel<std::remove_const_t<T>>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
+      "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
+}
+template <class T>
+void check_pointer(const char* name, const T* data, Index a, Index b, Index c, Index d) {
+  check_channel<T>();
+  check_extents(name, data, a, b, c, d);
+}
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
 /// For a column-major tensor (batch, tokens, heads, head_dim) do not pass the pointer: pass the tensor.
@@ -2342,7 +2478,7 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
 ///          counted as 1, exceed the address space
 template <class T>
 head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  detail::check_pointer("bshd", data, batch, tokens, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 /// [batch, heads, tokens, head_dim], row-major and contiguous: the order of attention kernels and caches.
@@ -2350,7 +2486,7 @@ head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  detail::check_pointer("bhsd", data, batch, heads, tokens, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
 }
 /// [tokens, batch, heads, head_dim], row-major and contiguous: the order of Megatron and Transformer Engine.
@@ -2358,7 +2494,7 @@ head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  detail::check_pointer("sbhd", data, tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
 /// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
@@ -2367,7 +2503,7 @@ head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  detail::check_pointer("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 namespace detail {
@@ -2378,66 +2514,48 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-template <index_letters letters, class T, class Extent, class Stride>
-head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, const Extent& extent_of,
-                             const Stride& stride_of) {
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  head_view<T> view = {data, 1, 1, 1, 1, 1, 1, 1};
-  Index channel_stride = 1, before = 1, reach = 1;  // reach counts an extent of 0 as 1
-  char letter_before = 0;
-  for (int n = 0; n < rank; ++n) {
-    const int axis = from_the_last ? rank - 1 - n : n;
-    const char letter = letters.letter[axis];
-    const Index extent = extent_of(axis), stride = stride_of(axis, before);
-    const Index most = (std::max)(extent, Index{1});
-    if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
-      throw_length(name, "the elements must not exceed the address space");
-    const auto take = [&](Index& of_letter, Index& of_stride) {
-      if (letter != letter_before || of_letter == 1)
-        of_stride = stride;
-      else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
-        throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
-                      of_letter, " entries and then ", stride);
-      of_letter *= extent;
-    };
-    if (letter == 'b') take(view.batch, view.batch_stride);
-    if (letter == 's') take(view.tokens, view.token_stride);
-    if (letter == 'h') take(view.heads, view.head_stride);
-    if (letter == 'd') take(view.head_dim, channel_stride);
-    before *= extent;
-    reach *= most;
-    letter_before = letter;
-  }
-  if (view.head_dim > 1 && channel_stride != 1)
-    throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
-                  "; copy the mdspan to one with the channels side by side");
-  return view;
-}
 template <index_letters letters, class X>
-auto view_of_tensor(const char* name, X& x) {
+auto view_of_indices(const char* name, X& x) {
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  if constexpr (tensor<X, rank>) {
-    constexpr bool row_major = is_row_major_tensor<std::remove_cvref_t<X>>;
-    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    return view_of_indices<letters>(
-        name, x.data(), row_major,
-        [&](int axis) { return extents[std::size_t(row_major ? axis : rank - 1 - axis)]; },
-        [](int /*axis*/, Index before) { return before; });
-  } else {
+  if constexpr (!numbers_by_index<X, rank>) {
     return head_view<float>{};
+  } else {
+    const auto memory = indexed_memory_of<rank>(x);
+    using T = std::remove_pointer_t<decltype(memory.data)>;
+    check_channel<T>();
+    head_view<T> view = {memory.data, 1, 1, 1, 1, 1, 1, 1};
+    Index channel_stride = 1, reach = 1;  // reach counts an extent of 0 as 1
+    for (const std::size_t index : memory.from_fastest) {
+      const char letter = letters.letter[index];
+      const Index extent = memory.extents[index], stride = memory.strides[index];
+      const Index most = (std::max)(extent, Index{1});
+      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
+      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
+        throw_length(name, "the elements must not exceed the address space");
+      const auto take = [&](Index& of_letter, Index& of_stride) {
+        if (of_letter == 1)
+          of_stride = stride;
+        else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
+          throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
+                        of_letter, " entries and then ", stride);
+        of_letter *= extent;
+      };
+      if (letter == 'b') take(view.batch, view.batch_stride);
+      if (letter == 's') take(view.tokens, view.token_stride);
+      if (letter == 'h') take(view.heads, view.head_stride);
+      if (letter == 'd') take(view.head_dim, channel_stride);
+      reach *= most;
+    }
+    if (view.head_dim > 1 && channel_stride != 1)
+      throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
+                    "; copy the mdspan to one with the channels side by side");
+    return view;
   }
-}
-template <index_letters letters, class X>
-auto view_of_span(const char* name, const X& x) {
-  return view_of_indices<letters>(
-      name, x.data_handle(), letters.letter[sizeof(letters) - 2] == 'd',
-      [&](int axis) { return span_extent(x, axis); },
-      [&](int axis, Index /*before*/) { return span_stride(x, axis); });
 }
 template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
+  check_channel<T>();
   if (heads <= 0 || columns % heads != 0)
     throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
                   " of the matrix, got ", heads);
@@ -2463,35 +2581,33 @@ concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor)
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
 }  // namespace detail
-/// Defines the function that makes the view of a tensor with `rank` indices, named by the letters of the
-/// function. The tensor must have one storage order. For the `other` one, the message names the function for
-/// the reversed indices.
-#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)                \
-  template <class X>                                                                                        \
-  auto function(X&& x) {                                                                                    \
-    constexpr bool is_tensor = detail::tensor<X, rank>;                                                     \
-    static_assert(is_tensor, #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank           \
-                                       "; evaluate a slice, chip, "                                         \
-                                       "reshape or expression into one first; matrices are thd(m, heads), " \
-                                       "bshd(m, batch, heads), dht(m, heads)");                             \
-    if constexpr (is_tensor)                                                                                \
-      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                       \
-                    #function ": channels must be the fastest index; this tensor is " other                 \
-                              ": declare it " declared " Eigen::RowMajor, order it " order                  \
-                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)");  \
-    return detail::view_of_tensor<#function>(#function, x);                                                 \
-  }                                                                                                         \
-  template <detail::owns_memory X>                                                                          \
-  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                          \
-    return function(x);                                                                                     \
-  }                                                                                                         \
-  template <detail::strided_span<rank> X>                                                                   \
-  auto function(X&& x) {                                                                                    \
-    return detail::view_of_span<#function>(#function, x);                                                   \
-  }                                                                                                         \
+/// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
+/// indices, in order. For a tensor of the `other` storage order, the message names the function for the
+/// reversed indices.
+#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)               \
+  template <class X>                                                                                       \
+  auto function(X&& x) {                                                                                   \
+    constexpr bool is_tensor = detail::tensor<X, rank>;                                                    \
+    static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
+                  #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
+                            "; evaluate a slice, chip, "                                                   \
+                            "reshape or expression into one first; matrices are thd(m, heads), "           \
+                            "bshd(m, batch, heads), dht(m, heads)");                                       \
+    if constexpr (is_tensor)                                                                               \
+      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
+                    #function ": channels must be the fastest index; this tensor is " other                \
+                              ": declare it " declared " Eigen::RowMajor, order it " order                 \
+                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)"); \
+    return detail::view_of_indices<#function>(#function, x);                                               \
+  }                                                                                                        \
+  template <detail::owns_memory X>                                                                         \
+  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                         \
+    return function(x);                                                                                    \
+  }                                                                                                        \
   static_assert(true)
 // Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
-// column-major tensors with channels first. Also of a std::mdspan of any strides with contiguous channels:
+// column-major tensors with channels first. They also take a std::mdspan with contiguous channels and any
+// other strides:
 //
 //     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);
 //
@@ -2545,7 +2661,7 @@ requires detail::owns_memory<Matrix>
 auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
 /// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
 ///
-/// Throws:  also std::invalid_argument unless batch is positive and divides the rows
+/// Throws:  as thd, and std::invalid_argument unless batch is positive and divides the rows
 template <detail::dense Matrix>
 auto bshd(Matrix&& m, Index batch, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
@@ -2685,29 +2801,31 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
 #define ROPE_TABLES_PHASE_HPP
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
-/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
-/// under every compiler flag, and one rounding to double happens after the reduction.
+/// 2^-192 turn. Multiplying it by a position and dropping whole turns are then exact, at every position and
+/// under every compiler flag. The only rounding to double comes after this reduction.
 ///
-/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
-/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
+/// Why 192 bits? At every quarter turn, cosine or sine is 0. Close to it, the relative error of the entry is
+/// that of the angle's distance to the quarter turn. With inv_freq = n 2^e and position = p, both integers,
+/// that distance is
 ///
 ///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
 ///
-/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x.
-/// For x = 2^e 2 / pi, every e, and N = n p < 2^(53 + b), and if k is not 0, this gives
+/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x. If
+/// k is not 0, x = 2^e 2 / pi for every e, and N = n p < 2^(53 + b), this gives
 ///
-///     b    d >      what a phase may be off by    and is
+///     b    d >      allowed error of a phase      its error
 ///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
 ///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
 ///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
 ///
 /// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). With steps of 128 bits the error
 /// would be 2^-98, and a double entry would lose most of its digits. If k is 0, nothing cancels, and d is as
-/// small as inv_freq * position. Below 2^-60 rad the angle is therefore multiplied instead of counted
-/// (detail/table_rows.hpp).
+/// small as inv_freq * position. Below 2^-60 rad, the angle is therefore computed as a product of two
+/// numbers, not as a count (detail/table_rows.hpp).
 ///
-/// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
-/// Words of 64 bits give the entries of double tables, words of 128 bits the nearest floats.
+/// Sine and cosine are computed in integers, so no compiler flag, fused operation or C library changes a bit
+/// of the results. Words of 64 bits give the entries of double tables, and words of 128 bits give the nearest
+/// floats.
 namespace rope::inline ROPE_ABI::detail {
 constexpr double scale_of_bits(int exponent) {
   return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
@@ -2870,7 +2988,7 @@ class binary_turns {
 ///
 ///     phase = round(2^192 * frac(inv_freq * coordinate / (2 pi)))
 ///
-/// With the default coordinate, the step of one position: `phase_of(f) * p` is the phase of pair f at
+/// With the default coordinate, it is the step of one position: `phase_of(f) * p` is the phase of pair f at
 /// position p.
 ///
 /// Requires:  both finite, |inv_freq| < 2^64, |coordinate| <= 2^64
@@ -2887,8 +3005,9 @@ constexpr bool beyond_steps(std::int64_t position) {
 }
 inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
 }  // namespace detail
-/// The phase at an integer position, for tables of positions and of coordinates: position * step up to 2^31
-/// in magnitude; the exact product position * inv_freq beyond that and for an inv_freq below 2^-128.
+/// The phase at an integer position, for tables of positions and of coordinates. It is position * step up to
+/// 2^31 in magnitude. Beyond that, and for an inv_freq below 2^-128, it is the exact product position *
+/// inv_freq.
 ///
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
@@ -2960,13 +3079,13 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PHASE_HPP
-/// Rows of a table: their layout for loops, and their computation from phases.
+/// Rows of a table: how loops find the entries, and how entries are computed from phases.
 ///
 /// The phases of all pairs for a row of a table, at a position or at coordinates.
 namespace rope::inline ROPE_ABI::detail {
 struct pair_frequency {
   double inv_freq = 0;
-  phase step;  // of one unit
+  phase step;  // for one unit of position
   pair_frequency() = default;
   explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
   pair_frequency(double frequency, const binary_turns& turns)
@@ -3260,7 +3379,7 @@ placed_table<S> placed(const placed_table<S>& table) {
   return table;
 }
 }  // namespace detail
-/// A table that heads rotate by: a frequency_table or a placed_table.
+/// A table by which heads are rotated: a frequency_table or a placed_table.
 template <class Table>
 concept rotation_table = requires(const Table& table) {
   detail::placed(table);
@@ -3269,7 +3388,7 @@ concept rotation_table = requires(const Table& table) {
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
   float_angles,  ///< a range of positions, by angles in float
-  coordinates,   ///< coordinates [rows, axes], one row of them per token
+  coordinates,   ///< coordinates [rows, axes], one row per token
   entries        ///< the caller (given_table.hpp); cos^2 + sin^2 may differ from pair to pair
 };
 /// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
@@ -3326,12 +3445,13 @@ class frequency_table {
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
-  /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
-  ///            not finite or above 2^53 in magnitude; std::length_error as above
-  /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
+  /// Throws:    std::invalid_argument if the number of columns differs from the number of axes, or a
+  ///            coordinate is infinite, NaN or above 2^53 in magnitude; std::length_error as above
+  /// Accuracy:  as for positions, also for fractional and negative coordinates and up to 2^53
   ///            (tests/oracle/coordinates.test.cpp)
-  /// Cost:      that of a range, and half as much again per further axis; in double two to six times as much
-  ///            for one to three axes of coordinates that are not integers
+  /// Cost:      that of a range of positions for the first axis, and half of it for every further axis.
+  ///            Tables of double take two to six times as long for coordinates that are not integers, with
+  ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
@@ -3345,14 +3465,15 @@ class frequency_table {
         "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count); "
         "the tables of a model are model_tables(model, count)");
   }
-  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
+  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to those
+  /// of such pipelines.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
   /// Throws:    as for an exact table
-  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,
-  ///            1.2e-4 at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within
-  ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
+  ///            at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. For the same angle, cos and sin
+  ///            are within an ulp of PyTorch's. The inv_freq of PyTorch may itself differ by an ulp of float
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
@@ -3393,6 +3514,8 @@ class frequency_table {
   }
   /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
   double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
+  /// inv_freq of one pair.  Throws: std::invalid_argument unless there is one axis
+  double inv_freq(Index pair) const { return frequencies_.inv_freq(pair); }
   /// Number of coordinates of a position.
   Index axes() const { return frequencies_.axes(); }
   /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions.
@@ -3417,7 +3540,7 @@ class frequency_table {
   /// Whether the table has a row for `position`.
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
   /// This table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every
-  /// head. It must outlive the result.
+  /// head. The table must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
   placed_table<S> at_channel(Index first_channel) const ROPE_DETAIL_LIFETIMEBOUND {
@@ -3434,7 +3557,8 @@ class frequency_table {
     return {entries_.data() + (rows() == 0 ? 0 : pairs()), rows(), pairs(),
             Eigen::OuterStride<>(2 * pairs())};
   }
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
+  /// attention_factor is 1.
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
@@ -3585,8 +3709,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
-#define ROPE_DETAIL_CHECK_ROUNDED(name, X, T)                                         \
-  static_assert(detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
+#define ROPE_DETAIL_CHECK_ROUNDED(name, X, T)                                             \
+  static_assert(channel<std::remove_const_t<T>> &&                                        \
+                    detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
                 name ": x and out have the same channel type, or x is float and out half or bfloat16")
 #define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
   name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
@@ -3596,8 +3721,8 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
 /// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
-/// replace a missing view or, if all views are present, a missing table. Both conditions may use `Layout` and
-/// `Arguments`.
+/// replace a missing view or, if all views are present, a missing table. The conditions no_view and no_table
+/// may use `Layout` and `Arguments`.
 #define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
   template <class Layout = detail::unnamed_layout, class... Arguments>         \
   requires((no_view) || (no_table)) void function(Arguments&&...) {            \
@@ -3605,42 +3730,65 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
     static_assert((no_view) || !(no_table), ROPE_DETAIL_TABLE_SENTENCE(name)); \
   }                                                                            \
   static_assert(true)
-/// The first `views` arguments are views. Later ones may be lists of positions, which have no axes either.
+/// Checks that the first `views` arguments are views. Later ones may be lists of positions.
 #define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
-/// The arguments whose bits are set in `places` are views. Other arguments may come first or between them.
+/// Checks that the arguments whose bits are set in `places` are views. Other arguments may come first or
+/// between them.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
-/// The first `views` arguments are views, and a later one is a table. A layout that is a value, such as an
-/// enumerator, gets a message too.
-#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                                     \
-  template <auto layout, class... Arguments>                                                     \
-  void function(Arguments&&...) {                                                                \
-    static_assert(std::is_void_v<decltype(layout)>,                                              \
-                  #function ": a layout is a type, " #function "<half_split>(...) or " #function \
-                            "<interleaved>(...); for one that is known at run "                  \
-                            "time, write both calls");                                           \
-  }                                                                                              \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()),              \
+/// An overload of `function` for calls with a layout that is a value, such as an enumerator.
+#define ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, name)                                            \
+  template <auto layout, class... Arguments>                                                       \
+  void function(Arguments&&...) {                                                                  \
+    static_assert(std::is_void_v<decltype(layout)>,                                                \
+                  name ": a layout is a type, " #function "<half_split>(...) or " #function        \
+                       "<interleaved>(...); for one that is known at run time, write both calls"); \
+  }                                                                                                \
+  static_assert(true)
+/// Checks that the first `views` arguments are views, and a later one is a table.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
+  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
 namespace rope::inline ROPE_ABI::detail {
 template <class T>
-void check_view(const char* function, const head_view<T>& x) {
+void check_extents(const char* function, const head_view<T>& x) {
   check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
+  if constexpr (is_quantized<std::remove_const_t<T>>)
+    if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
+        x.scales.head_dim != 1)
+      throw_invalid(function, "scales must be [", x.batch, ", ", x.tokens, ", ", x.heads, ", 1], got ",
+                    shape_text(x.scales));
+}
+template <class T>
+void check_view(const char* function, const head_view<T>& x) {
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: channels are float, double, Eigen::half or Eigen::bfloat16 here; dequantize int8 "
+                "heads first");
+  check_extents(function, x);
 }
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
-    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
+    if (x.batch == 0 || x.tokens == 0 || x.heads == 0) return;
+    if constexpr (is_quantized<typename std::remove_cvref_t<decltype(x)>::value_type>) {
+      if (x.scales.data == nullptr || (x.data == nullptr && x.head_dim != 0))
+        throw_invalid(function, "a quantized view must have data and scales, got null for ", shape_text(x));
+    } else if (x.data == nullptr && x.head_dim != 0) {
       throw_invalid(function, "a view must have data, got null for ", shape_text(x));
+    }
   };
   (check_one(views), ...);
 }
 template <class X, class T>
+bool have_same_shape(const head_view<X>& x, const head_view<T>& y) {
+  return x.batch == y.batch && x.tokens == y.tokens && x.heads == y.heads && x.head_dim == y.head_dim;
+}
+template <class X, class T>
 void check_same_shape(const char* function, const head_view<X>& x, const head_view<T>& view,
                       const char* name = "out") {
-  if (x.batch != view.batch || x.tokens != view.tokens || x.heads != view.heads ||
-      x.head_dim != view.head_dim)
+  if (!have_same_shape(x, view))
     throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
 template <class T>
@@ -3656,7 +3804,8 @@ void check_written(const char* function, const head_view<T>& x) {
 struct memory_steps {
   std::int64_t stride, least, most;
 };
-inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::int64_t distance, int& tries) {
+EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_steps* end,
+                                       std::int64_t distance, int& tries) {
   if (steps == end) return distance == 0;
   std::int64_t least = 0, most = 0;  // the range that the shorter steps span
   for (const memory_steps* s = steps + 1; s != end; ++s) {
@@ -3671,40 +3820,59 @@ inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::in
     if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
   return false;
 }
-template <class A, class B>
-bool share_memory(const head_view<A>& a, const head_view<B>& b) {
-  if (a.size() == 0 || b.size() == 0) return false;
-  memory_steps steps[7];
+struct memory_axes {
+  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
+  template <class T>
+  explicit memory_axes(const head_view<T>& x)
+      : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        size(sizeof(T)),
+        extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
+        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
+};
+struct spanned_addresses {
+  std::int64_t begin, end;
+  template <class T>
+  explicit spanned_addresses(const head_view<T>& x)
+      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        end(begin + x.head_dim * Index{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+  }
+ private:
+  void add(std::int64_t length) {
+    begin += (std::min)(length, std::int64_t{0});
+    end += (std::max)(length, std::int64_t{0});
+  }
+};
+EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
+  memory_steps steps[8];
   int count = 0;
-  const auto add = [&](Index extent, std::int64_t stride, std::int64_t size, bool back) {
-    if (extent == 1 || stride == 0) return;  // the stride of an extent of 1 is arbitrary and may be huge
-    const std::int64_t bytes = stride * size;
-    const std::int64_t most = back == (bytes < 0) ? extent - 1 : 0;
+  for (int i = 0; i < 8; ++i) {
+    const memory_axes& x = i < 4 ? a : b;
+    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
+    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
+    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
+                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
     const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
     int place = 0;
     while (place < count && steps[place].stride > next.stride) ++place;
     if (place < count && steps[place].stride == next.stride) {
       steps[place].least += next.least;
       steps[place].most += next.most;
-      return;
+      continue;
     }
-    for (int i = count++; i > place; --i) steps[i] = steps[i - 1];
+    for (int later = count++; later > place; --later) steps[later] = steps[later - 1];
     steps[place] = next;
-  };
-  const auto add_view = [&add](const auto& x, bool back) {
-    constexpr std::int64_t size = sizeof(*x.data);
-    add(x.batch, x.batch_stride, size, back);
-    add(x.tokens, x.token_stride, size, back);
-    add(x.heads, x.head_stride, size, back);
-    add(x.head_dim * Index{size}, 1, 1, back);
-  };
-  add_view(a, true);
-  add_view(b, false);
-  const auto address = [](const auto* data) {
-    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data));
-  };
+  }
   int tries = 4096;
-  return leads_to(steps, steps + count, address(a.data) - address(b.data), tries);
+  return leads_to(steps, steps + count, a.address - b.address, tries);
+}
+template <class A, class B>
+bool share_memory(const head_view<A>& a, const head_view<B>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  const spanned_addresses of_a(a), of_b(b);
+  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
 }
 template <class T>
 bool are_same(const head_view<const T>& x, const head_view<T>& out) {
@@ -3721,49 +3889,18 @@ void check_same_or_disjoint(const char* function, const head_view<const T>& x, c
                   "out must be x itself or share no channel with it, and covers a part of x; "
                   "give other memory, or rotate in place");
 }
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
-                      " and ", v, " for pair ", i);
-    }
-    constexpr Index per_pass = 1024;
-    bool named[per_pass];
-    for (Index begin = 0; begin < channels; begin += per_pass) {
-      std::fill_n(named, per_pass, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= per_pass) continue;
-          if (named[channel - begin])
-            throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                          ") once, got channel ", channel, " again for pair ", i);
-          named[channel - begin] = true;
-        }
-    }
-  }
-}
 struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
 template <class Source>
-std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
-  return {};
+const std::int64_t* start_of(const Source& /*positions*/) {
+  return nullptr;
 }
-inline std::string as_given(const contiguous_positions& positions, Index tokens) {
-  std::string text;
-  for (const message_part& part : std::initializer_list<message_part>{
-           ", got positions ", positions.start, " to ", advance(positions.start, tokens - 1), " (start ",
-           positions.start, ", ", tokens, " tokens)"})
-    if (tokens != 1) part.append_to(text);
-  return text;
-}
-inline std::string as_given(const braced_positions& positions, Index tokens) {
-  return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
+inline const std::int64_t* start_of(const contiguous_positions& positions) { return &positions.start; }
+inline const std::int64_t* start_of(const braced_positions& positions) {
+  static constexpr std::int64_t zero = 0;
+  return positions.ids.data ? nullptr : &zero;
 }
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
   if (rotary_dim > head_dim)
@@ -3791,15 +3928,24 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
-[[noreturn]] inline void throw_outside(const char* function, std::int64_t position, std::int64_t first,
-                                       std::int64_t last, table_source source, const std::string& given) {
-  const std::int64_t from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
-  std::string advice = ", one for each token, and row r is position r";
-  if (source == table_source::entries)
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside(const char* function, const position_range& range,
+                                                         std::int64_t first, std::int64_t last,
+                                                         table_source source, const std::int64_t* start,
+                                                         Index tokens) {
+  const std::int64_t position =
+                         range.smallest >= first && range.smallest < last ? range.largest : range.smallest,
+                     from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
+  std::string given, advice = ", one for each token, and row r is position r";
+  if (start != nullptr && tokens != 1)
+    append(given, {", got positions ", *start, " to ", advance(*start, tokens - 1), " (start ", *start, ", ",
+                   tokens, " tokens)"});
+  if (source == table_source::entries) {
     advice = "; give it a row for this position";
-  else if (source != table_source::coordinates)
-    advice = ", make it with frequency_table(frequencies, " + (from == 0 ? "" : std::to_string(from) + ", ") +
-             std::to_string(to) + ")";
+  } else if (source != table_source::coordinates) {
+    advice = ", make it with frequency_table(frequencies, ";
+    if (from != 0) append(advice, {from, ", "});
+    append(advice, {to, ")"});
+  }
   throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
                      given, "; the table has ", last - first, " rows", advice);
 }
@@ -3811,8 +3957,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    throw_outside(function, table.contains(range.smallest) ? range.largest : range.smallest, table.first(),
-                  table.last(), table.source(), as_given(positions, tokens));
+    throw_outside(function, range, table.first(), table.last(), table.source(), start_of(positions), tokens);
   check_layout<Layout>(function, table.pairs());
 }
 template <class Layout, class T, class S, class Source>
@@ -3822,14 +3967,6 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_memory(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
-template <class S>
-void check_inverse(const char* function, const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  using limits = std::numeric_limits<S>;
-  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
-    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
-                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
-}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_CHECKS_HPP
 
@@ -3838,7 +3975,7 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 
 #ifndef ROPE_BASE_SCRATCH_HPP
 #define ROPE_BASE_SCRATCH_HPP
-// GCC for MinGW emulates thread_local. It frees these objects before it calls their destructors.
+// GCC for MinGW emulates thread_local, and frees such objects before it calls their destructors.
 #if defined(__MINGW32__) && !defined(__clang__)
 #include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
 #define ROPE_DETAIL_SCRATCH_IN_KEY 1
@@ -3940,19 +4077,19 @@ T* workspace(Index count) {
 }  // namespace detail
 /// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
 ///
-/// It frees only the calling thread's memory, even if calls on this thread used a pool. Each thread of a pool
-/// keeps its own scratch memory and frees it when the thread ends. To free it earlier, run a task on each
-/// thread. A latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch,
-/// because the last one may still use it when this thread continues:
+/// Other threads keep their memory, even if calls on this thread used a pool. Each thread of a pool keeps its
+/// own scratch memory and frees it when the thread ends. To free it earlier, run a task on each thread. A
+/// latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch, because the
+/// last one may still use it when this thread continues:
 ///
 ///     const auto all = std::make_shared<std::latch>(pool_size + 1);
 ///     for (int i = 0; i < pool_size; ++i)
 ///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
 ///     all->arrive_and_wait();
 ///
-/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Parts of a program compiled for other instruction sets or
-///            floating-point models have their own scratch and their own release_scratch()
+/// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
+///            loop that such a call has started. Parts of a program that are compiled for other instruction
+///            sets or floating-point models have their own scratch and their own release_scratch()
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
@@ -4260,7 +4397,7 @@ template <class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
-  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
+  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function
 #elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
   _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
 #else
@@ -4689,14 +4826,16 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
 template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
+template <int count>
+inline constexpr int next_block = count == 4 && registers >= 32 ? 3 : count / 2;
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
-    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
+    rotate_packets<Layout, P, next_block<count>>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  else if (first < last) {  // because a call costs as much as a short row
+  else if (first < last) {  // inline, because a call costs as much as a short row
     if constexpr (has_two_floats && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
     rotate_scalars<Layout>(x, row, first, last);
@@ -4755,22 +4894,20 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  Index h = 0;
-  if (in_twos)
-    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
-  for (; h < x.heads; ++h) {
+  const Index together = in_twos ? 2 : 1;
+  for (Index h = 0; h < x.heads; h += together) {
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, 1), row);
+    rotate_token<Layout>(x.range(h, (std::min)(together, x.heads - h)), row);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 /// The order in which a checked call of rotate reads and writes memory.
 ///
-/// Table rows that are computed once for all heads of a token: if the type of entries differs from the
-/// arithmetic type, or if the rows of an inverse are not a constant times those of the table.
+/// Some table rows are converted before use, once for all heads of a token: rows whose entries differ in type
+/// from the arithmetic, and rows of an inverse that are not a constant times those of the table.
 namespace rope::inline ROPE_ABI::detail {
 template <class S>
 bool has_inverse_square(double m) {
@@ -4929,9 +5066,10 @@ class rotation_plan {
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
-      const bool identity = table.is_identity(positions[t]);
-      if constexpr (!in_place) copy(x, identity ? 0 : 2 * table.pairs);
-      if (identity) continue;
+      if (table.is_identity(positions[t])) {
+        if (!in_place_) copy(x, 1, 0);
+        continue;
+      }
       const S* cos = table.cos(positions[t]);
       if constexpr (inverse)
         if (invert_rows_) cos = inverted_row(cos, table.pairs, unit_);
@@ -4953,14 +5091,15 @@ class rotation_plan {
     else
       rotate_token<Layout>(token, row);
   }
-  void copy(token_heads<T> token, Index rotating) const {
-    const auto copy_range = [&token](Index first, Index last) {
-      for (Index h = 0; h < token.heads; ++h)
-        std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + last,
-                  token.out + h * token.out_stride + first);
-    };
-    if (first_channel_ > 0) copy_range(-first_channel_, 0);
-    copy_range(rotating, x_.head_dim - first_channel_);
+  EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+    const Index first = -first_channel_, last = first + x_.head_dim;
+    for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
+      for (Index h = 0; h < x.heads; ++h) {
+        const T* in = x.in + h * x.in_stride;
+        T* out = x.out + h * x.out_stride;
+        std::copy(in + first, in, out + first);
+        std::copy(in + rotating, in + last, out + rotating);
+      }
   }
   head_view<const T> x_;
   head_view<T> out_;
@@ -4968,11 +5107,11 @@ class rotation_plan {
   Index first_channel_;
   bool invert_rows_ = false;
   S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
-  double unit_ = 1.0;  // of inverted_row
+  double unit_ = 1.0;  // argument of inverted_row
   bool in_place_;
-  bool converts_rows_ = false;  // to the arithmetic type, once for all heads
+  bool converts_rows_ = false;  // whether rows are converted to the arithmetic type
   head_order order_ = head_order::together;
-  bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
+  bool in_twos_ = false, reads_ahead_ = false;  // arguments of rotate_token_in_order
   Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
 template <class Layout, bool inverse, class T, class S>
@@ -4982,16 +5121,15 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
-    const auto rotate_in = [&]<head_order order>() {
-      in_place_ ? rotate_tokens<true, order>(x, count, positions)
-                : rotate_tokens<false, order>(x, count, positions);
-    };
-    if (order_ == head_order::one)
-      rotate_in.template operator()<head_order::one>();
-    else if (order_ == head_order::of_memory)
-      rotate_in.template operator()<head_order::of_memory>();
+    if (!in_place_ && 2 * table_.pairs < x_.head_dim) copy(x, count, 2 * table_.pairs);
+    if (order_ == head_order::of_memory)
+      rotate_tokens<false, head_order::of_memory>(x, count, positions);
+    else if (order_ == head_order::one)
+      in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
+                : rotate_tokens<false, head_order::one>(x, count, positions);
     else
-      rotate_in.template operator()<head_order::together>();
+      in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
+                : rotate_tokens<false, head_order::together>(x, count, positions);
   }
 }
 template <class Plan, class Source>
@@ -5027,6 +5165,14 @@ void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_tabl
 /// Rotation of heads by the angles of their positions, and its inverse.
 namespace rope::inline ROPE_ABI {
 namespace detail {
+template <class S>
+void check_inverse(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  using limits = std::numeric_limits<S>;
+  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
+    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
+}
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -5136,11 +5282,11 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///
 /// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
-/// Accuracy:  2.75 eps sqrt(u^2 + v^2) per channel against exact arithmetic, table included, eps = 2^-24
-///            (float) or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table
-///            entries are first converted to the arithmetic type. Entries beyond the range of float are
-///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero. The
-///            same bits for every stride, batch and instruction path of a build
+/// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
+///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
+///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are
+///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero.
+///            Strides, batch and the instruction path of a build do not change the bits
 ///            (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
@@ -5177,8 +5323,8 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 /// \param  out  [batch, tokens, heads, head_dim], any strides; of the type of x, or a 16-bit type if x is
 ///              float
 ///
-/// Requires:  out is x, or shares no element with it (of another type: shares none); throws if an overlap is
-///            detected (always for equal strides)
+/// Requires:  out is x, or shares no element with x. If their types differ, out shares no element with x.
+///            Throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -5198,8 +5344,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
 ///
 /// Parameters and cost are those of `rotate`.
 ///
-/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or 2^1022 (double table): 1 /
-///            m would be subnormal
+/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or m > 2^1022 (double table),
+///            because 1 / m would be subnormal
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 eps sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>

@@ -4,8 +4,8 @@
 
 #ifndef ROPE_ROPE_HPP
 #define ROPE_ROPE_HPP
-/// Rotary position embeddings: every public header except <rope/models.hpp>, which programs include if they
-/// import a model.
+/// Rotary position embeddings. Includes every public header except <rope/models.hpp>. Programs that import a
+/// model include that header too.
 
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
@@ -17,8 +17,8 @@
 #endif
 #if ROPE_DETAIL_CPLUSPLUS < 202002L
 #error "rope needs C++20: compile with -std=c++20 (MSVC: /std:c++20)"
-// #error does not stop every compiler, and errors of later lines would hide the sentence above. A missing
-// file stops all.
+// Some compilers continue after #error, and their later errors would hide the sentence above. Every compiler
+// stops at a missing file.
 #include <rope_needs_cpp20>
 #endif
 #include <Eigen/Core>
@@ -40,14 +40,14 @@
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "rope needs Eigen 3.4 or newer"
 #endif
-/// Checks a requirement of a call in debug builds only. Define it before the first include to use another
-/// handler.
+/// Checks a requirement of a call, in debug builds only. To use another handler, define this macro before the
+/// first include.
 #ifndef ROPE_ASSERT
 #define ROPE_ASSERT(condition) assert(condition)
 #endif
-/// Reports invalid input: throws `exception(message)`. Without exceptions it prints the message to stderr and
-/// aborts. Define it before the first include to use another handler, which must not return. All translation
-/// units must define the same one.
+/// Reports invalid input: throws `exception(message)`. If exceptions are disabled, it prints the message to
+/// stderr and aborts. To use another handler, which must not return, define this macro before the first
+/// include. All translation units must define the same handler.
 #ifndef ROPE_THROW
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define ROPE_THROW(exception, message) throw exception(message)
@@ -60,11 +60,11 @@
 #else
 #define ROPE_DETAIL_ERRORS handler
 #endif
-// Code that was compiled in two ways must not have one name: the linker would keep one of the two for both
-// callers. So the name of the inline namespace contains the version, the instruction set, the floating-point
-// model, how errors are reported and the width of an Index. Translation units that differ in one of them see
-// different types. Other settings change neither types nor results: no type depends on Eigen's alignment or
-// default storage order, and an assertion only reports undefined behaviour. So a debug program may call a
+// If code that is compiled in two ways had one name, the linker would keep one version for all callers. The
+// name of the inline namespace therefore contains the version, the instruction set, the floating-point model,
+// how errors are reported and the width of an Index. Translation units that differ in one of these have
+// different types. Other settings change neither types nor results. No type depends on Eigen's alignment or
+// default storage order, and assertions only report undefined behaviour, so a debug program may call a
 // release library.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
@@ -100,9 +100,9 @@
 #ifndef ROPE_DETAIL_INTEGER_INSTRUCTIONS  // AVX512_VNNI
 #define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
-// Whether Eigen's packets multiply and add with one rounding. Scalar code then does the same. Processors with
-// the instruction but without packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) fuse too,
-// because a compiler would otherwise fuse in some places only.
+// Whether packets of Eigen multiply and add with one rounding (fused). If they do, scalar code fuses too.
+// Processors that have the instruction but no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE)
+// also fuse, because a compiler would otherwise fuse in some places only.
 #if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
     defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
@@ -112,7 +112,8 @@
 #define ROPE_DETAIL_FMA nofma
 #define ROPE_DETAIL_FUSED 0
 #endif
-// Instructions that convert half. MSVC has no macro for them, and uses them with AVX2.
+// Whether the processor has instructions that convert half. MSVC has no macro for these instructions, and
+// uses them with AVX2.
 #if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 1
@@ -132,9 +133,9 @@
 #else
 #define ROPE_DETAIL_MATH ieee
 #endif
-// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen defines and which may be several words, is `int`. The
-// first word is appended to ROPE_DETAIL_INDEX_OF_. Only for `int` this makes the name of a macro, whose
-// expansion selects `intindex`.
+// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The type may be several
+// words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int`, the result is the
+// name of a macro, and its expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -147,13 +148,13 @@
 #define ROPE_ABI                                                                           \
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
-// Disables false warnings of GCC and MSVC about code on SIMD registers, from ROPE_DETAIL_QUIET_BEGIN to
-// ROPE_DETAIL_QUIET_END.
+// Between ROPE_DETAIL_QUIET_BEGIN and ROPE_DETAIL_QUIET_END, false warnings of GCC and MSVC about code on
+// SIMD registers are disabled.
 //
-// A register type loses its may_alias attribute as a template argument. Only Eigen's loads and stores access
-// it, so nothing depends on the attribute. GCC 12 warns that undefined lanes of its own AVX-512 intrinsics
-// are uninitialised variables (GCC bug 105593). Without optimisation some intrinsics are macros, and their
-// conversions count as ours.
+// GCC warns that a register type loses its may_alias attribute as a template argument. Only Eigen's loads and
+// stores access memory through such a type, so nothing depends on the attribute. GCC 12 warns that undefined
+// lanes of its own AVX-512 intrinsics are uninitialised variables (GCC bug 105593). Without optimisation some
+// intrinsics are macros, so GCC attributes their conversions to this library.
 #if defined(__GNUC__) && !defined(__clang__)
 #define ROPE_DETAIL_QUIET_BEGIN                                                             \
   _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
@@ -168,15 +169,22 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
-// For a parameter to which the result refers. clang then warns about a variable that refers to a temporary,
-// not about a call.
+// Marks a parameter to which the result refers. clang then warns if a variable keeps a result that refers to
+// a temporary. It does not warn if the result is only used within the same expression.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
 #define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
+// Marks a member that takes no memory if its type is empty.
+#if defined(_MSC_VER)
+#define ROPE_DETAIL_NO_UNIQUE_ADDRESS [[msvc::no_unique_address]]
+#else
+#define ROPE_DETAIL_NO_UNIQUE_ADDRESS [[no_unique_address]]
+#endif
 namespace rope::inline ROPE_ABI {
-/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is configured otherwise.
+/// The type of sizes, strides and channel numbers. It is signed, and as wide as a pointer unless Eigen is
+/// configured otherwise.
 using Index = Eigen::Index;
 namespace detail {
 enum class bytes_of : std::size_t { index = sizeof(std::ptrdiff_t), intindex = sizeof(int) };
@@ -221,12 +229,12 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 
 #ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
 #define ROPE_ATTENTION_SCORE_VIEW_HPP
-#include <utility>  // std::integer_sequence
 
 #ifndef ROPE_BASE_INTEGER_LIST_HPP
 #define ROPE_BASE_INTEGER_LIST_HPP
 #include <concepts>
 #include <initializer_list>
+#include <utility>  // std::declval
 
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
@@ -247,13 +255,13 @@ constexpr To bit_cast(const From& from) {
   return __builtin_bit_cast(To, from);
 #endif
 }
-/// a == b, for intended exact comparisons: an option that is off, a factor of exactly 1.
+/// a == b, for comparisons that must be exact, for example of a factor with 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
 }
-/// Whether x is neither infinite nor NaN. Read from the bits: under -ffast-math std::isfinite may be folded
-/// to true.
+/// Whether x is neither infinite nor NaN. Tests the bits, because under -ffast-math std::isfinite may be
+/// folded to true.
 constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
   return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
@@ -263,7 +271,8 @@ template <std::integral Count>
 constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
-/// Converts a count that fits in an Index. Has no cast if the types are equal, because compilers would warn.
+/// Converts a count that fits in an Index. There is no cast if the types are equal, because compilers would
+/// warn about it.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)
@@ -271,6 +280,9 @@ constexpr Index to_index(Count count) {
   else
     return static_cast<Index>(count);
 }
+/// Whether channels of type C are integers with a scale.
+template <class C>
+inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
 /// The arithmetic type for channels of type T.
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -279,7 +291,8 @@ template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-/// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
+/// Calls body(i) for each i in [first, last), in inner loops of 16, because g++ -O2 vectorises only loops of
+/// constant length.
 template <class Body>
 EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
   constexpr Index block = 16;
@@ -299,7 +312,7 @@ bool all_finite(const X* x, Index count) {
   });
   return largest != exponent;
 }
-/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
+/// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result (the finaliser
 /// of SplitMix64).
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
@@ -319,7 +332,8 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 #endif  // ROPE_BASE_NUMBERS_HPP
 /// Error texts: "rope::function: the rule, the value".
 namespace rope::inline ROPE_ABI::detail {
-/// The fewest digits that read back exactly, but at least ten: 10000 and 10000.25, not 1.000025e+04.
+/// The number with the fewest digits that read back exactly, but at least ten, so that 10000.25 does not
+/// become 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
   for (int count = 10; count <= 17; ++count) {
@@ -328,8 +342,8 @@ inline std::string exact_digits(double value) {
   }
   return digits;
 }
-/// A part of a message: a text or a number. Messages have parts of many types. With this class one function,
-/// not a template, joins all of them.
+/// A part of a message: a text or a number. Messages have parts of many types. With this class, one function
+/// that is not a template joins all of them.
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
@@ -349,18 +363,17 @@ class message_part {
     char digits[32];
     switch (kind_) {
       case kind::text:
-        text += text_;
         break;
       case kind::integer:
-        text += std::to_string(integer_);
+        std::snprintf(digits, sizeof digits, "%lld", integer_);
         break;
       case kind::natural:
-        text += std::to_string(natural_);
+        std::snprintf(digits, sizeof digits, "%llu", natural_);
         break;
       case kind::real:
         std::snprintf(digits, sizeof digits, "%.17g", real_);
-        text += digits;
     }
+    text += kind_ == kind::text ? text_ : digits;
   }
  private:
   enum class kind { text, real, integer, natural } kind_;
@@ -372,9 +385,12 @@ class message_part {
   };
 };
 inline void append(std::string& text, message_part part) { part.append_to(text); }
+inline void append(std::string& text, std::initializer_list<message_part> parts) {
+  for (const message_part& part : parts) part.append_to(text);
+}
 inline std::string joined(std::initializer_list<message_part> parts) {
   std::string text = "rope::";
-  for (const message_part& part : parts) part.append_to(text);
+  append(text, parts);
   return text;
 }
 template <class... Parts>
@@ -384,8 +400,12 @@ std::string message(Parts... parts) {
 /// Extents as messages show them: "[2, 16, 8, 128]".
 inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
-  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(extents[i]);
-  return text + "]";
+  for (std::size_t i = 0; i < count; ++i) {
+    text += i == 0 ? "[" : ", ";
+    message_part(extents[i]).append_to(text);
+  }
+  text += "]";
+  return text;
 }
 inline std::string shape_text(std::initializer_list<Index> extents) {
   return shape_text(extents.begin(), extents.size());
@@ -394,22 +414,32 @@ inline std::string shape_text(std::initializer_list<Index> extents) {
 template <class View>
 requires requires(const View& x) { x.head_dim; }
 std::string shape_text(const View& x) { return shape_text({x.batch, x.tokens, x.heads, x.head_dim}); }
+// Not inline and not templates, so that a call site only makes the parts.
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_invalid(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::invalid_argument, joined(parts));
+}
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_out_of_range(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::out_of_range, joined(parts));
+}
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_length(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::length_error, joined(parts));
+}
 /// Reports an invalid argument of `function`. The parts are the rule and the value.
 ///
 /// Throws:  std::invalid_argument
 template <class... Parts>
 [[noreturn]] void throw_invalid(const char* function, Parts... parts) {
-  ROPE_THROW(std::invalid_argument, joined({function, ": ", message_part(parts)...}));
+  throw_invalid({function, ": ", message_part(parts)...});
 }
 /// Throws:  std::out_of_range
 template <class... Parts>
 [[noreturn]] void throw_out_of_range(const char* function, Parts... parts) {
-  ROPE_THROW(std::out_of_range, joined({function, ": ", message_part(parts)...}));
+  throw_out_of_range({function, ": ", message_part(parts)...});
 }
 /// Throws:  std::length_error
 template <class... Parts>
 [[noreturn]] void throw_length(const char* function, Parts... parts) {
-  ROPE_THROW(std::length_error, joined({function, ": ", message_part(parts)...}));
+  throw_length({function, ": ", message_part(parts)...});
 }
 /// Throws unless the rule holds. The text of the rule names both numbers in this order.
 ///
@@ -433,13 +463,13 @@ inline void check_equal(const char* function, const char* names, const char* ext
 #include <new>  // std::align_val_t
 /// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
 ///
-/// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
-/// others align a block by hand. If two translation units have different instruction sets, the linker keeps
-/// the functions of only one. These may then free memory that was allocated by the functions of the other. So
-/// no Eigen array is a member, a result or a local variable of this library.
+/// First, Eigen's allocation functions have the same names for every instruction set but differ: some call
+/// malloc, others align a block by hand. If two translation units have different instruction sets, the linker
+/// keeps the functions of only one. These may then free memory that was allocated by the functions of the
+/// other. So no Eigen array is a member, a result or a local variable of this library.
 ///
-/// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
-/// map() compile Eigen's map.
+/// Second, an Eigen class that a non-template function uses is compiled by every program. With these arrays,
+/// only programs that call map() compile Eigen's map.
 ///
 /// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
 /// initialised.
@@ -459,7 +489,7 @@ inline void* allocate_block(const char* name, std::size_t count, std::size_t siz
   check_block(name, count, size);
   return ::operator new (count* size, std::align_val_t{cache_line});
 }
-/// Frees a block of allocate_block, or none if `block` is null.
+/// Frees a block of allocate_block. Does nothing if `block` is null.
 inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
@@ -472,8 +502,8 @@ namespace rope::inline ROPE_ABI {
 ///     axis.inv_freq(0) = 1;
 ///     axis.inv_freq.map().bottomRows(8).setZero();  // any expression of Eigen
 ///
-/// Invariant: an array without numbers has no memory, data() is null; one that was moved from is empty. An
-///            assignment that throws changes nothing.
+/// Invariant: an array without numbers has no memory, and its data() is null. An array that was moved from is
+///            empty. An assignment that throws changes nothing.
 template <class Scalar>
 class number_array {
   static_assert(std::is_trivially_copyable_v<Scalar>,
@@ -618,19 +648,6 @@ concept tensor = requires(X& x) {
 };
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
-/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
-/// others.
-template <int axis, class X>
-Index extent(const X& x) {
-  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
-  return static_cast<Index>(x.dimension(number));
-}
-/// The extents of a tensor from the slowest index in memory to the fastest.
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
 /// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
 /// any strides. An accessor that changes numbers as they are read returns values, not references.
 template <class X, int rank>
@@ -643,17 +660,60 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
   { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
 };
-/// Extent and stride number `axis` of an mdspan.
+/// Extent number `axis` of an mdspan.
 template <class X>
 Index span_extent(const X& x, int axis) {
   return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
 }
+/// Stride number `axis` of an mdspan.
 template <class X>
 Index span_stride(const X& x, int axis) {
   return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
 }
+/// A tensor or an mdspan of any strides, with as many indices as `rank`.
+template <class X, int rank>
+concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
+/// Where a tensor or an mdspan has its numbers: extents and strides by index.
+template <class T, std::size_t rank>
+struct indexed_memory {
+  T* data = nullptr;
+  std::array<Index, rank> extents = {}, strides = {};
+  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
+};
+template <class X, int... axis>
+auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
+  constexpr std::size_t rank = sizeof...(axis);
+  if constexpr (tensor<X, int(rank)>) {
+    indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
+    // `axis` is a constant: Eigen takes it as a signed integer in some classes and as an unsigned in others.
+    memory.extents = {static_cast<Index>(x.dimension(axis))...};
+    std::size_t stride = 1;  // may wrap before the caller has checked the extents
+    for (std::size_t i = 0; i < rank; ++i) {
+      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
+      memory.from_fastest[i] = index;
+      memory.strides[index] = static_cast<Index>(stride);
+      stride *= static_cast<std::size_t>(memory.extents[index]);
+    }
+    return memory;
+  } else {
+    indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
+    memory.extents = {span_extent(x, axis)...};
+    memory.strides = {span_stride(x, axis)...};
+    for (std::size_t i = 0; i < rank; ++i) {
+      std::size_t place = i;  // the last index is the faster one of two with equal strides
+      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
+        memory.from_fastest[place] = memory.from_fastest[place - 1];
+      memory.from_fastest[place] = i;
+    }
+    return memory;
+  }
+}
+template <int rank, class X>
+auto indexed_memory_of(X& x) {
+  return indexed_memory_of(x, std::make_integer_sequence<int, rank>{});
+}
 /// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn about a kept address of a temporary X (ROPE_DETAIL_LIFETIMEBOUND).
+/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
@@ -710,7 +770,7 @@ template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 /// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
-/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
+/// Invariant:  a row or a column is stored as one row, so rows > 1 only if columns > 1
 template <whole_number Integer>
 struct integer_list {
   const Integer* data = nullptr;
@@ -763,8 +823,8 @@ using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&
 template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
-/// enough, although the span of libc++ 14 accepts them: strided views have both.
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. A type that has only data()
+/// and size() is rejected, because it may be a strided view. The span of libc++ 14 would accept it.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&
@@ -789,26 +849,20 @@ auto list_of(const X& x) {
       return integer_list<integer>(list.data(), list.size(), list.innerStride());
     else
       return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else if constexpr (span_of_integers<X>) {
-    using integer = std::remove_cv_t<typename X::element_type>;
-    if constexpr (strided_span<X, 1>)
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
+  } else if constexpr (numbers_by_index<const X, 1> || numbers_by_index<const X, 2>) {
+    constexpr int rank = numbers_by_index<const X, 1> ? 1 : 2;
+    const auto memory = indexed_memory_of<rank>(x);
+    using integer = std::remove_cvref_t<decltype(*memory.data)>;
+    const auto &extents = memory.extents, &strides = memory.strides;
+    if constexpr (rank == 1)
+      return integer_list<integer>(memory.data, extents[0], strides[0]);
     else
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
-                                   span_stride(x, 1));
+      return integer_list<integer>(memory.data, extents[0], extents[1], strides[0], strides[1]);
   } else {
-    using integer = element_of<X>;
-    if constexpr (tensor<const X, 1>)
-      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
-    else if constexpr (tensor<const X, 2>) {
-      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
-      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
-                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
-    } else
-      return integer_list<integer>(std::span<const integer>(x));
+    return integer_list<element_of<X>>(std::span<const element_of<X>>(x));
   }
 }
-/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
+/// An integer_list that refers to the caller's vector, which must outlive it. Throws if x is a matrix.
 template <class X>
 auto vector_of(const char* name, const X& x) {
   static_assert(integers_in_memory<X>,
@@ -834,7 +888,7 @@ struct integer_in<X> {
 template <class X>
 using integer_of = typename integer_in<X>::type;
 /// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
-/// outside every table too.
+/// also outside every table.
 template <whole_number Integer>
 std::int64_t as_position(Integer value) {
   if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
@@ -844,7 +898,7 @@ std::int64_t as_position(Integer value) {
     return static_cast<std::int64_t>(value);
 }
 /// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example random numbers.
+/// other values, for example if the expression makes random numbers.
 template <class Integer>
 struct evaluated_list {
   number_array<Integer> memory;
@@ -877,12 +931,12 @@ using kept_positions = typename kept<P>::type;
 #endif  // ROPE_BASE_INTEGER_LIST_HPP
 /// Views of a mask or a bias in the caller's memory: one entry per score of attention.
 namespace rope::inline ROPE_ABI {
-/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
-/// (b, h, i, j) is at
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 is shared: all rows, heads,
+/// queries or keys have the same entry. Element (b, h, i, j) is at
 ///
 ///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
 ///
-/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
+/// The stride of an axis of extent 1 counts as 0. A view does not own memory. If data is null, there is no
 /// matrix.
 ///
 ///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
@@ -900,8 +954,8 @@ struct score_view {
   Index key_stride = 0;     // elements from one key to the next
   /// Whether there is a matrix.
   explicit operator bool() const { return data != nullptr; }
-  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
-  /// it.
+  /// Points to the entry of key 0 for query i of head h in row b. The entry of key j is j * key_step()
+  /// elements later.
   const X* at(Index b, Index h, Index i) const {
     return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
            (queries == 1 ? 0 : i * query_stride);
@@ -915,7 +969,8 @@ struct score_view {
 ///          exceeds an Index
 template <class X>
 score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents, even if another extent is zero.
+  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
+  // zeros count as 1 in this check.
   const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
               j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
@@ -936,46 +991,45 @@ concept dense_in_any_order = requires(const X& x) {
 };
 /// An object that score_matrix accepts.
 template <class X>
-concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
-/// Returned in place of a view after an error at compile time, so that its sentence is the only one.
+concept scores_in_memory =
+    dense_in_any_order<X> || numbers_by_index<const X, 2> || numbers_by_index<const X, 4>;
+/// Returned in place of a view after a compile error, so that no other errors follow.
 struct no_scores {
   template <class X>
   operator score_view<X>() const {
     return {};
   }
 };
-/// A view of the entries of such an object, by its indices.
+/// A view, by its indices, of an object that score_matrix accepts.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
-  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
   if constexpr (dense_in_any_order<X>) {
-    view.queries = x.rows();
-    view.keys = x.cols();
-    view.query_stride = x.rowStride();
-    view.key_stride = x.colStride();
+    return score_view<typename X::Scalar>{.data = x.data(),
+                                          .queries = x.rows(),
+                                          .keys = x.cols(),
+                                          .query_stride = x.rowStride(),
+                                          .key_stride = x.colStride()};
   } else {
-    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
-    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
-    constexpr int rank = int(X::NumIndices);
-    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    Index stride = 1;
-    for (int i = 0; i < rank; ++i) {  // from the fastest index on
-      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
-      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
-      *strides[axis] = stride;
-      stride *= *extents[axis];
+    constexpr std::size_t rank = numbers_by_index<const X, 2> ? 2 : 4;
+    const auto memory = indexed_memory_of<int(rank)>(x);
+    score_view<std::remove_cvref_t<decltype(*memory.data)>> view = {.data = memory.data};
+    Index* const extents[] = {&view.batch, &view.heads, &view.queries, &view.keys};
+    Index* const strides[] = {&view.batch_stride, &view.head_stride, &view.query_stride, &view.key_stride};
+    for (std::size_t i = 0; i < rank; ++i) {
+      *extents[4 - rank + i] = memory.extents[i];
+      *strides[4 - rank + i] = memory.strides[i];
     }
+    return view;
   }
-  return view;
 }
 }  // namespace detail
-/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
-/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
-/// [batch, heads, queries, keys]. An extent of 1 is shared.
+/// A view of an object by its indices, of any storage order and strides: an Eigen matrix, array, Map, Ref or
+/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor, TensorMap or std::mdspan [queries,
+/// keys] or [batch, heads, queries, keys]. An extent of 1 is shared.
 ///
 ///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
 ///
-/// Requires:  the object outlives the view
+/// Requires:  the memory of the object outlives the view
 /// Throws:    std::invalid_argument if it has no entry
 template <class X>
 auto score_matrix(const X& x) {
@@ -984,47 +1038,19 @@ auto score_matrix(const X& x) {
                 "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
                 "an expression first");
   if constexpr (detail::scores_in_memory<X>) {
-    using entry = std::remove_cvref_t<decltype(*x.data())>;
+    const auto view = detail::scores_by_index(x);
+    using entry = std::remove_cvref_t<decltype(*view.data)>;
     static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
                   "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
                   "Eigen::Array<float, ...> first");
-    const auto view = detail::scores_by_index(x);
     if (view.data == nullptr)
       detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
-                            detail::shape_text({view.queries, view.keys}),
+                            detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
                             "; leave the option out where there is no matrix");
     return view;
   } else {
     return detail::no_scores{};
   }
-}
-/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
-///
-/// Requires:  the memory of the mdspan outlives the view
-/// Throws:    std::invalid_argument if it has no entry
-template <class X>
-requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
-  using entry = std::remove_cv_t<typename X::element_type>;
-  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                "Eigen::Array<float, ...> first");
-  constexpr int rank = int(X::rank());
-  score_view<entry> view = {.data = x.data_handle()};
-  view.queries = detail::span_extent(x, rank - 2);
-  view.keys = detail::span_extent(x, rank - 1);
-  view.query_stride = detail::span_stride(x, rank - 2);
-  view.key_stride = detail::span_stride(x, rank - 1);
-  if constexpr (rank == 4) {
-    view.batch = detail::span_extent(x, 0);
-    view.heads = detail::span_extent(x, 1);
-    view.batch_stride = detail::span_stride(x, 0);
-    view.head_stride = detail::span_stride(x, 1);
-  }
-  if (view.data == nullptr)
-    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
-                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
-                          "; leave the option out where there is no matrix");
-  return view;
 }
 template <detail::owns_memory X>
 auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
@@ -1037,8 +1063,8 @@ auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
 #define ROPE_BASE_LISTS_HPP
 #include <vector>
 /// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
-/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
-/// instantiates these templates only if they are called.
+/// are constexpr, and compilers instantiate constexpr functions wherever they are named, even in an unused
+/// template. The templates here are instantiated only if they are called.
 ///
 /// Lists of integers of any type.
 namespace rope::inline ROPE_ABI::detail {
@@ -1069,7 +1095,7 @@ std::span<T> part_of(std::span<T> list, Index first, Index count) {
   return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
 }
 /// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
-/// depend on that of its integers, so code that reads it is compiled once.
+/// depend on the type of the integers, so code that reads a list is compiled once.
 ///
 /// Requires:  the integers outlive the list
 class any_integers {
@@ -1086,19 +1112,19 @@ class any_integers {
   }
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  /// Integer i, or the largest std::int64_t if it is larger. Not inline, to keep callers small: most calls of
-  /// attention have no list.
+  /// Integer i, or the largest std::int64_t if the integer is larger. Not inline, because most calls of
+  /// attention have no list, and callers stay small.
   EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
   /// Integers `index` and index + 1 of a list.
   struct neighbours {
     std::size_t index;
     std::int64_t first, next;
   };
-  /// The last integer that is at most `value`, and the one after it.
+  /// The last integer that is at most `value`, and the next integer.
   ///
   /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
   EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
-    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual one
+    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual type
       return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
     return search(value, [this](std::size_t i) { return read(i); });
   }
@@ -1179,7 +1205,8 @@ ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
 /// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
-/// of x86 makes a bfloat16 below 2^-126 zero, so builds with it do this in scalar code too.
+/// of x86 makes a bfloat16 below 2^-126 zero. Builds that use the instruction therefore do this in scalar
+/// code too.
 template <class T, class A>
 EIGEN_ALWAYS_INLINE T rounded(A value) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
@@ -1207,8 +1234,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
 }
 inline constexpr bool has_half_packets = true;
 #elif defined(EIGEN_VECTORIZE_SSE2)
-// Processors without these instructions: the steps of Eigen's scalar conversions, in four lanes. Each lane
-// selects one of their three cases, so the bits are the same.
+// Used on processors without these instructions. The steps are those of Eigen's scalar conversions, in four
+// lanes. Each lane selects one of the three cases of a conversion, so the bits are the same.
 EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
   return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
 }
@@ -1487,8 +1514,8 @@ template <std::size_t count, class Body>
 EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
   unrolled(body, std::make_index_sequence<count>{});
 }
-/// Keeps x in a register: GCC would otherwise load the operand again for every product. WebAssembly has the
-/// intrinsics of SSE but not its registers.
+/// Keeps x in a register. Without this, GCC would load the operand again for every product. WebAssembly has
+/// the intrinsics of SSE but not its registers.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
@@ -1503,7 +1530,7 @@ template <class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
-  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
+  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function
 #elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
   _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
 #else
@@ -1513,7 +1540,7 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
-/// Rows of channels: widened, rounded, and sums of their products in double.
+/// Widens and rounds rows of channels, and sums their products in double.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 // A bfloat16 is the upper half of a float.
@@ -1613,14 +1640,14 @@ inline constexpr int channels_per_step = 16;
 /// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
 /// each copy of the loop.
 ///
-/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
+/// \tparam exact  whether double holds every product exactly. Fusing then does not change the sum, and the
 ///                compiler may choose the faster way
 template <bool exact = false, class First, class Second>
 EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
   double sums[channels_per_step] = {};
   Index d = 0;
   for (; d + channels_per_step <= count; d += channels_per_step) {
-    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
+    double a[channels_per_step], b[channels_per_step];  // three loops, because GCC does not vectorise one
     for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
     for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
     for (int l = 0; l < channels_per_step; ++l)
@@ -1654,7 +1681,7 @@ double sum_of_squares(const X* x, Index count) {
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
 #include <cfloat>     // FLT_EVAL_METHOD
 #include <iterator>  // std::size
-// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, 100 ulp off.
+// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, which is 100 ulp off.
 #if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
 #define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
 #else
@@ -1700,7 +1727,7 @@ EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
 }
 #if defined(EIGEN_VECTORIZE_AVX512)
 /// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
-/// of the shuffles. Register 4 (k % 4) + k / 4 is the k-th one read.
+/// of the shuffles. The k-th register to be read is register 4 (k % 4) + k / 4.
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
   __m512 quarters[4], pairs[2];
@@ -1755,7 +1782,8 @@ EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
   return packets[0];
 }
 /// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
-/// maximum, so the instruction is written in assembly: with a NaN it returns its second operand.
+/// maximum, so the instruction is written in assembly. With a NaN, this instruction returns its second
+/// operand.
 template <class P>
 EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 #if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
@@ -1781,8 +1809,8 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 /// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
 /// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
 /// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
-/// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. The same if packets divide by estimates, because Eigen's tanh is a quotient.
+/// number, tanh is computed in double and rounded to A, because the compiler may or may not fuse the sums of
+/// Eigen's polynomial. The same is done if packets divide by estimates, because Eigen's tanh is a quotient.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
@@ -1799,7 +1827,7 @@ namespace rope::inline ROPE_ABI::detail {
 #if defined(_M_FP_FAST)
 #pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
 #endif
-/// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
+/// x in the precision of its type. This is a barrier to the algebra of -ffast-math, which could make an exact
 /// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
 template <class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
@@ -1861,9 +1889,9 @@ constexpr const auto& exp2_coefficients() {
   else
     return exp2_coefficients_of_double;
 }
-/// 2^x for x < 128 (float) or 1024 (double). 0 if x is below -125.5 (float) or -1021.5 (double), including
-/// -infinity, so no weight is denormal: denormals are slow on some processors. Exactly 1 at 0. NaN if x is
-/// any NaN, because the last operation is a product, not arithmetic on exponents.
+/// 2^x for x < 128 (float) or 1024 (double). It is 0 if x is below -125.5 (float) or -1021.5 (double),
+/// including -infinity, so no weight is denormal. (Denormals are slow on some processors.) It is exactly 1 at
+/// 0. It is NaN if x is any NaN, because the last operation is a product, not arithmetic on exponents.
 ///
 /// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
 template <class P>
@@ -1904,11 +1932,9 @@ A saturated_to(double x) {
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// Converts the channels of a head to 8-bit integers with one scale, and back.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether channels of type C are integers with a scale.
-template <class C>
-inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
-/// The scale that integers are multiplied by: NaN if `scale` is NaN or infinite, so that every channel of
-/// such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or infinities.
+/// The scale by which integers are multiplied. It is NaN if `scale` is NaN or infinite, so that every channel
+/// of such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or
+/// infinities.
 inline float usable_scale(float scale) {
   const auto bits = bit_cast<std::uint32_t>(scale);
   const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
@@ -1918,7 +1944,7 @@ inline float usable_scale(float scale) {
 inline bool is_below(float x, float limit) {
   return (bit_cast<std::uint32_t>(x) & 0x7fffffffu) < bit_cast<std::uint32_t>(limit);
 }
-/// out[i] = scale integers[i], each rounded once.
+/// out[i] = scale * integers[i], each rounded once.
 ///
 /// \param scale  as usable_scale returns it
 template <class A>
@@ -1933,13 +1959,14 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 }
 /// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits that is a head below
-/// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
+/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits, these are heads
+/// whose channels are all below 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a
+/// scale of NaN.
 ///
 /// \param most  the largest magnitude of an integer, below 2^22
 template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
-  // Magnitudes have the order of their bits, with NaN after infinity.
+  // The bits of magnitudes, as integers, have the order of the magnitudes, with NaN after infinity.
   std::int32_t largest = 0;
   for_each_index(0, count, [&](Index i) {
     largest = (std::max)(largest, bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
@@ -1953,8 +1980,8 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   }
   const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
               inverse = as_computed(1.0f / scale);
-  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
-  // floats, but not one of their bits.
+  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. The constant is subtracted as bits,
+  // because -ffast-math would cancel a difference of floats.
   constexpr float shift = 0x1.8p23f;
   constexpr auto bits_of_shift = bit_cast<std::int32_t>(shift);
   for_each_index(0, count, [&](Index i) {
@@ -1980,7 +2007,7 @@ concept position_integer = detail::whole_number<Integer>;
 /// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
-/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. For decoding
+/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. Use it to decode
 /// sequences of different lengths.
 ///
 ///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
@@ -2006,8 +2033,8 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 ///
 ///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
 ///
-/// Requires:  offsets [segments + 1] and starts ([segments] or empty), position_lists of one integer type in
-///            memory, outlive the call that uses them
+/// Requires:  offsets [segments + 1] and starts ([segments] or empty) are position_lists of one integer type.
+///            Their memory outlives the call that uses them
 /// Throws:    std::invalid_argument if a list is a matrix
 template <position_integer Integer>
 struct segments {
@@ -2046,7 +2073,7 @@ segments(const X&) -> segments<detail::integer_of<X>>;
 template <position_list X, position_list Y>
 segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 namespace detail {
-/// The smallest and the largest position of a call. Empty for a call without tokens.
+/// The smallest and the largest position of a call. The range of a call without tokens is empty.
 struct position_range {
   std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
   std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
@@ -2063,8 +2090,8 @@ inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   return steps > 0 ? (limits::max)() : (limits::min)();
 }
 // The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
-// checks lengths and returns the smallest and the largest position. Both clamp to the int64 range, so that
-// calls without a table, which do not reject any position, do not overflow.
+// checks lengths and returns the smallest and the largest position. Both functions clamp to the int64 range:
+// calls without a table accept every position and must not overflow.
 /// Token t of every row is at start + t.
 struct contiguous_positions {
   std::int64_t start;
@@ -2233,18 +2260,18 @@ concept position_form = requires(const P& positions) {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
-/// Masks by rule: the range of keys that each query attends to, for attention_options::key_ranges. A list of
-/// ranges has two numbers per query, and a mask has one per query and key. Attention skips the keys outside
-/// the ranges.
+/// Masks that follow a rule: the range of keys that each query attends to, for attention_options::key_ranges.
+/// Attention skips the keys outside the ranges. Ranges take two numbers per query, whereas a mask takes one
+/// per query and key.
 ///
 ///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 ///
-/// If the rows of a batch have different ranges, their lists follow each other, [batch * queries].
+/// If the rows of a batch have different ranges, concatenate their lists: [batch * queries].
 ///
-/// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
+/// positions_of_mask makes positions, token counts and ranges from the attention mask of a padded batch.
 namespace rope::inline ROPE_ABI {
-/// Keys [first, first + count) of a row, by their index in the row, not by their position.
+/// Keys [first, first + count) of a row. `first` is an index in the row, which may differ from the position.
 ///
 ///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
 ///     attention(q, k, v, out, {.key_ranges = ranges});
@@ -2259,9 +2286,9 @@ struct row_tokens {
   Index queries, keys;
 };
 namespace detail {
-/// One range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
+/// Returns one range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless 0 <= queries <= keys
 template <class Range, class RangeOf>
 std::vector<Range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
   if (row.queries < 0 || row.queries > row.keys)
@@ -2331,18 +2358,18 @@ std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
     return Range{token - token % chunk, token % chunk + 1};
   });
 }
-/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
-/// to itself. With lengths, the rest of a segment is padding, which attends to no key, and to which no token
-/// attends.
+/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, or to the tokens of
+/// the segment up to itself if causal. If lengths are given, tokens of a segment beyond its length are
+/// padding. Padding attends to no key, and no token attends to padding.
 ///
 ///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
 ///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
 ///
-/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. Attention that rotates
-/// needs the positions too, which start again in every segment. Or rotate first: `rotate<Layout>(q, k, table,
-/// segments{offsets})`.
+/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. If `attention` also
+/// rotates, pass the positions too: they start again in every segment. Or rotate before: `rotate<Layout>(q,
+/// k, table, segments{offsets})`.
 ///
-/// \param offsets  [segments + 1], from 0 to the tokens of the row: a position_list in memory
+/// \param offsets  [segments + 1], from 0 to the number of tokens of the row: a position_list in memory
 /// \param causal   false: tokens of a segment attend to each other both ways
 /// \param lengths  [segments] or empty: tokens of each segment that are not padding
 ///
@@ -2399,7 +2426,7 @@ Index rows_of_mask(const X& mask) {
   else
     return 1;
 }
-/// The mask in its memory, or a copy of an expression.
+/// The mask as a list of integers: a view of its memory, or a copy if it is an expression.
 template <class X>
 auto mask_list(const X& mask) {
   if constexpr (integers_in_memory<X>)
@@ -2443,17 +2470,17 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// Positions, counts and ranges of keys from an attention mask of ones for tokens and zeros for padding, on
 /// the left or on the right of each row (`attention_mask` of tokenizers).
 ///
-/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries of padding attend to no
-/// key, so that their outputs are zero. A prompt padded on the left and its steps of decoding, in a cache:
+/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries at padding attend to no
+/// key, so their outputs are zero. For a prompt that is padded on the left, append it to a cache and attend:
 ///
 ///     cache.append_at<Layout>(k, v, table, rows.positions);
 ///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
 ///
-/// In the next step, row b attends to keys `tokens - counts[b]` and later. If padding is on the right,
-/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, and needs no ranges.
+/// In the next decoding step, row b attends to keys `tokens - counts[b]` and later. If padding is on the
+/// right, `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
 ///
 /// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
-///                an Eigen::Tensor or mdspan of rank 2; or bools of Eigen. A list is one row
+///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row
 /// \param causal  false: tokens of a row attend to each other both ways, as in encoders
 ///
 /// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
@@ -2503,18 +2530,18 @@ namespace detail {
 template <class Integer>
 concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
 }  // namespace detail
-/// The keys that each query attends to, or each query and key head, by their index in the row as in a mask.
-/// Lists are in any order, and -1 ends a list before its last entry. A view of the caller's integers,
-/// std::int32_t or std::int64_t.
+/// The keys that each query attends to, one list per query or per query and key head. A key is given by its
+/// index in the row, as in a mask. Lists are in any order. An entry of -1 ends its list. The object is a view
+/// of the caller's integers, std::int32_t or std::int64_t.
 ///
 ///     const std::vector<int> top = {5, 0, 2, -1};  // of one query
 ///     attention(q, k, v, out, {.selected = top});
 ///
-/// Lists of the rows of a batch are one after the other, [batch * queries, keys]. Queries of several rows may
+/// Lists of the rows of a batch are concatenated, [batch * queries, keys]. Queries of several rows may
 /// share their lists, [queries, keys].
 class selected_keys {
  public:
-  /// No lists: no key is selected, and all are visible.
+  /// No lists: every key remains visible.
   selected_keys() = default;
   /// Lists of an Eigen matrix, an Eigen::Tensor or an mdspan, [queries, keys], or [queries, key heads, keys]
   /// for a tensor or an mdspan of rank 3, of any order of memory. A vector is the list of one query.
@@ -2524,27 +2551,19 @@ class selected_keys {
   template <class X>
   requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
       selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
-    constexpr bool is_span = detail::strided_span<X, 2> || detail::strided_span<X, 3>,
-                   is_tensor = detail::tensor<const X, 2> || detail::tensor<const X, 3>;
+    constexpr int rank = detail::numbers_by_index<const X, 2>   ? 2
+                         : detail::numbers_by_index<const X, 3> ? 3
+                                                                : 0;
     static_assert(
-        is_span || is_tensor || detail::integers_in_memory<X>,
+        rank != 0 || detail::integers_in_memory<X>,
         "selected_keys: give lists in memory, an Eigen matrix, tensor or mdspan [queries, keys] or a "
         "tensor or mdspan [queries, key heads, keys], or a pointer and a selected_shape");
-    if constexpr (is_span) {
-      set_memory(lists.data_handle());
-      constexpr int rank = int(X::rank());
-      for (int i = 0; i < rank; ++i)
-        axis_of(i, rank) = {detail::span_extent(lists, i), detail::span_stride(lists, i)};
-    } else if constexpr (is_tensor) {
-      set_memory(lists.data());
-      constexpr int rank = int(X::NumIndices);
-      const auto extents = detail::extents_in_memory(lists, std::make_integer_sequence<int, rank>{});
-      Index stride = 1;
-      for (int i = rank - 1; i >= 0; --i) {  // from the fastest index on
-        const Index extent = extents[static_cast<std::size_t>(i)];
-        axis_of(detail::is_row_major_tensor<X> ? i : rank - 1 - i, rank) = {extent, stride};
-        stride *= extent;
-      }
+    if constexpr (rank != 0) {
+      const auto memory = detail::indexed_memory_of<rank>(lists);
+      set_memory(memory.data);
+      queries_ = {memory.extents.front(), memory.strides.front()};
+      if constexpr (rank == 3) heads_ = {memory.extents[1], memory.strides[1]};
+      keys_ = {memory.extents.back(), memory.strides.back()};
     } else if constexpr (is_matrix<X>()) {
       const auto& matrix = detail::dense_of(lists);
       set_memory(matrix.data());
@@ -2593,8 +2612,6 @@ class selected_keys {
   struct axis {
     Index extent = 1, stride = 0;
   };
-  /// Axis i of `rank` axes: queries first, keys last, and key heads between them if there are three.
-  axis& axis_of(int i, int rank) { return i == 0 ? queries_ : i == rank - 1 ? keys_ : heads_; }
   template <class X>
   static constexpr bool is_matrix() {
     if constexpr (detail::dense_integers_in_memory<X>)
@@ -2617,7 +2634,7 @@ class selected_keys {
           detail::shape_text({queries_.extent, heads_.extent, keys_.extent}),
           "; leave the option out where nothing is selected, and begin an empty list with -1");
   }
-  /// Of any integer type of this size.
+  /// Reads entry `place`, of any integer type of this size.
   template <class Integer>
   std::int64_t read(Index place) const {
     Integer entry;
@@ -2630,31 +2647,32 @@ class selected_keys {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_SELECTED_KEYS_HPP
-/// Options of attention: which keys are visible, how scores are formed, and optional outputs.
-///
-/// The precision of the products in attention.
+/// Options of attention: which keys are visible, how scores are formed, the precision of products, and
+/// optional outputs.
 namespace rope::inline ROPE_ABI {
 /// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
 /// arithmetic type unless stated otherwise.
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
-  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
-  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
-  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
-  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
+  /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill takes 0.55
+  /// to 0.7 of the time of `full`; with AVX2, it takes 1.2 to 1.4 times as long. Scores are as exact as in
+  /// `full`. Each weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to
+  /// the error of an output. Numbers below 2^-126 may count as 0. Gradients and probabilities are computed as
+  /// in `full`.
   bfloat16,
-  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
-  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
-  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
-  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
-  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
-  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
+  /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
+  /// be quantized, and keys must not be rotated while they are read. Time relative to `full`: 0.5 to 0.9 for
+  /// a decoding step with AVX512_VNNI; for many queries, 0.7 with SSE2 and 0.73 to 0.77 with AVX2. The error
+  /// of a query channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if
+  /// head_dim exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the
+  /// largest such product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. Sums
+  /// of products over 128 keys are exact. head_dim is at most 65536.
   integers,
 };
 namespace detail {
-/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
-/// a smaller head_dim.
+/// The largest head_dim for integer products. At this head_dim a query channel is rounded to one of about 256
+/// steps of either sign. A smaller head_dim allows more steps.
 inline constexpr Index max_integer_products = 65536;
 /// \tparam T        channels of queries and outputs
 /// \tparam C        channels of keys and values
@@ -2681,7 +2699,8 @@ void check_products(const char* function, product_precision products, Index head
                   "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
                   "product_precision::full");
 }
-/// Positions, a list of std::int64_t. A list of other integers gives a compile error with the fix.
+/// A list of positions, which are std::int64_t. A list of another integer type gives a compile error that
+/// names the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
   int64_list() = default;
@@ -2697,19 +2716,21 @@ struct int64_list : std::span<const std::int64_t> {
 }  // namespace detail
 /// Options of `attention`. The defaults give plain causal decoder attention.
 ///
-/// Positions. Key j of a row is at position j and query i at keys - queries + i. The last query is thus
-/// aligned with the last key: one rule for a prefill, its chunks and a decoding step against a cache. If
-/// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
-/// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
-/// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
-/// order, as in a ring buffer. attention<Layout> rotates by the same positions. Positions are std::int64_t,
-/// counts and offsets any integers, at any stride.
+/// Key j of a row is at position j, and query i at position keys - queries + i. The last query is thus
+/// aligned with the last key, in a prefill, in each chunk of a prefill, and in a decoding step against a
+/// cache. If counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on
+/// the right need both counts (in self-attention, the same list twice). Prompts padded on the left need no
+/// counts, because only distances matter, but a mask that is false at the padding. query_positions and
+/// key_positions replace this rule and may be in any order, as in a ring buffer. attention<Layout> rotates by
+/// these positions too. Positions are std::int64_t. Counts and offsets are any integers, at any stride.
 ///
-/// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
-/// rotation) and query_positions is empty: the first query would be at a negative position.
+/// Throws if a row or segment has at least one key but fewer keys than queries, positions matter (causal,
+/// window, rotation) and query_positions is empty. The first query of that row or segment would be at a
+/// negative position.
 ///
-/// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
-/// their place; the selection, the mask, the bias, the segments and the count of keys.
+/// A key is visible to a query if every rule that is set admits it. The rules are: causal and window (with
+/// sinks), or key_ranges in place of these; the selection; the mask; the bias; the segments; the count of
+/// keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
@@ -2721,14 +2742,14 @@ struct attention_options {
   /// A key is visible if it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
   /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
-  /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
+  /// double in [2^-511, 2^511], so that neither this quotient nor its products overflow. Source: Gemma 2,
   /// arXiv:2408.00118.
   double softcap = 0;
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
   /// arXiv:2309.17453.
   Index sinks = 0;
-  /// [q.heads] or empty: one learned logit per query head. It takes part in every softmax, with a value of
-  /// zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  /// [q.heads] or empty: one learned logit per query head. The logit takes part in every softmax of its head,
+  /// with a value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
   std::span<const float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
   /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
@@ -2743,55 +2764,58 @@ struct attention_options {
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   detail::int64_list query_positions = {};
   /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
-  /// a decoding step with a window. A cache need not: it stores the order of its tokens.
+  /// a decoding step with a window. A cache need not read its positions, because it stores the order of its
+  /// tokens.
   detail::int64_list key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
-  /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
-  /// positions matter and query_positions is empty.
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The other queries of the row are padding
+  /// without visible keys: their outputs and gradients are zero, and their log-sum-exp is `no_keys`.
+  /// query_counts need key_counts if positions matter and query_positions is empty.
   detail::any_integers query_counts = {};
-  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. Later keys of the row are not read.
   detail::any_integers key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
-  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
-  /// counted in each segment as in a row. For several packed rows, and for padded segments, see
-  /// segment_ranges.
+  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions start
+  /// again in every segment. For several packed rows, and for padded segments, see segment_ranges.
   detail::any_integers query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::any_integers key_offsets = {};
-  /// Probability in [0, 1) of dropping an attention probability; kept ones are divided by 1 - dropout. Which
-  /// ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
+  /// The probability, in [0, 1), of dropping a weight. Kept weights are divided by 1 - dropout. Which weights
+  /// are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
-  /// The seed of dropout: a different one for every layer and step. The gradient needs the seed of its
+  /// The seed of dropout. Give every layer and step a different one. The gradient needs the seed of its
   /// forward pass.
   std::uint64_t dropout_seed = 0;
-  /// The precision of the products queries * keys and weights * values. All except `full` need channels of
-  /// the type in their name.
+  /// The precision of the products queries * keys and weights * values. `bfloat16` needs channels of
+  /// bfloat16, and `integers` needs quantized keys and values.
   product_precision products = product_precision::full;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
-  /// logit. A query without a visible key has its sink logit, which merge_attention takes, or `no_keys` if
-  /// there is none. Padding has `no_keys`.
+  /// logit. For a query without a visible key this is the sink logit of its head, which merge_attention
+  /// accepts, or `no_keys` if there are no sink logits. For padding it is `no_keys`.
   std::span<double> log_sum_exp = {};
-  /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
-  /// the row as in a mask, for any positions. Ranges replace the causal rule, so `causal` is not read, and
-  /// window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of keys
-  /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
-  /// prefixes, chunks, blocks and documents.
+  /// [queries] shared by the rows, or [batch * queries], or empty: the range of keys that each query may
+  /// attend to. Keys are given by their index in the row, as in a mask, whatever their positions are. Ranges
+  /// replace the causal rule, so `causal` is not read, and window and sinks must be 0. A range may be empty,
+  /// and must end within the keys of the call. Tiles of keys outside all ranges are skipped, so the cost is
+  /// that of the keys in the ranges. positions/key_ranges.hpp makes the ranges of prefixes, chunks, blocks
+  /// and documents.
   std::span<const key_range> key_ranges = {};
-  /// [queries] shared by the rows, or [batch * queries], each with key heads or shared by them: a list of the
-  /// keys that the query may attend to, by their index in the row as in a mask (sparse attention). -1 ends a
-  /// list. All other rules still apply, so a selected key may be hidden. Only selected keys are read, and the
-  /// cost is theirs. The order of a list is the order of sums. A key that is listed twice throws in debug
-  /// builds (without NDEBUG) and counts twice in others. Dropout must be 0, and there is no gradient.
+  /// Sparse attention: for each query, a list of the keys that it may attend to. There is one list per query
+  /// [queries], shared by the rows, or per query of every row [batch * queries], and either one list for each
+  /// key head or one for all of them. Keys are given by their index in the row, as in a mask. -1 ends a list.
+  /// All other rules still apply, so a selected key may be hidden. Attention reads only selected keys, so the
+  /// cost is that of these keys. Sums are in the order of the list. If a list has a key twice, debug builds
+  /// (without NDEBUG) throw, and other builds count the key twice. Dropout must be 0, and there is no
+  /// gradient.
   selected_keys selected = {};
-  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
-  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
+  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads this option.
+  /// It throws if the option is false and the cache rotated its keys. rotate_layer sets the option to true.
   bool queries_are_rotated = false;
-  /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
-  /// -ffast-math.
+  /// The log-sum-exp of a query without visible keys. It is less than any other, and finite, because
+  /// infinities do not survive -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
 };
 namespace detail {
-/// Extents of a call.
+/// The extents of a call.
 struct attention_shape {
   Index batch, queries, keys, heads, head_dim;
 };
@@ -2812,8 +2836,8 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                   shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
                   shape_text({x.batch, x.heads, x.queries, x.keys}));
 }
-inline void check_counts_of_rows(const char* function, const char* name, const any_integers& counts,
-                                 Index batch, Index tokens) {
+EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
+                                                   const any_integers& counts, Index batch, Index tokens) {
   require_length(function, name, counts.size(), batch, batch);
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
@@ -2849,15 +2873,15 @@ inline void check_alignment(const char* function, const attention_options& optio
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // checked like every other row
+    check_row("row", 0, shape.queries, shape.keys);  // the sizes of all rows
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
               options.key_counts[b]);
 }
-/// Checks that scale and softcap are 0 or in [2^-n, 2^n]. 2^-n is the smallest normal number of the
-/// arithmetic type A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap underflow or
-/// overflow in A. A capped score is softcap tanh(scale / softcap q . k), so scale / softcap must be in
-/// [2^(-n/2), 2^(n/2)], which leaves range for q . k.
+/// Checks that the magnitudes of scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal
+/// number of the arithmetic type A: 2^-126 for float, 2^-1022 for double. Then scale, softcap and 1 / softcap
+/// neither underflow nor overflow in A. A capped score is softcap tanh((scale / softcap) q . k), so scale /
+/// softcap must be in [2^(-n/2), 2^(n/2)]. This leaves range for its product with q . k.
 ///
 /// Throws:  std::invalid_argument
 template <class A>
@@ -2887,7 +2911,7 @@ inline void check_numbers(const char* function, const attention_options& options
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
-/// Checks the ranges of keys, and that no rule of positions is given as well.
+/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges.
 ///
 /// Throws:  std::invalid_argument
 inline void check_key_ranges(const char* function, const attention_options& options,
@@ -2959,7 +2983,7 @@ inline void check_segments(const char* function, const attention_options& option
   check_list("query_offsets", options.query_offsets, shape.queries);
   check_list("key_offsets", key_offsets, shape.keys);
 }
-/// All checks of the options, alone and against the call.
+/// Checks every option, by itself and against the shape of the call.
 inline void check_options(const char* function, const attention_options& options,
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
@@ -2974,20 +2998,22 @@ inline void check_options(const char* function, const attention_options& options
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
                 name ": a layout rotates by a table; give one, or leave the layout out")
 #endif  // ROPE_ATTENTION_OPTIONS_HPP
-/// The keys that are visible to a query: index ranges if the caller gives them or key positions do not
-/// decrease, otherwise decided key by key. A mask or bias also decides key by key.
+/// Finds the keys that are visible to a query. They are index ranges if the caller gives ranges or key
+/// positions do not decrease. Otherwise each key is tested. If there is a mask or a bias, each key is tested
+/// too.
 namespace rope::inline ROPE_ABI::detail {
-/// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
-/// the window, or one range and an empty gap at its end.
+/// Keys [begin, gap_begin) and [gap_end, end) of a row, with begin <= gap_begin <= gap_end <= end. The two
+/// ranges are the sinks and the window. If there is only one range, the gap is empty and at its end.
 struct key_set {
   Index begin, gap_begin, gap_end, end;
   bool empty() const { return begin == gap_begin && gap_end == end; }
-  /// The first key, and one past the last.
+  /// The first key.
   Index hull_begin() const { return begin == gap_begin ? gap_end : begin; }
+  /// One past the last key.
   Index hull_end() const { return gap_end == end ? gap_begin : end; }
   bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
 };
-/// The union of two ranges of keys, empty ones included.
+/// The union of two ranges of keys. Either may be empty.
 inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) {
   if (a_begin >= a_end)
     return {b_begin, (std::max)(b_begin, b_end), (std::max)(b_begin, b_end), (std::max)(b_begin, b_end)};
@@ -3002,23 +3028,23 @@ inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) 
 struct position_rule {
   std::int64_t near_first, near_last, sinks_end;
   bool operator()(std::int64_t key) const {
-    // Without branches, so that compilers vectorise a loop over keys.
+    // There are no branches, so that compilers vectorise a loop over keys.
     return bool(((key >= near_first) & (key <= near_last)) | ((key >= 0) & (key < sinks_end)));
   }
   /// Whether a position in [low, high] may be allowed.
   bool overlaps(std::int64_t low, std::int64_t high) const {
     return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
   }
-  /// Whether all positions in [low, high] are near, or all are sinks.
+  /// Whether all positions in [low, high] are in [near_first, near_last], or all are sinks.
   bool covers(std::int64_t low, std::int64_t high) const {
     return (low >= near_first && high <= near_last) || (low >= 0 && high < sinks_end);
   }
 };
-/// The order of the key positions of a row: each is one more than the previous one, or not less, or
-/// arbitrary.
+/// The order of the key positions of a row. Each position is one more than the previous one (contiguous), or
+/// not less (ascending), or arbitrary (any).
 enum class key_order { contiguous, ascending, any };
-/// The visibility rules of a checked call. Key j is visible to a query if keys_of() contains it and, if
-/// by_key(), sees_key() holds.
+/// The visibility rules of a checked call. Key j is visible to a query if keys_of() contains j and, where
+/// by_key() is true, sees_key() is true too.
 class visibility {
  public:
   visibility(const attention_options& options, const attention_shape& shape)
@@ -3033,18 +3059,19 @@ class visibility {
                ? options_.scale
                : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
   }
-  /// Position of query i of row b, and of key j.
+  /// The position of query i of row b.
   std::int64_t query_position(Index b, Index i) const {
     if (!options_.query_positions.empty()) return listed(options_.query_positions, shape_.queries, b, i);
     const segment s = segment_of(b, i);
     return s.keys - s.queries + (i - s.first_query);
   }
+  /// The position of key j of row b.
   std::int64_t key_position(Index b, Index j) const {
     if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
     if (options_.query_offsets.empty()) return j;
     return j - key_offsets().around(j).first;
   }
-  /// The range of positions of all queries with keys in range, and of all keys.
+  /// The range of the positions of all queries that have keys in range.
   position_range query_position_range() const {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b)
@@ -3052,6 +3079,7 @@ class visibility {
         if (!has_no_key_in_range(b, i)) range.include(query_position(b, i));
     return range;
   }
+  /// The range of the positions of all keys.
   position_range key_position_range() const {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b) {
@@ -3067,10 +3095,10 @@ class visibility {
     return options_.key_counts.empty() ? shape_.keys
                                        : to_index(options_.key_counts[static_cast<std::size_t>(b)]);
   }
-  /// Whether query i is after the queries of row b.
+  /// Whether query i is after the last query of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
-  /// Whether keys_of() is empty for query i of row b. A mask or listed positions may hide all keys of other
-  /// queries too.
+  /// Whether keys_of() is empty for query i of row b. If it is not empty, a mask, a bias or listed positions
+  /// may still hide all keys.
   bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
   /// The keys in the ranges of query i of row b.
   key_set keys_of(Index b, Index i) const {
@@ -3087,19 +3115,19 @@ class visibility {
   }
   /// Whether a key in keys_of() may be hidden, so that sees_key() must decide.
   bool by_key() const { return !in_ranges() || options_.mask || options_.bias; }
-  /// Whether a key in keys_of() is visible: decided by mask, bias and unordered positions.
+  /// Whether mask, bias and unordered positions make key j of keys_of(b, i) visible to query i in head h.
   bool sees_key(Index b, Index h, Index i, Index j) const {
     if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
     if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
     return sees_position(b, i, j);
   }
-  /// Whether unordered positions let query i see key j of keys_of(b, i).
+  /// Whether unordered positions make key j of keys_of(b, i) visible to query i.
   bool sees_position(Index b, Index i, Index j) const {
     return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
   }
-  /// The key positions that are allowed for a query position, and for at least one query position in [first,
-  /// last].
+  /// The key positions that a query at position `query` may see.
   position_rule rule_of(std::int64_t query) const { return rule_of(query, query); }
+  /// The key positions that at least one query at a position in [first, last] may see.
   position_rule rule_of(std::int64_t first, std::int64_t last) const {
     using limits = std::numeric_limits<std::int64_t>;
     const std::int64_t end = options_.causal ? last : (limits::max)();
@@ -3114,10 +3142,10 @@ class visibility {
   }
   /// Whether keys are at contiguous positions.
   bool in_order() const { return order_ == key_order::contiguous; }
-  /// Whether keys_of() decides alone, if there is no mask or bias: ranges are given, or key positions do not
-  /// decrease.
+  /// Whether keys_of() alone decides which keys are visible, except for a mask or a bias. This is so if
+  /// ranges are given or key positions do not decrease.
   bool in_ranges() const { return order_ != key_order::any || has_key_ranges(); }
-  /// Positions of the keys of row b if they are listed.
+  /// The positions of the keys of row b. Requires that key_positions are given.
   const std::int64_t* listed_key_positions(Index b) const {
     const auto list = options_.key_positions;
     return list.data() + (static_cast<Index>(list.size()) == shape_.keys ? 0 : b * shape_.keys);
@@ -3128,8 +3156,8 @@ class visibility {
     return options_.query_counts.empty() ? shape_.queries
                                          : to_index(options_.query_counts[static_cast<std::size_t>(b)]);
   }
-  /// The sequence of a query: its segment if there are query_offsets, otherwise its row up to the row's
-  /// counts.
+  /// The sequence of a query. If there are query_offsets it is a segment, otherwise a row up to the counts of
+  /// this row.
   struct segment {
     Index first_query, queries, first_key;
     std::int64_t keys;
@@ -3160,8 +3188,8 @@ class visibility {
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
   }
   /// The first key of segment `s` of row b at `position` or later, or the end of the segment. Requires
-  /// in_ranges().
-  Index key_from(Index b, const segment& s, std::int64_t position) const {
+  /// in_ranges(). Not inline, because keys_of() calls it four times.
+  EIGEN_DONT_INLINE Index key_from(Index b, const segment& s, std::int64_t position) const {
     const auto keys = static_cast<Index>(s.keys);
     if (order_ == key_order::ascending) {
       const std::int64_t* list = listed_key_positions(b);
@@ -3173,8 +3201,8 @@ class visibility {
     const auto ahead = static_cast<std::uint64_t>(position) - static_cast<std::uint64_t>(start);
     return s.first_key + (ahead >= static_cast<std::uint64_t>(keys) ? keys : static_cast<Index>(ahead));
   }
-  /// The order of rows of `keys` listed positions. Reads pieces of a row without branches, so that compilers
-  /// vectorise the loop.
+  /// The order of the listed positions of all rows, each of `keys` positions. Positions are read without
+  /// branches, 512 at a time, so that compilers vectorise the loop.
   static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
     constexpr Index piece = 512;
     key_order order = key_order::contiguous;
@@ -3206,8 +3234,9 @@ class visibility {
 namespace rope::inline ROPE_ABI {
 /// A counter-based random mask. Whether the probability of a query and a key is kept depends only on the
 /// seed, the batch row, the query head and the two positions. Tiles, chunks, threads and the backward pass
-/// therefore use the same mask without storing it. Give every layer and every step its own seed, or they drop
-/// the same entries. Segments of one row drop the same entries, because their positions restart.
+/// therefore use the same mask without storing it. Give every layer and every step its own seed, because
+/// equal seeds drop the same entries. Segments of one row drop the same entries, because their positions
+/// restart.
 ///
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///
@@ -3262,7 +3291,12 @@ class dropout_mask {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_DROPOUT_HPP
-/// The part of a key tile that is visible to a query, and the keys in it that are hidden.
+/// The keys of a tile that are visible to a query.
+///
+/// A tile is consecutive keys of a row that a kernel processes at a time. Keys of a tile are numbered from 0,
+/// its first key. The range of a query in a tile begins with the first visible key and ends with the last
+/// one. Hidden keys between them are holes. The hull of several queries is the smallest range that contains
+/// all their ranges.
 namespace rope::inline ROPE_ABI::detail {
 /// Keys [first, last) of a tile.
 struct tile_range {
@@ -3279,13 +3313,14 @@ template <Index lanes>
 tile_range packets_of(tile_range range) {
   return {range.first / lanes * lanes, (range.last + lanes - 1) / lanes * lanes};
 }
-/// The keys of a tile that are visible to a query: all of `range`, except for hidden keys in it if has_holes.
+/// The keys of a tile that are visible to a query: all keys of `range`, except the hidden ones if has_holes
+/// is true.
 struct row_in_tile {
   tile_range range;
   bool has_holes;
   bool sees_all(Index count) const { return range.first == 0 && range.last == count && !has_holes; }
 };
-/// The part of a query's keys that lies in [begin, begin + count), relative to begin.
+/// The keys of a query that are in the tile [begin, begin + count), numbered from `begin`.
 inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
   const auto clip = [&](Index first, Index last) {
     return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
@@ -3296,8 +3331,8 @@ inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
   if (high.empty()) return {low, false};
   return {{low.first, high.last}, true};
 }
-/// Removes the keys j with hides(j) from the visible keys of a query. A vectorised loop counts them first,
-/// because most tiles are entirely visible or entirely hidden.
+/// Removes the keys j with hides(j) from the visible keys of a query. A vectorised loop first counts the
+/// hidden keys, because most tiles are entirely visible or entirely hidden.
 void hide(row_in_tile& row, const auto& hides) {
   int hidden = 0;
   for_each_index(row.range.first, row.range.last, [&](Index j) { hidden += hides(j) ? 1 : 0; });
@@ -3314,9 +3349,9 @@ inline std::uint64_t eight_of(const bool* mask) {
   return entries;
 }
 inline constexpr std::uint64_t eight_visible = 0x0101010101010101u;
-/// Removes the keys that its row of a mask hides from the visible keys of a query. mask[0] is the entry of
-/// the first key of the tile. Reads eight entries at a time: if a mask hides most tiles, reading single
-/// entries takes a large share of prefill.
+/// Removes the keys j with mask[j] = false from the visible keys of a query. mask[0] is the entry of the
+/// first key of the tile. Eight entries are read at a time, because reading single entries takes a large
+/// share of a prefill in which a mask hides most tiles.
 inline void hide(row_in_tile& row, const bool* mask) {
   static_assert(sizeof(bool) == 1);
   Index first = row.range.first, last = row.range.last;
@@ -3334,7 +3369,8 @@ inline void hide(row_in_tile& row, const bool* mask) {
   for (; j < last; ++j) hidden |= mask[j] ? 0u : 1u;
   row = {{first, last}, row.has_holes || hidden != 0};
 }
-/// Removes the keys j with hides(entries[j * step]). entries[0] is the bias of the first key of the tile.
+/// Removes the keys j with hides(entries[j * step]) from the visible keys of a query. entries[0] is the bias
+/// of the first key of the tile.
 template <class X>
 void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
   if (step == 1)
@@ -3342,11 +3378,13 @@ void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
   else
     hide(row, [&](Index j) { return hides(entries[j * step]); });
 }
-/// The mark of a key has the width of a score, so that compilers vectorise loops over both.
+/// The type of the mark of a key: 1 if the key is hidden, otherwise 0. It has the width of a score, so that
+/// compilers vectorise loops over marks and scores.
 template <class A>
 using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-/// Calls body(j, entry) for each key j of `range` in the tile that starts at key `begin`. row[0] is the entry
-/// of key 0. Two loops, because compilers vectorise only the contiguous one.
+/// Calls body(j, entry) for each key j of `range`. j counts from the first key of the tile, which is key
+/// `begin` of the row. `row` counts from key 0 of the row. There are two loops, because compilers vectorise
+/// only the contiguous one.
 template <class X, class Body>
 void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
   if (step == 1)
@@ -3354,7 +3392,8 @@ void for_each_entry(const X* row, Index step, Index begin, tile_range range, con
   else
     for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
 }
-/// Calls body(j, kept) for each key j of `range`: whether dropout keeps its probability for query (b, h, i).
+/// Calls body(j, kept) for each key j of `range`. `kept` is whether dropout keeps the weight of key j for
+/// query i, head h, row b.
 template <class Body>
 void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
                       const Body& body) {
@@ -3371,8 +3410,8 @@ void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index 
     for_each_index(range.first, range.last, [&](Index j) { body(j, mask.keeps(positions[j])); });
   }
 }
-/// Sets hidden[j] of each key j in `range` to 1 if it is hidden from query (b, h, i), otherwise to 0. Returns
-/// the first visible key, or the end of the range.
+/// For each key j in `range`, sets hidden[j] to 1 if the key is hidden from query i, head h, row b, otherwise
+/// to 0. Returns the first visible key, or the end of the range.
 template <class Mark>
 Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
                  tile_range range, Mark* hidden) {
@@ -3399,7 +3438,7 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 
 #ifndef ROPE_BASE_SCRATCH_HPP
 #define ROPE_BASE_SCRATCH_HPP
-// GCC for MinGW emulates thread_local. It frees these objects before it calls their destructors.
+// GCC for MinGW emulates thread_local, and frees such objects before it calls their destructors.
 #if defined(__MINGW32__) && !defined(__clang__)
 #include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
 #define ROPE_DETAIL_SCRATCH_IN_KEY 1
@@ -3413,11 +3452,11 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 /// each call, and which of them grow with the number of tokens.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
-/// them.
+/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that the thread can
+/// release all of them.
 ///
-/// Where thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
-/// the destructor of the key frees them when the thread ends.
+/// If thread_local is emulated, the pieces are on the heap. A thread-specific key has the first piece of each
+/// thread, and the destructor of the key frees all pieces when the thread ends.
 class scratch_piece {
  public:
   scratch_piece(const scratch_piece&) = delete;
@@ -3502,7 +3541,7 @@ inline char scratch_user = 0;
 /// the same thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that separates two users of the same T
-/// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
+/// \tparam T     a type that needs neither constructor nor destructor, because the memory is only bytes
 template <class User, class T>
 T* workspace(Index count) {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
@@ -3516,28 +3555,32 @@ T* workspace(Index count) {
 }  // namespace detail
 /// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
 ///
-/// It frees only the calling thread's memory, even if calls on this thread used a pool. Each thread of a pool
-/// keeps its own scratch memory and frees it when the thread ends. To free it earlier, run a task on each
-/// thread. A latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch,
-/// because the last one may still use it when this thread continues:
+/// Other threads keep their memory, even if calls on this thread used a pool. Each thread of a pool keeps its
+/// own scratch memory and frees it when the thread ends. To free it earlier, run a task on each thread. A
+/// latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch, because the
+/// last one may still use it when this thread continues:
 ///
 ///     const auto all = std::make_shared<std::latch>(pool_size + 1);
 ///     for (int i = 0; i < pool_size; ++i)
 ///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
 ///     all->arrive_and_wait();
 ///
-/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Parts of a program compiled for other instruction sets or
-///            floating-point models have their own scratch and their own release_scratch()
+/// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
+///            loop that such a call has started. Parts of a program that are compiled for other instruction
+///            sets or floating-point models have their own scratch and their own release_scratch()
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
-/// The keys visible to a block of queries, and the keys of the current tile visible to each query.
+/// The keys that are visible to a block of queries, and those of the current tile that are visible to each
+/// query.
+///
+/// A block is the query tokens and heads of one task. A strip is the query rows of a block that a kernel
+/// processes together, a row being one head of one token. hidden_keys.hpp defines tile and hull.
 namespace rope::inline ROPE_ABI::detail {
-/// The keys visible to query tokens [first, first + tokens) of row b, in heads [first_head, first_head +
-/// heads), and the keys of the current tile visible to each query: none, all or some. Positions, segments,
-/// window, sinks, mask and bias are evaluated once. Use one at a time per thread: all share its scratch
-/// memory.
+/// The visible keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head +
+/// heads). For the current tile, the object has the visible keys of each query: none, all or some. Positions,
+/// segments, window, sinks, mask and bias are evaluated once per tile. A thread may use only one object of
+/// this class at a time, because all objects of a thread share its scratch memory.
 class block_keys {
  public:
   block_keys(const visibility& rules, Index b, Index first, Index tokens, Index first_head, Index heads)
@@ -3571,14 +3614,15 @@ class block_keys {
   static bool differs_by_head(const attention_options& options) {
     return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
   }
-  /// All keys that may be visible to some query are in [begin, end).
+  /// The first key that may be visible to some query.
   Index begin() const { return begin_; }
+  /// One past the last key that may be visible to some query.
   Index end() const { return end_; }
-  /// The keys of a token. A mask, a bias or unordered positions may hide some of them.
+  /// The ranges of keys of a query token. A mask, a bias or unordered positions may hide some of these keys.
   const key_set& of(Index token) const { return keys_[token - first_]; }
-  /// Enters every tile of `size` keys with a key that may be visible to some query, and calls tile(begin,
-  /// count). The last tile ends at end(). Tiles begin at multiples of their size, so results do not depend on
-  /// how queries are split into blocks.
+  /// Enters every tile of `size` keys in which a key may be visible to some query, and calls tile(begin,
+  /// count) for it. The last tile ends at end(). Tiles begin at multiples of their size, so results do not
+  /// depend on how queries are split into blocks.
   void for_each_tile(Index size, const auto& tile) {
     for (Index n = begin_ / size; n * size < end_; ++n) {
       // No key between the sinks and the window is visible.
@@ -3587,7 +3631,8 @@ class block_keys {
       if (enter_tile(n * size, count)) tile(n * size, count);
     }
   }
-  /// Makes keys [begin, begin + count) the current tile. Returns false if none of them is visible.
+  /// Makes keys [begin, begin + count) the current tile. Returns false if no key of the tile is visible to
+  /// any query.
   bool enter_tile(Index begin, Index count) {
     begin_of_tile_ = begin;
     if (is_seen_by_all(begin, begin + count)) {
@@ -3617,8 +3662,8 @@ class block_keys {
     return visible_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
   }
  private:
-  /// Whether the ranges alone show that keys [begin, end) are visible to every query. Then no single query is
-  /// checked. This holds for most tiles of causal attention.
+  /// Whether the ranges of keys alone show that keys [begin, end) are visible to every query. If they do,
+  /// queries are not checked one by one. This holds for most tiles of causal attention.
   bool is_seen_by_all(Index begin, Index end) const {
     const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
     return by_keys && begin >= seen_by_all_.first && end <= seen_by_all_.last &&
@@ -3630,7 +3675,7 @@ class block_keys {
     for_each_index(0, count, [&](Index j) { range.include(keys[j]); });
     return range;
   }
-  /// \param held  the range of the tile's key positions, if they are unordered
+  /// \param held  the range of the tile's key positions if they are unordered, otherwise empty
   row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
     row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
     const Index head = first_head_ + h, token = first_ + t;
@@ -3657,7 +3702,7 @@ class block_keys {
   Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 if all heads see the same keys
   key_set* keys_;                                  // [tokens]
   Index begin_, end_ = 0;
-  Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
+  Index gap_begin_ = 0, gap_end_;  // keys [gap_begin, gap_end) are hidden from all queries
   tile_range seen_by_all_;         // visible to every query, except its gap
   tile_range gaps_ = {0, 0};       // contains the gaps of all queries
   // The current tile.
@@ -3672,7 +3717,8 @@ struct strip_rows {
   Index token_of(Index r) const { return first_token + (first_row + r) / group; }
   Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
-/// A strip of at most `max_rows` queries of a block, and its current tile of keys.
+/// A strip of at most `max_rows` queries of a block, and, for each query, the visible keys of the current
+/// tile.
 template <Index max_rows>
 struct strip_in_tile {
   const visibility& rules;
@@ -3693,8 +3739,8 @@ struct strip_in_tile {
       hull.include(visible[r].range);
     }
   }
-  /// Marks the hidden keys of row r in its range of the tile. Returns the first visible key, or the end of
-  /// the range.
+  /// For each key j in the range of row r, sets hidden[j] to 1 if the key is hidden from the row, otherwise
+  /// to 0. Returns the first visible key, or the end of the range.
   template <class Mark>
   Index mark_hidden(Index r, Mark* hidden) const {
     return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
@@ -3704,12 +3750,13 @@ struct strip_in_tile {
   const float* bias_of(Index r) const {
     return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
   }
-  /// Calls body(j, added) for the keys in the range of row r, if there is a bias.
+  /// If there is a bias, calls body(j, bias of key j) for the keys in the range of row r.
   void for_each_bias(Index r, const auto& body) const {
     if (const auto& bias = rules.options().bias)
       for_each_entry(bias_of(r), bias.key_step(), begin, visible[r].range, body);
   }
-  /// Calls body(j, kept) for the keys in the range of row r.
+  /// Calls body(j, kept) for the keys in the range of row r. `kept` is false if dropout drops the weight of
+  /// key j.
   void for_each_kept(Index r, const auto& body) const {
     for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, visible[r].range, body);
   }
@@ -3788,9 +3835,9 @@ EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
   std::memcpy(to, &both, sizeof both);
 }
 #endif
-/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The
-/// alternative, swap_neighbours, needs every entry in two lanes, so a register holds half as many entries.
-/// Splitting bfloat16 costs nothing.
+/// Whether interleaved channels of type T can be split into even and odd channels for a rotation, which then
+/// needs one table entry per lane. The alternative, swap_neighbours, needs every entry in two lanes, so a
+/// register holds half as many entries. Splitting bfloat16 costs nothing.
 template <class T, class P>
 inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -3935,11 +3982,12 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// The matrix products of attention on packed operands. A strip of queries (as many rows as there are
-/// registers for sums) is multiplied by a panel of keys or of value channels (two packets wide). Each step
-/// loads two packets of the panel and one number of each row, for two multiply-adds per row.
+/// registers for sums) is multiplied by a panel of keys or of value channels (two packets wide). A tile is a
+/// block of 128 keys, and has several panels. Each step loads two packets of the panel and one number of each
+/// row, for two multiply-adds per row.
 ///
-/// The matrix products of attention on packed operands, as in simd/panels.hpp, for types that are multiplied
-/// in pairs. Operands are packed as pairs of adjacent elements of the axis that is summed over.
+/// For types that are multiplied in pairs, operands are packed as pairs of adjacent elements of the axis that
+/// is summed over.
 namespace rope::inline ROPE_ABI::detail {
 /// Sizes of the kernel for numbers A.
 template <class A>
@@ -3970,7 +4018,8 @@ struct real_products {
     return detail::multiply_add(a, b, c);
   }
 };
-/// The sums of a strip of queries with one panel in registers, [rows][packets], zeros at first.
+/// The sums of products of a strip of queries and one panel, in registers, [rows][packets]. They are zero at
+/// first.
 template <class A, int packet_count, class Products = real_products<A>>
 struct strip_sums {
   using number = typename Products::number;
@@ -3990,7 +4039,7 @@ struct strip_sums {
                   std::make_index_sequence<std::size_t(packets)>{});
   }
  private:
-  /// Numbers of the panel in a register.
+  /// The number of elements of the panel in a register.
   static constexpr Index width =
       std::is_same_v<Products, real_products<A>> ? Products::lanes : 2 * Products::lanes;
   template <class Body, std::size_t... i>
@@ -4074,7 +4123,8 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
         packed[d * packed_stride + n + i] = i < here ? static_cast<A>(rows[(n + i) * row_stride + d]) : A(0);
   }
 }
-/// Copies channels [0, depth) of one row, widened, into panels `panel_stride` apart, followed by zeros.
+/// Copies channels [0, depth) of one row, widened, into panels that are `panel_stride` apart. Zeros fill the
+/// last panel.
 template <class A, class X>
 void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
   using P = packet<A>;
@@ -4094,17 +4144,20 @@ ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// Requirements on types that are multiplied in pairs: bfloat16_products and integer_products.
 ///
-///     number, stored, sum  what is packed, what keys and values are in memory, what products are added to
-///     pairs, sums, reals   a register of pairs, of sums and of floats; `lanes` of each
-///     load(from), load_first(from, count)
-///                          pairs of neighbours, of the packed or the stored numbers; zeros after `count`
+///     number               the type of packed numbers
+///     stored               the type of keys and values in memory
+///     sum                  the type to which products are added
+///     pairs, sums, reals   a register of pairs, of sums and of floats; each has `lanes` lanes
+///     load(from)           pairs of neighbours, of packed or of stored numbers
+///     load_first(from, count)
+///                          like load, with zeros after `count` numbers
 ///     fill(from)           one pair in every lane
 ///     multiply_add(a, b, c)
 ///                          a.even * b.even + a.odd * b.odd + c in every lane
 ///     of_tokens(first, second)
-///                          pairs of the same channel of two tokens: of one half of the channels, and of the
-///                          other
-///     place_of_channel(c)  where channel c of 2 * lanes is in these two registers, one after the other
+///                          pairs of the same channel of two tokens. `even` has one half of the channels,
+///                          and `odd` the other
+///     place_of_channel(c)  the index of channel c of 2 * lanes in `even` followed by `odd`
 ///     as_floats(sums)      the sums as floats
 template <class X>
 concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
@@ -4119,14 +4172,14 @@ concept pair_products = requires(const typename X::number* packed, const typenam
   { X::place_of_channel(c) } -> std::same_as<Index>;
   { X::as_floats(sums) } -> std::same_as<typename X::reals>;
 };
-/// The sums of products of pairs of a strip of queries with one panel.
+/// The sums of products of a strip of queries and one panel, both packed in pairs.
 template <pair_products Products>
 using strip_of_pairs = strip_sums<float, int(panel_shape<float>::width / Products::lanes), Products>;
 /// scores[r * tile + n] = factors[r] * (sum_d queries[d][r] . keys[d][n]) * scales[n] over pairs d of
 /// channels, for one panel.
 ///
-/// \param queries  [pairs, rows] of pairs
-/// \param keys     [pairs, width] of pairs
+/// \param queries  [count, rows], each element two adjacent numbers
+/// \param keys     [count, width], each element two adjacent numbers
 /// \param factors  [rows]
 /// \param scales   [width], or null for ones
 template <pair_products Products>
@@ -4150,8 +4203,8 @@ EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* que
 /// over pairs j of keys in [first, last), for one panel of channels. The sum over j starts at zero, as in
 /// value_panel.
 ///
-/// \param weights  [rows, tile / 2] of pairs
-/// \param values   [tile / 2, width] of pairs
+/// \param weights  [rows, tile / 2], each element two adjacent numbers
+/// \param values   [tile / 2, width], each element two adjacent numbers
 /// \param factors  [rows], or null for ones
 /// \param sums     [rows, width]
 template <pair_products Products>
@@ -4201,8 +4254,8 @@ void pack_pairs_transposed(const typename Products::stored* rows, Index row_stri
       }
   }
 }
-/// Copies the pairs of one row to `packed`, `packed_stride` apart, with a zero after an odd number of
-/// channels.
+/// Copies the pairs of one row to `packed`, where they are `packed_stride` apart. A zero follows an odd
+/// number of channels.
 template <class Number>
 void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index packed_stride) {
   for (; depth > 1; depth -= 2, row += 2, packed += packed_stride) std::copy_n(row, 2, packed);
@@ -4219,8 +4272,8 @@ Index place_of_channel(Index c) {
   constexpr Index both = 2 * Products::lanes;
   return c / both * both + Products::place_of_channel(c % both);
 }
-/// Copies channels [0, depth) of two adjacent tokens into panels of pairs, `panel_stride` apart, followed by
-/// zeros.
+/// Copies channels [0, depth) of two adjacent tokens into panels of pairs that are `panel_stride` apart.
+/// Zeros fill the last panel.
 template <pair_products Products>
 void pack_rows_of_pairs(const typename Products::stored* even, const typename Products::stored* odd,
                         Index depth, typename Products::number* packed, Index panel_stride) {
@@ -4243,7 +4296,7 @@ void pack_rows_of_pairs(const typename Products::stored* even, const typename Pr
     }
   }
 }
-/// Writes one token's half of each pair. The other half is unchanged.
+/// Writes the half of each pair that belongs to one token. The other half is unchanged.
 ///
 /// \param half  0 for the even token, 1 for the odd one
 template <pair_products Products>
@@ -4278,7 +4331,8 @@ struct any_range_body {
 /// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
 /// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
-/// this library, as some work-stealing pools would: the scratch memory of the thread is in use.
+/// this library, because the scratch memory of the thread is in use. Some work-stealing pools would run such
+/// work.
 ///
 ///     struct openmp {
 ///       rope::Index threads() const { return omp_get_max_threads(); }
@@ -4301,11 +4355,11 @@ concept eigen_thread_pool_device = requires(const X& device) {
 /// The types that a `threads` parameter accepts.
 template <class X>
 concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
-/// Only the calling thread: the default of every `threads` parameter.
+/// Runs everything on the calling thread. This is the default of every `threads` parameter.
 ///
 ///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
-  /// One.
+  /// Returns 1.
   Index threads() const { return 1; }
   /// Calls body(0), body(1), ..., body(count - 1), in this order.
   void parallel_for(Index count, const auto& body) const {
@@ -4321,8 +4375,8 @@ Index available_threads(const Threads& threads) {
   else
     return threads.numThreads();
 }
-/// The cost of a call: the product of extents, as a double because the number of operations may exceed an
-/// Index.
+/// The cost of a call, which is the product of extents. It is a double, because the number of operations may
+/// exceed an Index.
 template <class... Extent>
 constexpr double cost_of(Extent... extents) {
   return (static_cast<double>(extents) * ...);
@@ -4344,8 +4398,9 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
     });
   }
 }
-/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
-/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
+/// Calls body(first, last) on pieces that cover [0, count). There is one piece per thread, or fewer if
+/// starting a thread for such a small piece would cost more than it saves. Waking a thread takes about as
+/// long as streaming 256 KiB.
 template <class Threads, class Body>
 void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
   constexpr double smallest_piece = 1 << 18;
@@ -4374,9 +4429,9 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 ///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
 ///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
 ///
-/// Pair i = (a_i, b_i) is rotated by the same angle in both, so one frequency table serves either.
-/// Checkpoints do not record which layout they were trained with, and the wrong one gives fluent but wrong
-/// text. Therefore no function has a default layout.
+/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
+/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
+/// one gives fluent but wrong text. Therefore no function has a default layout.
 namespace rope::inline ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
@@ -4428,6 +4483,36 @@ inline const char* name_of(layout_kind layout) {
 namespace detail {
 /// The default of layout parameters, so that a static_assert can report a missing layout.
 struct unnamed_layout {};
+/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
+/// twice, which no inverse could undo.
+///
+/// Throws:  std::invalid_argument
+/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
+                      " and ", v, " for pair ", i);
+    }
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= per_pass) continue;
+          if (named[channel - begin])
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_LAYOUT_HPP
@@ -4436,14 +4521,35 @@ struct unnamed_layout {};
 #define ROPE_ROTATION_VIEW_HPP
 /// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
 ///
-/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head, T
-/// the concatenated tokens of a ragged batch. For a pointer, they name the axes from the slowest to the
-/// fastest in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they name its own indices.
+/// The letters in the name of a view function are axes: B batch, S tokens of a sequence, H heads, D channels
+/// of a head, T the concatenated tokens of a ragged batch. For a pointer, they are in order from the slowest
+/// to the fastest axis in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they are in the order
+/// of its indices.
 namespace rope::inline ROPE_ABI {
 /// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage types: arithmetic is in float.
 template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
     std::same_as<T, Eigen::bfloat16>;
+template <class T>
+struct head_view;
+namespace detail {
+/// The scales of heads that are not int8: none.
+struct no_scales {
+  no_scales batch_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales head_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales token_range(Index /*first*/, Index /*count*/) const { return {}; }
+};
+template <class T>
+struct scales_of {
+  using type = no_scales;
+};
+template <class T>
+requires is_quantized<std::remove_const_t<T>>
+struct scales_of<T> {
+  using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
+  using type = head_view<scale>;
+};
+}  // namespace detail
 /// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
 ///     data[b * batch_stride + t * token_stride + h * head_stride + d]
@@ -4451,15 +4557,19 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 ///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
 ///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
 ///
-/// \tparam T  a channel type, const for inputs
+/// int8 heads have one scale per token and head, see quantized_view.hpp.
+///
+/// \tparam T  a channel type or std::int8_t, const for inputs
 ///
 /// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
 template <class T>
 struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
   /// The channel type.
   using value_type = std::remove_const_t<T>;
+  static_assert(
+      channel<value_type> || detail::is_quantized<value_type>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; heads with scales "
+      "are std::int8_t");
   T* data;             // element (0, 0, 0, 0)
   Index batch;         // sequences
   Index tokens;        // of a sequence
@@ -4468,46 +4578,57 @@ struct head_view {
   Index batch_stride;  // elements from a sequence to the next
   Index token_stride;  // elements from a token to the next
   Index head_stride;   // elements from a head to the next
+  ROPE_DETAIL_NO_UNIQUE_ADDRESS typename detail::scales_of<T>::type scales = {};  // [batch, tokens, heads, 1]
   /// The channels of one head of one token, [head_dim].
   T* at(Index b, Index t, Index h) const {
     return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+  /// The scale of one head of one token of int8 heads.
+  auto* scale_at(Index b, Index t, Index h) const requires detail::is_quantized<value_type> {
+    return scales.at(b, t, h);
   }
   /// Number of channels in the view.
   Index size() const { return batch * tokens * heads * head_dim; }
   /// A read-only view of this memory.
   operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
   }
   /// Channels [first, first + count) of every head.  Throws: std::out_of_range
   head_view channels(Index first, Index count) const {
-    return window("channels", first, count, 1, &head_view::head_dim);
+    return window("channels", first, count, 1, &head_view::head_dim, scales);
   }
   /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
   head_view batch_range(Index first, Index count) const {
-    return window("batch_range", first, count, batch_stride, &head_view::batch);
+    return window("batch_range", first, count, batch_stride, &head_view::batch,
+                  scales.batch_range(first, count));
   }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
   head_view head_range(Index first, Index count) const {
-    return window("head_range", first, count, head_stride, &head_view::heads);
+    return window("head_range", first, count, head_stride, &head_view::heads,
+                  scales.head_range(first, count));
   }
   /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
   head_view token_range(Index first, Index count) const {
-    return window("token_range", first, count, token_stride, &head_view::tokens);
+    return window("token_range", first, count, token_stride, &head_view::tokens,
+                  scales.token_range(first, count));
   }
  private:
-  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent) const {
+  template <class Scales>
+  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent,
+                   const Scales& scales_of_part) const {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
       ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
                                                     count, " must stay inside [0, ", part.*extent, ")"));
     if (data != nullptr) part.data += first * stride;  // null in a view without elements
     part.*extent = count;
+    part.scales = scales_of_part;
     return part;
   }
 };
 namespace detail {
-/// Whether X is T, or X is float and T has 16 bits. A T is then exact in X, and an X stored as T is rounded
-/// at most once.
+/// Whether X is T, or X is float and T has 16 bits or is quantized. A T is then exact in X, and an X stored
+/// as T is rounded at most once.
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
@@ -4531,6 +4652,19 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
+/// Refuses int8 without scales.
+template <class T>
+constexpr void check_channel() {
+  static_assert(
+      channel<std::remove_const_t<T>>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
+      "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
+}
+template <class T>
+void check_pointer(const char* name, const T* data, Index a, Index b, Index c, Index d) {
+  check_channel<T>();
+  check_extents(name, data, a, b, c, d);
+}
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
 /// For a column-major tensor (batch, tokens, heads, head_dim) do not pass the pointer: pass the tensor.
@@ -4539,7 +4673,7 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
 ///          counted as 1, exceed the address space
 template <class T>
 head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  detail::check_pointer("bshd", data, batch, tokens, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 /// [batch, heads, tokens, head_dim], row-major and contiguous: the order of attention kernels and caches.
@@ -4547,7 +4681,7 @@ head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  detail::check_pointer("bhsd", data, batch, heads, tokens, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
 }
 /// [tokens, batch, heads, head_dim], row-major and contiguous: the order of Megatron and Transformer Engine.
@@ -4555,7 +4689,7 @@ head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  detail::check_pointer("sbhd", data, tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
 /// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
@@ -4564,7 +4698,7 @@ head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  detail::check_pointer("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 namespace detail {
@@ -4576,76 +4710,54 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of an object whose indices have these letters, `axis` from that of the channels on: of the extent
-/// extent_of(axis) and the stride stride_of(axis, entries of the axes before). Indices of one letter must be
-/// contiguous.
+/// The view of a tensor or an mdspan whose indices have these letters. The caller has checked the letters.
+/// For other types a static_assert has already failed: the empty view avoids a second error message.
 ///
-/// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
-template <index_letters letters, class T, class Extent, class Stride>
-head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, const Extent& extent_of,
-                             const Stride& stride_of) {
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  head_view<T> view = {data, 1, 1, 1, 1, 1, 1, 1};
-  Index channel_stride = 1, before = 1, reach = 1;  // reach counts an extent of 0 as 1
-  char letter_before = 0;
-  for (int n = 0; n < rank; ++n) {
-    const int axis = from_the_last ? rank - 1 - n : n;
-    const char letter = letters.letter[axis];
-    const Index extent = extent_of(axis), stride = stride_of(axis, before);
-    const Index most = (std::max)(extent, Index{1});
-    if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
-      throw_length(name, "the elements must not exceed the address space");
-    const auto take = [&](Index& of_letter, Index& of_stride) {
-      if (letter != letter_before || of_letter == 1)
-        of_stride = stride;
-      else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
-        throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
-                      of_letter, " entries and then ", stride);
-      of_letter *= extent;
-    };
-    if (letter == 'b') take(view.batch, view.batch_stride);
-    if (letter == 's') take(view.tokens, view.token_stride);
-    if (letter == 'h') take(view.heads, view.head_stride);
-    if (letter == 'd') take(view.head_dim, channel_stride);
-    before *= extent;
-    reach *= most;
-    letter_before = letter;
-  }
-  if (view.head_dim > 1 && channel_stride != 1)
-    throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
-                  "; copy the mdspan to one with the channels side by side");
-  return view;
-}
-/// The view of a tensor. The caller has checked the letters. For types that are not tensors a static_assert
-/// has already failed: the empty view avoids a second error message.
+/// Throws:  std::invalid_argument unless the channels and the indices of one letter are contiguous;
+///          std::length_error if the extents exceed the address space
 template <index_letters letters, class X>
-auto view_of_tensor(const char* name, X& x) {
+auto view_of_indices(const char* name, X& x) {
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  if constexpr (tensor<X, rank>) {
-    constexpr bool row_major = is_row_major_tensor<std::remove_cvref_t<X>>;
-    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    return view_of_indices<letters>(
-        name, x.data(), row_major,
-        [&](int axis) { return extents[std::size_t(row_major ? axis : rank - 1 - axis)]; },
-        [](int /*axis*/, Index before) { return before; });
-  } else {
+  if constexpr (!numbers_by_index<X, rank>) {
     return head_view<float>{};
+  } else {
+    const auto memory = indexed_memory_of<rank>(x);
+    using T = std::remove_pointer_t<decltype(memory.data)>;
+    check_channel<T>();
+    head_view<T> view = {memory.data, 1, 1, 1, 1, 1, 1, 1};
+    Index channel_stride = 1, reach = 1;  // reach counts an extent of 0 as 1
+    for (const std::size_t index : memory.from_fastest) {
+      const char letter = letters.letter[index];
+      const Index extent = memory.extents[index], stride = memory.strides[index];
+      const Index most = (std::max)(extent, Index{1});
+      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
+      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
+        throw_length(name, "the elements must not exceed the address space");
+      const auto take = [&](Index& of_letter, Index& of_stride) {
+        if (of_letter == 1)
+          of_stride = stride;
+        else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
+          throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
+                        of_letter, " entries and then ", stride);
+        of_letter *= extent;
+      };
+      if (letter == 'b') take(view.batch, view.batch_stride);
+      if (letter == 's') take(view.tokens, view.token_stride);
+      if (letter == 'h') take(view.heads, view.head_stride);
+      if (letter == 'd') take(view.head_dim, channel_stride);
+      reach *= most;
+    }
+    if (view.head_dim > 1 && channel_stride != 1)
+      throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
+                    "; copy the mdspan to one with the channels side by side");
+    return view;
   }
-}
-/// The view of an mdspan, of which the first or the last letter is a d. Other strides than that of the
-/// channels are the caller's.
-template <index_letters letters, class X>
-auto view_of_span(const char* name, const X& x) {
-  return view_of_indices<letters>(
-      name, x.data_handle(), letters.letter[sizeof(letters) - 2] == 'd',
-      [&](int axis) { return span_extent(x, axis); },
-      [&](int axis, Index /*before*/) { return span_stride(x, axis); });
 }
 /// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
+  check_channel<T>();
   if (heads <= 0 || columns % heads != 0)
     throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
                   " of the matrix, got ", heads);
@@ -4674,35 +4786,33 @@ concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor)
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
 }  // namespace detail
-/// Defines the function that makes the view of a tensor with `rank` indices, named by the letters of the
-/// function. The tensor must have one storage order. For the `other` one, the message names the function for
-/// the reversed indices.
-#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)                \
-  template <class X>                                                                                        \
-  auto function(X&& x) {                                                                                    \
-    constexpr bool is_tensor = detail::tensor<X, rank>;                                                     \
-    static_assert(is_tensor, #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank           \
-                                       "; evaluate a slice, chip, "                                         \
-                                       "reshape or expression into one first; matrices are thd(m, heads), " \
-                                       "bshd(m, batch, heads), dht(m, heads)");                             \
-    if constexpr (is_tensor)                                                                                \
-      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                       \
-                    #function ": channels must be the fastest index; this tensor is " other                 \
-                              ": declare it " declared " Eigen::RowMajor, order it " order                  \
-                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)");  \
-    return detail::view_of_tensor<#function>(#function, x);                                                 \
-  }                                                                                                         \
-  template <detail::owns_memory X>                                                                          \
-  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                          \
-    return function(x);                                                                                     \
-  }                                                                                                         \
-  template <detail::strided_span<rank> X>                                                                   \
-  auto function(X&& x) {                                                                                    \
-    return detail::view_of_span<#function>(#function, x);                                                   \
-  }                                                                                                         \
+/// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
+/// indices, in order. For a tensor of the `other` storage order, the message names the function for the
+/// reversed indices.
+#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)               \
+  template <class X>                                                                                       \
+  auto function(X&& x) {                                                                                   \
+    constexpr bool is_tensor = detail::tensor<X, rank>;                                                    \
+    static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
+                  #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
+                            "; evaluate a slice, chip, "                                                   \
+                            "reshape or expression into one first; matrices are thd(m, heads), "           \
+                            "bshd(m, batch, heads), dht(m, heads)");                                       \
+    if constexpr (is_tensor)                                                                               \
+      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
+                    #function ": channels must be the fastest index; this tensor is " other                \
+                              ": declare it " declared " Eigen::RowMajor, order it " order                 \
+                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)"); \
+    return detail::view_of_indices<#function>(#function, x);                                               \
+  }                                                                                                        \
+  template <detail::owns_memory X>                                                                         \
+  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                         \
+    return function(x);                                                                                    \
+  }                                                                                                        \
   static_assert(true)
 // Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
-// column-major tensors with channels first. Also of a std::mdspan of any strides with contiguous channels:
+// column-major tensors with channels first. They also take a std::mdspan with contiguous channels and any
+// other strides:
 //
 //     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);
 //
@@ -4756,7 +4866,7 @@ requires detail::owns_memory<Matrix>
 auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
 /// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
 ///
-/// Throws:  also std::invalid_argument unless batch is positive and divides the rows
+/// Throws:  as thd, and std::invalid_argument unless batch is positive and divides the rows
 template <detail::dense Matrix>
 auto bshd(Matrix&& m, Index batch, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
@@ -4890,24 +5000,24 @@ constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
 }
 /// The upper half of a product.
 constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor: carries out of the lowest
-/// partial products are ignored, and no caller needs these bits.
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor, because carries out of the
+/// lowest partial products are ignored. No caller needs the lost bits.
 constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
-/// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
-/// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
+/// A real number of 128 significant bits, computed in integers. A schedule computed with it has the same bits
+/// on every processor, with every compiler, flag (-ffast-math, x87) and C library.
 ///
 ///     const wide_real third = wide_real(1) / 3;
 ///     const auto nearest = static_cast<double>(pow(third, 0.5));
 ///
 /// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` have no error of conversion.
 ///
-/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
-///            follows from one are infinite
+/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0, and
+///            sums and products with such numbers are infinite
 /// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
 ///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
 class wide_real {
@@ -4972,7 +5082,7 @@ class wide_real {
   friend constexpr wide_real operator*(wide_real a, wide_real b) {
     const bool negative = a.negative_ != b.negative_;
     if (a.is_infinite() || b.is_infinite()) return infinite(negative);
-    // All 256 bits, rounded to the nearest 128: a factor of 1 changes nothing.
+    // All 256 bits, rounded to the nearest 128 bits, so that a factor of 1 changes nothing.
     const detail::uint128 x = a.significand_, y = b.significand_, low = detail::multiply(x.lo, y.lo),
                           first = detail::multiply(x.hi, y.lo), second = detail::multiply(x.lo, y.hi),
                           middle = detail::uint128{0, low.hi} + detail::uint128{0, first.lo} +
@@ -5056,7 +5166,7 @@ class wide_real {
   friend constexpr wide_real log(wide_real x) {
     if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
     // x = m 2^powers with m in [3/4, 3/2). y = ln m by Halley's method, which cubes the error and divides it
-    // by 12 in every step: 0.1, 2^-13, 2^-43, 2^-133.
+    // by 12 in every step. The errors are 0.1, 2^-13, 2^-43, 2^-133.
     int powers = x.exponent_ + 127;
     wide_real m = x;
     m.exponent_ = -127;
@@ -5121,11 +5231,11 @@ class wide_real {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_WIDE_REAL_HPP
-/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position.
-/// Text has one axis, the token's position; an image has two, a video three.
+/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position. Text has
+/// one axis, the position of the token. An image has two axes, and a video has three.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// base^(-i / denominator), i = 0 .. count - 1, of one base.
+/// base^(-i / denominator) for any i.
 class inverse_powers {
  public:
   inverse_powers(wide_real base, Index denominator) : step_(-log(base) / denominator) {}
@@ -5134,8 +5244,8 @@ class inverse_powers {
   wide_real step_;
 };
 }  // namespace detail
-/// A schedule on one axis, which a scaling changes: the original one, or the result of earlier scalings.
-/// Formulas are computed in wide_real and rounded to double once, at the end.
+/// The schedule on one axis that a scaling changes. It is the original schedule, or the result of earlier
+/// scalings. Formulas are computed in wide_real and rounded to double once, at the end.
 ///
 ///     struct half_speed {  // a rule of your own
 ///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
@@ -5143,7 +5253,7 @@ class inverse_powers {
 ///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
   Index rotary_dim;                  // channels that rotate, even and positive
-  wide_real base;                    // above 1; as changed by the rules so far
+  wide_real base;                    // above 1, as changed by the rules so far
   number_array<wide_real> inv_freq;  // [rotary_dim / 2], rad per unit of position
   double attention_factor = 1;       // m, the magnitude of the rotation
   /// The original schedule with this base: inv_freq(i) = base^(-2 i / rotary_dim).
@@ -5189,9 +5299,8 @@ class frequencies {
   ///
   /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
   ///            and greater than 1; std::length_error if the pairs exceed the address space
-  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two; the same
-  ///            bits
-  ///            everywhere (tests/oracle/scaling.test.cpp)
+  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two doubles. The
+  ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
   explicit frequencies(Integer rotary_dim, double base = 10000.0)
@@ -5227,7 +5336,7 @@ class frequencies {
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
-      // volatile: three roundings in every build, even if it contracts or regroups (-ffast-math)
+      // volatile, so that every build rounds three times, even if it contracts or regroups (-ffast-math)
       const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
       inv_freq(i, 0) = std::numbers::pi * half_turns;
     }
@@ -5249,8 +5358,8 @@ class frequencies {
   ///                          position; zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
-  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is not finite and below 2^64 in
-  ///          magnitude, or attention_factor is not finite and positive
+  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is infinite, NaN or at least 2^64
+  ///          in magnitude, or attention_factor is not finite and positive
   template <class Derived>
   static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
     using scalar = typename Derived::Scalar;
@@ -5262,7 +5371,7 @@ class frequencies {
     else
       return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
-  /// The same, but takes over the memory of the array.
+  /// As above, but takes over the memory of the array.
   static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
@@ -5273,6 +5382,15 @@ class frequencies {
   }
   /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
   double inv_freq(Index pair, Index axis) const { return inv_freq_(pair, axis); }
+  /// inv_freq of one pair.  Requires: pair in [0, pairs)
+  ///
+  /// Throws:  std::invalid_argument unless there is one axis
+  double inv_freq(Index pair) const {
+    if (axes() != 1)
+      detail::throw_invalid("inv_freq", "name the axis, inv_freq(pair, axis), one of ", axes(), ", got pair ",
+                            pair, " alone");
+    return inv_freq(pair, 0);
+  }
   /// Number of channel pairs that rotate.
   Index pairs() const { return inv_freq_.rows(); }
   /// Number of channels that rotate: 2 * pairs.
@@ -5357,14 +5475,15 @@ constexpr bool at_most(Integer value, std::int64_t most) {
 }
 /// A position as a signed 64-bit integer.
 ///
-/// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
+/// Throws:  std::length_error if an unsigned position exceeds the range of that type, because it would become
+///          negative
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
     throw_length(function, "a position must be below 2^63, got ", position);
   return static_cast<std::int64_t>(position);
 }
-/// A count of positions.
+/// Returns a count of positions.
 ///
 /// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
 template <std::integral Count>
@@ -5383,7 +5502,7 @@ Index checked_rows(const char* function, First first, Last last) {
     throw_length(function, "too many positions in [", from, ", ", to, ")");
   return to_index(to - from);
 }
-/// The number of rows.
+/// Returns the number of rows.
 ///
 /// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
 ///          space
@@ -5397,10 +5516,10 @@ Index checked_entries(Index rows, Index pairs) {
     throw_length("frequency_table", rows, " rows of ", pairs, " pairs exceed the address space");
   return rows;
 }
-/// The attention_factor m.
+/// Returns the attention_factor m.
 ///
 /// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
-///          [2^-1022, 2^1024 - 2^971] for double: m cos would overflow or lose digits
+///          [2^-1022, 2^1024 - 2^971] for double, because m cos would overflow or lose digits
 template <class S>
 double checked_magnitude(double attention_factor) {
   using limits = std::numeric_limits<S>;
@@ -5424,8 +5543,8 @@ std::uint64_t checked_fingerprint(const frequencies& of) {
 }
 /// Checks the coordinates at(row, axis).
 ///
-/// Throws:  std::invalid_argument if there is not one per axis of the frequencies, or one is not finite or
-///          above 2^53 in magnitude, up to which a double holds every integer
+/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
+///          is infinite, NaN or above 2^53 in magnitude. Up to 2^53 a double holds every integer
 template <class At>
 void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
   using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
@@ -5472,36 +5591,39 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
 #define ROPE_TABLES_PHASE_HPP
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
-/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
-/// under every compiler flag, and one rounding to double happens after the reduction.
+/// 2^-192 turn. Multiplying it by a position and dropping whole turns are then exact, at every position and
+/// under every compiler flag. The only rounding to double comes after this reduction.
 ///
-/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
-/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
+/// Why 192 bits? At every quarter turn, cosine or sine is 0. Close to it, the relative error of the entry is
+/// that of the angle's distance to the quarter turn. With inv_freq = n 2^e and position = p, both integers,
+/// that distance is
 ///
 ///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
 ///
-/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x.
-/// For x = 2^e 2 / pi, every e, and N = n p < 2^(53 + b), and if k is not 0, this gives
+/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x. If
+/// k is not 0, x = 2^e 2 / pi for every e, and N = n p < 2^(53 + b), this gives
 ///
-///     b    d >      what a phase may be off by    and is
+///     b    d >      allowed error of a phase      its error
 ///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
 ///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
 ///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
 ///
 /// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). With steps of 128 bits the error
 /// would be 2^-98, and a double entry would lose most of its digits. If k is 0, nothing cancels, and d is as
-/// small as inv_freq * position. Below 2^-60 rad the angle is therefore multiplied instead of counted
-/// (detail/table_rows.hpp).
+/// small as inv_freq * position. Below 2^-60 rad, the angle is therefore computed as a product of two
+/// numbers, not as a count (detail/table_rows.hpp).
 ///
-/// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
-/// Words of 64 bits give the entries of double tables, words of 128 bits the nearest floats.
+/// Sine and cosine are computed in integers, so no compiler flag, fused operation or C library changes a bit
+/// of the results. Words of 64 bits give the entries of double tables, and words of 128 bits give the nearest
+/// floats.
 namespace rope::inline ROPE_ABI::detail {
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
   return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 /// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
-/// Word. For 128 bits 4^k / (2 k + 1)! of Taylor, for 64 bits fewer: tests/oracle/sine_cosine.py.
+/// Word. For 128 bits they are 4^k / (2 k + 1)! of Taylor's series. For 64 bits there are fewer, found by
+/// tests/oracle/sine_cosine.py.
 template <class Word>
 inline constexpr std::array sine_series = [] {
   std::array<uint128, 15> series = {};
@@ -5516,8 +5638,8 @@ inline constexpr std::array sine_series<std::uint64_t> = {
     std::uint64_t{0x0340340340314d94u}, std::uint64_t{0x002e3bc74a661170u},
     std::uint64_t{0x0001ae64528d7e53u}, std::uint64_t{0x00000b0904623e14u},
     std::uint64_t{0x000000355448e1d4u}};
-/// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor are
-/// 4^k / (2 (2 k)!) from k = 2 on.
+/// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor's series are 4^k /
+/// (2 (2 k)!) from k = 2 on.
 template <class Word>
 inline constexpr std::array cosine_series = [] {
   std::array<uint128, 15> series = {};
@@ -5532,7 +5654,7 @@ inline constexpr std::array cosine_series<std::uint64_t> = {
     std::uint64_t{0x00d00d00d00c6654u}, std::uint64_t{0x00093f27dbaf5c67u},
     std::uint64_t{0x000047bb632432e7u}, std::uint64_t{0x0000019393241f1du},
     std::uint64_t{0x00000006aaf46294u}};
-/// The upper bits of a number of 192.
+/// The upper bits of a number of 192 bits.
 template <class Word>
 constexpr Word upper_bits(uint192 a) {
   if constexpr (std::is_same_v<Word, uint128>)
@@ -5540,8 +5662,8 @@ constexpr Word upper_bits(uint192 a) {
   else
     return a.hi;
 }
-/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms per step, which halves the
-/// chain of dependent products.
+/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Each step adds two terms, which halves
+/// the chain of dependent products.
 template <class Word, std::size_t terms>
 EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
                                                    const std::array<Word, terms>& series) {
@@ -5551,7 +5673,7 @@ EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
     sum = series[k - 2] - multiply_upper(z, series[k - 1]) + multiply_upper(square, sum);
   return multiply_upper(z, sum);
 }
-/// sin x = sine 2^exponent and cos x = 1 - 2 half_versine 2^-bits, where a Word has `bits`.
+/// sin x = sine 2^exponent and cos x = 1 - 2 half_versine 2^-bits, where a Word has `bits` bits.
 template <class Word>
 struct fixed_pair {
   Word sine;
@@ -5596,7 +5718,7 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   mantissa = mantissa << zeros;
   const uint128 product = multiply(mantissa.hi, factor) + uint128{0, multiply_upper(mantissa.lo, factor)};
   const int lowest = exponent - zeros + static_cast<int>(bits >> 52) - 1086 + 64;  // exponent of its last bit
-  // A float has 24 bits from its first one on, and none below 2^-149.
+  // A float has 24 bits from its highest one on, and none below 2^-149.
   const int last = lowest + 127 - leading_zeros(product) - 23, unit = last < -149 ? -149 : last;
   const int dropped = unit - lowest;
   if (dropped > 128) return 0;
@@ -5689,7 +5811,7 @@ class binary_turns {
 ///
 ///     phase = round(2^192 * frac(inv_freq * coordinate / (2 pi)))
 ///
-/// With the default coordinate, the step of one position: `phase_of(f) * p` is the phase of pair f at
+/// With the default coordinate, it is the step of one position: `phase_of(f) * p` is the phase of pair f at
 /// position p.
 ///
 /// Requires:  both finite, |inv_freq| < 2^64, |coordinate| <= 2^64
@@ -5700,18 +5822,19 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 namespace detail {
-/// Whether a position is beyond 2^31, the last one for which position * step is exact enough when the step is
+/// Whether |position| is above 2^31. Up to there, position * step is exact enough, although the step is
 /// rounded to 2^-192 turn.
 constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
 }
-/// Whether a step has too few significant bits above 2^-192 turn, fewer than 61, to be multiplied by
-/// positions.
+/// Whether a step has fewer than 61 significant bits above 2^-192 turn. These are too few to multiply the
+/// step by positions.
 inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
 }  // namespace detail
-/// The phase at an integer position, for tables of positions and of coordinates: position * step up to 2^31
-/// in magnitude; the exact product position * inv_freq beyond that and for an inv_freq below 2^-128.
+/// The phase at an integer position, for tables of positions and of coordinates. It is position * step up to
+/// 2^31 in magnitude. Beyond that, and for an inv_freq below 2^-128, it is the exact product position *
+/// inv_freq.
 ///
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
@@ -5734,7 +5857,8 @@ struct cos_sin {
   double sin;  // of the angle
 };
 namespace detail {
-/// An angle as a number of quarter turns and the distance to the nearest one, at most an eighth of a turn.
+/// An angle as the nearest number of quarter turns, and the distance to it, which is at most an eighth of a
+/// turn.
 struct quadrant_distance {
   std::uint64_t quadrant;  // modulo 4
   std::uint64_t sign;      // of the distance: all bits if it is negative, otherwise 0
@@ -5746,8 +5870,8 @@ EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
   const std::uint64_t sign = 0 - (hi >> 63);
   return {quadrant, sign, negate_if(sign, {hi, p.turn.mid, p.turn.lo})};
 }
-/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, because
-/// the quadrants of a row are in no order that a processor could predict.
+/// cos and sin of an angle from those of its distance to the nearest quarter turn. There is no branch,
+/// because a processor could not predict the quadrants of a row.
 EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
   constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
   const auto c = detail::bit_cast<std::uint64_t>(distance.cos),
@@ -5789,14 +5913,14 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PHASE_HPP
-/// Rows of a table: their layout for loops, and their computation from phases.
+/// Rows of a table: how loops find the entries, and how entries are computed from phases.
 ///
 /// The phases of all pairs for a row of a table, at a position or at coordinates.
 namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
   double inv_freq = 0;
-  phase step;  // of one unit
+  phase step;  // for one unit of position
   pair_frequency() = default;
   explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
   /// Requires: turns == binary_turns(frequency, 1.0)
@@ -5810,8 +5934,9 @@ struct pair_frequency {
     return phase_of(inv_freq, coordinate);
   }
 };
-/// Phases of the angles sum_a inv_freq(i, a) * coordinate_a, for every pair i: all bits of one pair, or 64
-/// bits of many pairs. A row of coordinates is a function of the axis that returns an integer or a double.
+/// Computes the phases of the angles sum_a inv_freq(i, a) * coordinate_a of every pair i: all bits of one
+/// pair, or the upper 64 bits of a block of pairs. A row of coordinates is a function of the axis that
+/// returns an integer or a double.
 class row_angles {
  public:
   /// The number of pairs per call of find_upper.
@@ -5868,7 +5993,7 @@ class row_angles {
   /// Adds count * 2^-places times the frequencies, using 96 of their bits. The words have 32 bits because
   /// compilers vectorise products of such words.
   ///
-  /// Requires: places in [-32, 96)
+  /// Requires: -32 <= places < 96
   EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
                                      const std::uint32_t* words, std::uint64_t* turns) const {
     if (count == 0) return;
@@ -5893,8 +6018,8 @@ class row_angles {
       add(k, shifted(before[k], first[k]), shifted(first[k], second[k]), shifted(second[k], third[k]));
     }
   }
-  /// The columns of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and 1 if inv_freq
-  /// is negative.
+  /// The number of columns of words_ for one axis. They are 0, six words of 32 bits from 2^63 turns down to
+  /// 2^-128 turn, and 1 if inv_freq is negative, otherwise 0.
   static constexpr Index columns = 8;
   number_array<pair_frequency> frequencies_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
@@ -5915,7 +6040,8 @@ struct table_view {
   const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; otherwise null
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
+  /// attention_factor is 1.
   bool is_identity(std::int64_t position) const {
     return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
   }
@@ -5949,10 +6075,10 @@ void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
   sin = static_cast<S>(m * angle * small_unit);
 }
-/// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad
-/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The exact values are
-/// therefore just below m x, which is an exact product of integers, and just below m. The floats are the
-/// nearest ones to numbers just below these two.
+/// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad,
+/// sin x is between (1 - 2^-120) x and x, and cos x is between 1 - 2^-120 and 1. The exact values are
+/// therefore just below m x, which is an exact product of integers, and just below m. The entries are the
+/// floats nearest to numbers just below these two.
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {
@@ -6009,17 +6135,18 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   }
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
-/// m cos and m sin of a block of pairs in doubles, and the pairs whose nearest float they do not determine.
+/// m cos and m sin of a block of pairs in doubles. A pair is doubtful if these doubles do not determine its
+/// nearest floats.
 struct float_block {
   static constexpr Index size = row_angles::block;
-  /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
-  /// above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
+  /// The relative error of an entry is below 2^-37: 2^-37.5 from the polynomial of the sine, 2^-40 from an
+  /// angle above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
   static constexpr std::uint64_t places = std::uint64_t{1} << 16;
   std::uint64_t turns[size];  // the upper bits of the phases
   double cos[size], sin[size];
   std::uint64_t doubtful[size];  // 0: the double rounds to the nearest float
-  /// \param smallest  in units of 2^-64 turn, a power of two: pairs closer than that to a quarter turn are
-  ///                  doubtful, since their relative error is too large
+  /// \param smallest  a power of two, in units of 2^-64 turn. Pairs closer than that to a quarter turn are
+  ///                  doubtful, because their relative error is too large
   void evaluate(double m, std::uint64_t smallest) {
     constexpr std::uint64_t middle = std::uint64_t{1} << 28, sign_bit = std::uint64_t{1} << 63;
     constexpr std::uint64_t outside =
@@ -6028,7 +6155,7 @@ struct float_block {
     double sines[size], cosines[size];
     for (Index k = 0; k < size; ++k) {
       const std::uint64_t rest = turns[k] - ((turns[k] + (sign_bit >> 2)) >> 62 << 62);
-      // The distance to the nearest quarter turn, from two integers that are exact doubles each.
+      // The distance to the nearest quarter turn, from two integers, each of which is an exact double.
       const auto upper = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest >> 32));
       const auto lower = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest) >> 1);
       const double x = (static_cast<double>(upper) + static_cast<double>(lower) * 0x1p-31) *
@@ -6134,7 +6261,7 @@ placed_table<S> placed(const placed_table<S>& table) {
   return table;
 }
 }  // namespace detail
-/// A table that heads rotate by: a frequency_table or a placed_table.
+/// A table by which heads are rotated: a frequency_table or a placed_table.
 template <class Table>
 concept rotation_table = requires(const Table& table) {
   detail::placed(table);
@@ -6143,7 +6270,7 @@ concept rotation_table = requires(const Table& table) {
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
   float_angles,  ///< a range of positions, by angles in float
-  coordinates,   ///< coordinates [rows, axes], one row of them per token
+  coordinates,   ///< coordinates [rows, axes], one row per token
   entries        ///< the caller (given_table.hpp); cos^2 + sin^2 may differ from pair to pair
 };
 /// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
@@ -6200,12 +6327,13 @@ class frequency_table {
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
-  /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
-  ///            not finite or above 2^53 in magnitude; std::length_error as above
-  /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
+  /// Throws:    std::invalid_argument if the number of columns differs from the number of axes, or a
+  ///            coordinate is infinite, NaN or above 2^53 in magnitude; std::length_error as above
+  /// Accuracy:  as for positions, also for fractional and negative coordinates and up to 2^53
   ///            (tests/oracle/coordinates.test.cpp)
-  /// Cost:      that of a range, and half as much again per further axis; in double two to six times as much
-  ///            for one to three axes of coordinates that are not integers
+  /// Cost:      that of a range of positions for the first axis, and half of it for every further axis.
+  ///            Tables of double take two to six times as long for coordinates that are not integers, with
+  ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
@@ -6219,14 +6347,15 @@ class frequency_table {
         "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count); "
         "the tables of a model are model_tables(model, count)");
   }
-  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
+  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to those
+  /// of such pipelines.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
   /// Throws:    as for an exact table
-  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,
-  ///            1.2e-4 at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within
-  ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
+  ///            at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. For the same angle, cos and sin
+  ///            are within an ulp of PyTorch's. The inv_freq of PyTorch may itself differ by an ulp of float
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
@@ -6267,6 +6396,8 @@ class frequency_table {
   }
   /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
   double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
+  /// inv_freq of one pair.  Throws: std::invalid_argument unless there is one axis
+  double inv_freq(Index pair) const { return frequencies_.inv_freq(pair); }
   /// Number of coordinates of a position.
   Index axes() const { return frequencies_.axes(); }
   /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions.
@@ -6291,7 +6422,7 @@ class frequency_table {
   /// Whether the table has a row for `position`.
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
   /// This table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every
-  /// head. It must outlive the result.
+  /// head. The table must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
   placed_table<S> at_channel(Index first_channel) const ROPE_DETAIL_LIFETIMEBOUND {
@@ -6308,7 +6439,8 @@ class frequency_table {
     return {entries_.data() + (rows() == 0 ? 0 : pairs()), rows(), pairs(),
             Eigen::OuterStride<>(2 * pairs())};
   }
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
+  /// attention_factor is 1.
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
@@ -6415,8 +6547,8 @@ constexpr bool has_memory_at() {
   ((has |= (places >> place++) % 2 == 1 && memory_without_axes<std::remove_cvref_t<Arguments>>), ...);
   return has;
 }
-/// Whether the first argument of a call is not a view, or another of the first `views` is memory without
-/// axes.
+/// True if the first argument of a call is not a view, or another of the first `views` arguments is
+/// memory_without_axes.
 template <int views, class First, class... Others>
 constexpr bool lacks_view() {
   return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
@@ -6468,8 +6600,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
-#define ROPE_DETAIL_CHECK_ROUNDED(name, X, T)                                         \
-  static_assert(detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
+#define ROPE_DETAIL_CHECK_ROUNDED(name, X, T)                                             \
+  static_assert(channel<std::remove_const_t<T>> &&                                        \
+                    detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
                 name ": x and out have the same channel type, or x is float and out half or bfloat16")
 #define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
   name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
@@ -6479,8 +6612,8 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
 /// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
-/// replace a missing view or, if all views are present, a missing table. Both conditions may use `Layout` and
-/// `Arguments`.
+/// replace a missing view or, if all views are present, a missing table. The conditions no_view and no_table
+/// may use `Layout` and `Arguments`.
 #define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
   template <class Layout = detail::unnamed_layout, class... Arguments>         \
   requires((no_view) || (no_table)) void function(Arguments&&...) {            \
@@ -6488,59 +6621,77 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
     static_assert((no_view) || !(no_table), ROPE_DETAIL_TABLE_SENTENCE(name)); \
   }                                                                            \
   static_assert(true)
-/// The first `views` arguments are views. Later ones may be lists of positions, which have no axes either.
+/// Checks that the first `views` arguments are views. Later ones may be lists of positions.
 #define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
-/// The arguments whose bits are set in `places` are views. Other arguments may come first or between them.
+/// Checks that the arguments whose bits are set in `places` are views. Other arguments may come first or
+/// between them.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
-/// The first `views` arguments are views, and a later one is a table. A layout that is a value, such as an
-/// enumerator, gets a message too.
-#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                                     \
-  template <auto layout, class... Arguments>                                                     \
-  void function(Arguments&&...) {                                                                \
-    static_assert(std::is_void_v<decltype(layout)>,                                              \
-                  #function ": a layout is a type, " #function "<half_split>(...) or " #function \
-                            "<interleaved>(...); for one that is known at run "                  \
-                            "time, write both calls");                                           \
-  }                                                                                              \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()),              \
+/// An overload of `function` for calls with a layout that is a value, such as an enumerator.
+#define ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, name)                                            \
+  template <auto layout, class... Arguments>                                                       \
+  void function(Arguments&&...) {                                                                  \
+    static_assert(std::is_void_v<decltype(layout)>,                                                \
+                  name ": a layout is a type, " #function "<half_split>(...) or " #function        \
+                       "<interleaved>(...); for one that is known at run time, write both calls"); \
+  }                                                                                                \
+  static_assert(true)
+/// Checks that the first `views` arguments are views, and a later one is a table.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
+  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
 namespace rope::inline ROPE_ABI::detail {
-/// Throws if an extent is negative or the view exceeds the address space.
-///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws std::invalid_argument if an extent is negative or scales have another shape, and std::length_error
+/// if the view exceeds the address space.
+template <class T>
+void check_extents(const char* function, const head_view<T>& x) {
+  check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
+  if constexpr (is_quantized<std::remove_const_t<T>>)
+    if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
+        x.scales.head_dim != 1)
+      throw_invalid(function, "scales must be [", x.batch, ", ", x.tokens, ", ", x.heads, ", 1], got ",
+                    shape_text(x.scales));
+}
+/// check_extents, for functions that do not take int8 heads.
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
-  check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: channels are float, double, Eigen::half or Eigen::bfloat16 here; dequantize int8 "
+                "heads first");
+  check_extents(function, x);
 }
-/// Throws if a view with elements has a null pointer. Not for views that exist only for checks (shape_of).
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument if a view with elements has a null pointer.
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
-    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
+    if (x.batch == 0 || x.tokens == 0 || x.heads == 0) return;
+    if constexpr (is_quantized<typename std::remove_cvref_t<decltype(x)>::value_type>) {
+      if (x.scales.data == nullptr || (x.data == nullptr && x.head_dim != 0))
+        throw_invalid(function, "a quantized view must have data and scales, got null for ", shape_text(x));
+    } else if (x.data == nullptr && x.head_dim != 0) {
       throw_invalid(function, "a view must have data, got null for ", shape_text(x));
+    }
   };
   (check_one(views), ...);
 }
-/// Throws unless a view has the shape of `x`.
+/// Whether two views have the same extents.
+template <class X, class T>
+bool have_same_shape(const head_view<X>& x, const head_view<T>& y) {
+  return x.batch == y.batch && x.tokens == y.tokens && x.heads == y.heads && x.head_dim == y.head_dim;
+}
+/// Throws std::invalid_argument unless a view has the shape of `x`.
 ///
 /// \param name  the name of the view in messages
-///
-/// Throws:  std::invalid_argument
 template <class X, class T>
 void check_same_shape(const char* function, const head_view<X>& x, const head_view<T>& view,
                       const char* name = "out") {
-  if (x.batch != view.batch || x.tokens != view.tokens || x.heads != view.heads ||
-      x.head_dim != view.head_dim)
+  if (!have_same_shape(x, view))
     throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
-/// Throws if the channels of a view that is written overlap: an axis with more than one entry has a stride
-/// smaller than head_dim, as in an expanded tensor.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument if channels of an output view overlap: if an axis with more than one entry
+/// has a stride smaller than head_dim, as in an expanded tensor.
 template <class T>
 void check_written(const char* function, const head_view<T>& x) {
   if (x.size() == 0) return;
@@ -6558,7 +6709,8 @@ struct memory_steps {
 /// Whether steps can add up to exactly `distance` bytes. The longest step is first. If each stride is at
 /// least as long as the span of all shorter ones, as for sub-views of one array, this takes two tries per
 /// stride. The answer is false once no `tries` are left.
-inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::int64_t distance, int& tries) {
+EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_steps* end,
+                                       std::int64_t distance, int& tries) {
   if (steps == end) return distance == 0;
   std::int64_t least = 0, most = 0;  // the range that the shorter steps span
   for (const memory_steps* s = steps + 1; s != end; ++s) {
@@ -6573,46 +6725,66 @@ inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::in
     if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
   return false;
 }
-/// Whether two views share memory. True is certain. False is certain if the strides of both views nest, as
-/// equal strides do and those of sub-views of one array. Otherwise false means that 4096 tries found no
-/// overlap.
-template <class A, class B>
-bool share_memory(const head_view<A>& a, const head_view<B>& b) {
-  if (a.size() == 0 || b.size() == 0) return false;
-  memory_steps steps[7];
+/// A view of channels of any type: its first address, and the extent and stride of each axis.
+struct memory_axes {
+  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
+  template <class T>
+  explicit memory_axes(const head_view<T>& x)
+      : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        size(sizeof(T)),
+        extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
+        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
+};
+/// The addresses that a view with elements spans, [begin, end).
+struct spanned_addresses {
+  std::int64_t begin, end;
+  template <class T>
+  explicit spanned_addresses(const head_view<T>& x)
+      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        end(begin + x.head_dim * Index{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+  }
+ private:
+  void add(std::int64_t length) {
+    begin += (std::min)(length, std::int64_t{0});
+    end += (std::max)(length, std::int64_t{0});
+  }
+};
+/// As share_memory, for two views whose ranges of addresses overlap.
+EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
+  memory_steps steps[8];
   int count = 0;
-  const auto add = [&](Index extent, std::int64_t stride, std::int64_t size, bool back) {
-    if (extent == 1 || stride == 0) return;  // the stride of an extent of 1 is arbitrary and may be huge
-    const std::int64_t bytes = stride * size;
-    const std::int64_t most = back == (bytes < 0) ? extent - 1 : 0;
+  for (int i = 0; i < 8; ++i) {
+    const memory_axes& x = i < 4 ? a : b;
+    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
+    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
+    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
+                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
     const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
     int place = 0;
     while (place < count && steps[place].stride > next.stride) ++place;
     if (place < count && steps[place].stride == next.stride) {
       steps[place].least += next.least;
       steps[place].most += next.most;
-      return;
+      continue;
     }
-    for (int i = count++; i > place; --i) steps[i] = steps[i - 1];
+    for (int later = count++; later > place; --later) steps[later] = steps[later - 1];
     steps[place] = next;
-  };
-  const auto add_view = [&add](const auto& x, bool back) {
-    constexpr std::int64_t size = sizeof(*x.data);
-    add(x.batch, x.batch_stride, size, back);
-    add(x.tokens, x.token_stride, size, back);
-    add(x.heads, x.head_stride, size, back);
-    add(x.head_dim * Index{size}, 1, 1, back);
-  };
-  add_view(a, true);
-  add_view(b, false);
-  const auto address = [](const auto* data) {
-    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data));
-  };
+  }
   int tries = 4096;
-  return leads_to(steps, steps + count, address(a.data) - address(b.data), tries);
+  return leads_to(steps, steps + count, a.address - b.address, tries);
 }
-/// Whether two views have the same channels at the same addresses. The stride of an extent of 1 is arbitrary
-/// and not compared.
+/// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
+/// for equal strides. For other strides, false may mean only that 4096 tries found no overlap.
+template <class A, class B>
+bool share_memory(const head_view<A>& a, const head_view<B>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  const spanned_addresses of_a(a), of_b(b);
+  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
+}
+/// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
 template <class T>
 bool are_same(const head_view<const T>& x, const head_view<T>& out) {
   return x.data == out.data && x.head_dim == out.head_dim &&
@@ -6620,9 +6792,7 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.tokens == 1 || x.token_stride == out.token_stride) &&
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
-/// Throws if an output overlaps its input of the same shape without being the same view.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument if `out` overlaps `x`, which has the same shape, but is another view.
 template <class T>
 void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
   check_written(function, out);
@@ -6631,60 +6801,22 @@ void check_same_or_disjoint(const char* function, const head_view<const T>& x, c
                   "out must be x itself or share no channel with it, and covers a part of x; "
                   "give other memory, or rotate in place");
 }
-/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
-/// twice, which no inverse could undo.
-///
-/// Throws:  std::invalid_argument
-/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
-                      " and ", v, " for pair ", i);
-    }
-    constexpr Index per_pass = 1024;
-    bool named[per_pass];
-    for (Index begin = 0; begin < channels; begin += per_pass) {
-      std::fill_n(named, per_pass, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= per_pass) continue;
-          if (named[channel - begin])
-            throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                          ") once, got channel ", channel, " again for pair ", i);
-          named[channel - begin] = true;
-        }
-    }
-  }
-}
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
-/// The end of a message about positions: for a list from a start, the start and the last position.
+/// The start of positions that are given as one start, otherwise null.
 template <class Source>
-std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
-  return {};
+const std::int64_t* start_of(const Source& /*positions*/) {
+  return nullptr;
 }
-inline std::string as_given(const contiguous_positions& positions, Index tokens) {
-  std::string text;
-  for (const message_part& part : std::initializer_list<message_part>{
-           ", got positions ", positions.start, " to ", advance(positions.start, tokens - 1), " (start ",
-           positions.start, ", ", tokens, " tokens)"})
-    if (tokens != 1) part.append_to(text);
-  return text;
+inline const std::int64_t* start_of(const contiguous_positions& positions) { return &positions.start; }
+inline const std::int64_t* start_of(const braced_positions& positions) {
+  static constexpr std::int64_t zero = 0;
+  return positions.ids.data ? nullptr : &zero;
 }
-inline std::string as_given(const braced_positions& positions, Index tokens) {
-  return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
-}
-/// Throws unless the rotated channels lie in the head.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument unless the rotated channels lie in the head.
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
   if (rotary_dim > head_dim)
     throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
@@ -6692,8 +6824,8 @@ inline void check_window(const char* function, Index first_channel, Index rotary
     throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
                   rotary_dim, " channels from channel ", first_channel, " on");
 }
-/// Rejects ids that equal the coordinates of the table, which has one row per token. Such ids would be looked
-/// up twice: row `id` of the table would replace row r.
+/// Rejects position ids from which the table was made. Row r of such a table is already that of token r. The
+/// caller must leave the ids out: they would select row ids[r] instead.
 ///
 /// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>
@@ -6715,19 +6847,28 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
-/// Throws std::out_of_range for a position outside of the table's [first, last). The message has a table that
-/// includes it.
+/// Throws std::out_of_range if positions are not all in the table's [first, last). The message says how to
+/// make a table that includes them.
 ///
-/// \param given  the positions of the call, if they follow from a start
-[[noreturn]] inline void throw_outside(const char* function, std::int64_t position, std::int64_t first,
-                                       std::int64_t last, table_source source, const std::string& given) {
-  const std::int64_t from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
-  std::string advice = ", one for each token, and row r is position r";
-  if (source == table_source::entries)
+/// \param start  the start of the positions of `tokens` tokens, or null
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside(const char* function, const position_range& range,
+                                                         std::int64_t first, std::int64_t last,
+                                                         table_source source, const std::int64_t* start,
+                                                         Index tokens) {
+  const std::int64_t position =
+                         range.smallest >= first && range.smallest < last ? range.largest : range.smallest,
+                     from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
+  std::string given, advice = ", one for each token, and row r is position r";
+  if (start != nullptr && tokens != 1)
+    append(given, {", got positions ", *start, " to ", advance(*start, tokens - 1), " (start ", *start, ", ",
+                   tokens, " tokens)"});
+  if (source == table_source::entries) {
     advice = "; give it a row for this position";
-  else if (source != table_source::coordinates)
-    advice = ", make it with frequency_table(frequencies, " + (from == 0 ? "" : std::to_string(from) + ", ") +
-             std::to_string(to) + ")";
+  } else if (source != table_source::coordinates) {
+    advice = ", make it with frequency_table(frequencies, ";
+    if (from != 0) append(advice, {from, ", "});
+    append(advice, {to, ")"});
+  }
   throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
                      given, "; the table has ", last - first, " rows", advice);
 }
@@ -6742,8 +6883,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    throw_outside(function, table.contains(range.smallest) ? range.largest : range.smallest, table.first(),
-                  table.last(), table.source(), as_given(positions, tokens));
+    throw_outside(function, range, table.first(), table.last(), table.source(), start_of(positions), tokens);
   check_layout<Layout>(function, table.pairs());
 }
 /// Checks the view as well, before anything is written.
@@ -6754,23 +6894,10 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_memory(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
-/// Throws if unrotate cannot divide by m: 1 / m must be a normal number of the table's type, so m is at most
-/// 2^126 for float and 2^1022 for double.
-///
-/// Throws:  std::invalid_argument
-template <class S>
-void check_inverse(const char* function, const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  using limits = std::numeric_limits<S>;
-  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
-    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
-                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
-}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_CHECKS_HPP
-/// Views of int8 heads in memory, with one scale per token and head.
-///
-/// Quantizes heads to int8 with one scale per token and head, and back.
+/// Views of int8 heads in memory, with one scale per token and head. `quantize` and `dequantize` convert
+/// heads to int8 and back.
 namespace rope::inline ROPE_ABI {
 /// int8 heads [batch, tokens, heads, head_dim]. Channel (b, t, h, d) is
 ///
@@ -6786,163 +6913,70 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Requires:  as head_view; scales have the same batch, tokens and heads, in any order of axes
 template <class T>
-struct quantized_view {
-  static_assert(std::is_same_v<std::remove_const_t<T>, std::int8_t>,
-                "quantized_view: channels are std::int8_t");
-  /// std::int8_t.
-  using value_type = std::remove_const_t<T>;
-  /// float, const if T is.
-  using scale_type = std::conditional_t<std::is_const_v<T>, const float, float>;
-  T* data;                       // the integer of element (0, 0, 0, 0)
-  Index batch;                   // sequences
-  Index tokens;                  // of a sequence
-  Index heads;                   // of a token
-  Index head_dim;                // channels of a head
-  Index batch_stride;            // integers from a sequence to the next
-  Index token_stride;            // integers from a token to the next
-  Index head_stride;             // integers from a head to the next
-  head_view<scale_type> scales;  // [batch, tokens, heads, 1]
-  /// The int8 values of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const {
-    return data + b * batch_stride + t * token_stride + h * head_stride;
-  }
-  /// The scale of one head of one token.
-  scale_type* scale_at(Index b, Index t, Index h) const { return scales.at(b, t, h); }
-  /// Number of channels in the view.
-  Index size() const { return batch * tokens * heads * head_dim; }
-  /// A read-only view of this memory.
-  operator quantized_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
-  }
-  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
-  quantized_view batch_range(Index first, Index count) const {
-    return window(scales.batch_range(first, count), first, count, batch_stride, &quantized_view::batch);
-  }
-  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
-  quantized_view head_range(Index first, Index count) const {
-    return window(scales.head_range(first, count), first, count, head_stride, &quantized_view::heads);
-  }
-  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
-  quantized_view token_range(Index first, Index count) const {
-    return window(scales.token_range(first, count), first, count, token_stride, &quantized_view::tokens);
-  }
- private:
-  quantized_view window(const head_view<scale_type>& scales_of_part, Index first, Index count, Index stride,
-                        Index quantized_view::*extent) const {
-    quantized_view part = *this;
-    part.scales = scales_of_part;
-    if (data != nullptr) part.data += first * stride;  // null stays null
-    part.*extent = count;
-    return part;
-  }
-};
+using quantized_view = head_view<T>;
 namespace detail {
-/// The view type of heads whose channels are stored as T.
-template <class T>
-using stored_view =
-    std::conditional_t<std::is_same_v<std::remove_const_t<T>, std::int8_t>, quantized_view<T>, head_view<T>>;
 /// The type that channels stored as T are dequantized to and quantized from: float for int8, otherwise T.
 template <class T>
-using numbers_of = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
+using numbers_of = std::conditional_t<is_quantized<T>, float, T>;
 /// Contiguous int8 values whose axes have the order of their contiguous scales.
 template <class T>
-quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view<T>::scale_type>& scales,
-                                Index head_dim) {
-  return {data,
-          scales.batch,
-          scales.tokens,
-          scales.heads,
-          head_dim,
-          scales.batch_stride * head_dim,
-          scales.token_stride * head_dim,
-          scales.head_stride * head_dim,
-          scales};
-}
-/// A view with the extents of x, for checks only: for quantized heads it has no data.
-template <class T>
-head_view<T> shape_of(const head_view<T>& x) {
+head_view<T> beside_scales(const char* name, T* data, const typename scales_of<T>::type& scales,
+                           Index head_dim) {
+  head_view<T> x = {data, scales.batch, scales.tokens, scales.heads, head_dim, 0, 0, 0, scales};
+  check_extents(name, x);
+  x.batch_stride = scales.batch_stride * head_dim;
+  x.token_stride = scales.token_stride * head_dim;
+  x.head_stride = scales.head_stride * head_dim;
   return x;
-}
-template <class T>
-head_view<const Eigen::half> shape_of(const quantized_view<T>& x) {
-  return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
-}
-/// Throws if an extent is invalid, the scales have another shape, or a pointer to elements is null.
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class T>
-void check_quantized(const char* function, const quantized_view<T>& x) {
-  check_view(function, shape_of(x));
-  if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
-      x.scales.head_dim != 1)
-    throw_invalid(function, "scales must be [", x.batch, ", ", x.tokens, ", ", x.heads, ", 1], got ",
-                  shape_text(x.scales));
-  if (x.batch != 0 && x.tokens != 0 && x.heads != 0 &&
-      (x.scales.data == nullptr || (x.data == nullptr && x.head_dim != 0)))
-    throw_invalid(function, "a quantized view must have data and scales, got null for ", shape_text(x));
-}
-/// Checks heads of any stored type.
-template <class T>
-void check_stored(const char* function, const head_view<T>& x) {
-  check_view(function, x);
-  check_memory(function, x);
-}
-template <class T>
-void check_stored(const char* function, const quantized_view<T>& x) {
-  check_quantized(function, x);
 }
 }  // namespace detail
 /// int8 values [batch, tokens, heads, head_dim] and their scales [batch, tokens, heads], both contiguous.
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bshd(
-    T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index tokens, Index heads,
+requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bshd(
+    T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens, Index heads,
     Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
-  return detail::beside_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
+  return detail::beside_scales("bshd", data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
 /// int8 values [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhsd(
-    T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index heads, Index tokens,
+requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bhsd(
+    T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads, Index tokens,
     Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
-  return detail::beside_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
+  return detail::beside_scales("bhsd", data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
 /// int8 values [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbhd(
-    T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index batch, Index heads,
+requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
+    T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch, Index heads,
     Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
-  return detail::beside_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
+  return detail::beside_scales("sbhd", data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
 /// int8 values [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd(
-    T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
-  return detail::beside_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
+requires detail::is_quantized<std::remove_const_t<T>> head_view<T> thd(
+    T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads, Index head_dim) {
+  return detail::beside_scales("thd", data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
-}  // namespace rope::inline ROPE_ABI
-namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Throws if the views have different shapes, or a view with elements has a null pointer.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class X, class T>
 void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
+  static_assert(is_quantized<std::remove_const_t<T>>,
+                "quantize and dequantize: quantized heads are std::int8_t");
   check_view(function, x);
-  check_quantized(function, integers);
-  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
-      x.head_dim != integers.head_dim)
+  check_extents(function, integers);
+  check_memory(function, integers);
+  if (!have_same_shape(x, integers))
     throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
                   shape_text(integers));
   check_memory(function, x);
@@ -7037,11 +7071,11 @@ ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP
-/// The memory of the tokens of keys or values: one view, the pages of a pool, or listed tokens of either.
-/// Kernels do not depend on which.
+/// The memory of the tokens of keys or values: one view, the pages of a pool, or listed tokens of a view or
+/// of pages. Kernels are the same for all three.
 namespace rope::inline ROPE_ABI::detail {
-/// The block table of a paged pool: the page of each block of tokens of each sequence, [sequences, blocks] of
-/// any integer type, read in place.
+/// The block table of a paged pool, [sequences, blocks]: the page of each block of tokens of each sequence.
+/// It may have any integer type, and is read in place.
 class block_table {
  public:
   block_table() = default;
@@ -7076,15 +7110,15 @@ struct token_run {
   Index b, head, first, count;
   const C* rows;  // [head_dim], of the first one
 };
-/// Tokens [0, tokens) of every row of a call. In a view they are at regular strides, in pages only within a
-/// page. The stride of an axis of extent 1 is 0 here: in the view it may be arbitrary and must not be added
-/// to a pointer.
+/// Tokens [0, tokens) of every row of a call. In a view, tokens are at regular strides. In pages, this is so
+/// only within a page. The stride of an axis of extent 1 is 0 here, because in the view it may be arbitrary
+/// and must not be added to a pointer.
 template <class C>
 struct token_source {
   Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
   token_source() = default;
-  token_source(const stored_view<C>& view) : token_source(stored_view<const C>(view)) {}
-  token_source(const stored_view<const C>& view)
+  token_source(const head_view<C>& view) : token_source(head_view<const C>(view)) {}
+  token_source(const head_view<const C>& view)
       : tokens(view.tokens),
         heads(view.heads),
         head_dim(view.head_dim),
@@ -7094,7 +7128,7 @@ struct token_source {
   /// \param pool    [pages, page_size, heads, head_dim]
   /// \param first   the sequence that is row 0 of the call
   /// \param length  tokens of the longest row
-  token_source(const stored_view<const C>& pool, const block_table& blocks, Index first, Index length)
+  token_source(const head_view<const C>& pool, const block_table& blocks, Index first, Index length)
       : token_source(pool) {
     tokens = length;
     page_size_ = pool.tokens;
@@ -7120,8 +7154,8 @@ struct token_source {
     all.token_stride = longest == 1 ? 0 : view_.token_stride;
     return all;
   }
-  /// Tokens list[0], list[1], ... list[count - 1] of one head of one row, as tokens 0 to count - 1 of the
-  /// only head of the only row. The strides are those of contiguous copies.
+  /// A source with one row and one head. Token n of it is token list[n] of head `head` of row b, for n in [0,
+  /// count). The strides are those of contiguous copies.
   token_source listed(Index b, Index head, const Index* list, Index count) const {
     token_source one = *this;
     one.tokens = count;
@@ -7133,18 +7167,19 @@ struct token_source {
     one.head_of_list_ = head;
     return one;
   }
-  /// Whether tokens are listed, so that none is next to another in memory.
+  /// Whether tokens are listed. Listed tokens may be anywhere in memory.
   bool is_listed() const { return list_ != nullptr; }
-  /// [head_dim]
+  /// The channels of head h of token t of row b, [head_dim].
   const C* at(Index b, Index t, Index h) const {
     if (list_ != nullptr) return stored_at(row_of_list_, list_[t], head_of_list_);
     return stored_at(b, t, h);
   }
-  /// For quantized channels: the scale of one head of one token, and the stride from token to token.
+  /// The scale of head h of token t of row b, if channels are quantized.
   const float* scale_at(Index b, Index t, Index h) const {
     if (list_ != nullptr) return stored_scale_at(row_of_list_, list_[t], head_of_list_);
     return stored_scale_at(b, t, h);
   }
+  /// The distance between the scales of two adjacent tokens.
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
   /// Tokens of a page, or 0 for a view and for listed tokens.
   Index page_size() const { return list_ != nullptr ? 0 : page_size_; }
@@ -7164,8 +7199,8 @@ struct token_source {
     const Index block = block_of(t);
     return view_.scale_at(blocks_.page(first_ + b, block), t - block * page_size_, h);
   }
-  /// Whether `next` is row n of `first`. Compares integers, because a pointer to row n is invalid if `next`
-  /// is elsewhere.
+  /// Whether `next` is row n of `first`. Addresses are compared as integers, because a pointer to row n would
+  /// be invalid if `first` has no such row.
   template <class View>
   static bool are_apart(const View& first, const View& next, Index n) {
     const auto address = [](const View& x) { return reinterpret_cast<std::uintptr_t>(x.data); };
@@ -7173,20 +7208,21 @@ struct token_source {
     return next.batch_stride == first.batch_stride && next.token_stride == first.token_stride &&
            next.head_stride == first.head_stride && address(next) - address(first) == step;
   }
-  /// A shift if page_size is a power of two, because each decoding step looks up every run of keys several
-  /// times.
+  /// The block of token t. If page_size is a power of two, a shift replaces the slower division, because each
+  /// decoding step looks up every run of keys several times.
   Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
-  stored_view<const C> view_ = {};  // or the pool
-  Index page_size_ = 0;             // 0: no pages
-  int page_shift_ = -1;             // log2 of page_size if that is an integer
+  head_view<const C> view_ = {};  // or the pool
+  Index page_size_ = 0;           // 0: no pages
+  int page_shift_ = -1;           // log2 of page_size if that is an integer
   block_table blocks_ = {};
   Index first_ = 0;
   const Index* list_ = nullptr;  // [tokens], or null
   Index row_of_list_ = 0, head_of_list_ = 0;
 };
-// Scales of 8-bit keys and values. If keys and values are read in place, or multiplied as integers, there is
-// one product with a scale per token instead of one per channel. Scores are multiplied by the scales of keys.
-// Weights are multiplied by the scales of values, after their sum is formed.
+// Scales of 8-bit keys and values. If keys and values are read in place, or multiplied as integers, a scale
+// multiplies one number per token instead of every channel. Scores are multiplied by the scales of keys. The
+// sum of the weights (the denominator of the softmax) is formed first. Then each weight is multiplied by the
+// scale of its value.
 /// Whether rows that are read as `Storage` are not yet multiplied by their scales.
 template <class Storage>
 inline constexpr bool scales_apart = is_quantized<Storage>;
@@ -7237,7 +7273,8 @@ bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begi
                          });
   return finite;
 }
-/// Writes integers times scale of a run of tokens to `to` [count, head_dim].
+/// Multiplies the integers of a run of tokens by their scales, and writes the products to `to` [count,
+/// head_dim].
 template <class A, class C>
 void dequantize_rows(const token_source<C>& x, const token_run<C>& run, A* to) {
   for_each_run_of_scales(x, run.b, run.head, run.first, {0, run.count},
@@ -7271,7 +7308,8 @@ inline Index behind_line(const void* x) {
 }
 /// One row of a table, for a rotation or its inverse.
 ///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; otherwise cos and sin
+/// \tparam inverse  if true, the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; if false, cos
+///                  and sin
 template <class S, bool is_inverse>
 struct table_row {
   static constexpr bool inverse = is_inverse;
@@ -7340,10 +7378,11 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
     }
   }
 }
-/// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
-/// one head. `in` points to the first of their channels in the head, and `half` is the number of pairs of the
-/// row. `rotate` receives the values that read_early loaded: all steps of a block are read before the first
-/// one is stored, because a compiler may not move a load before a store that might alias it.
+/// A step: the table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these
+/// pairs in one head. `in` points to the first of their channels in the head, and `half` is the number of
+/// pairs of the row. Several steps form a block. read_early loads the channels of all steps of a block before
+/// `rotate` stores those of the first step, because a compiler may not move a load before a store that might
+/// alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
 /// half_split: u and v are each contiguous.
@@ -7425,7 +7464,7 @@ template <class T, class P>
 requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : swapping_step<T, P> {
   using swapping_step<T, P>::swapping_step;
 };
-/// Two pairs of floats: the end of a row may leave two or three pairs. P is a packet of four floats.
+/// Two pairs of floats, for a row that ends with two or three pairs. P is a packet of four floats.
 template <class P>
 struct two_floats;
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -7453,8 +7492,8 @@ inline constexpr bool has_two_floats = true;
 #else
 inline constexpr bool has_two_floats = false;
 #endif
-/// `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps arrays in
-/// memory.
+/// A block: `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps
+/// arrays in memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -7512,16 +7551,20 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
 template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
+/// The number of steps in the blocks that follow blocks of `count` steps. A CPU with 32 registers has packets
+/// of which three make a head of 96 channels.
+template <int count>
+inline constexpr int next_block = count == 4 && registers >= 32 ? 3 : count / 2;
 /// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
 /// in packets of half and quarter width, last in single pairs. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
-    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
+    rotate_packets<Layout, P, next_block<count>>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  else if (first < last) {  // because a call costs as much as a short row
+  else if (first < last) {  // inline, because a call costs as much as a short row
     if constexpr (has_two_floats && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
     rotate_scalars<Layout>(x, row, first, last);
@@ -7547,8 +7590,9 @@ inline constexpr Index pairs_in_block = [] {
     return 0;
 }();
 /// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
-/// Otherwise every packet as wide as a line would cross a line boundary. The row begins with the first pair
-/// after that boundary, so the last packets of a head also contain the first pairs of the next head.
+/// From their own start, every packet as wide as a line would cross a line boundary. The row begins with the
+/// first pair after that boundary, so the last packets of a head also contain the first pairs of the next
+/// head.
 ///
 /// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>
@@ -7597,22 +7641,20 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  Index h = 0;
-  if (in_twos)
-    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
-  for (; h < x.heads; ++h) {
+  const Index together = in_twos ? 2 : 1;
+  for (Index h = 0; h < x.heads; h += together) {
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, 1), row);
+    rotate_token<Layout>(x.range(h, (std::min)(together, x.heads - h)), row);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 /// The order in which a checked call of rotate reads and writes memory.
 ///
-/// Table rows that are computed once for all heads of a token: if the type of entries differs from the
-/// arithmetic type, or if the rows of an inverse are not a constant times those of the table.
+/// Some table rows are converted before use, once for all heads of a token: rows whose entries differ in type
+/// from the arithmetic, and rows of an inverse that are not a constant times those of the table.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether 1 / m^2 is a normal number of S, far from the range where products with it lose bits.
 template <class S>
@@ -7671,12 +7713,12 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
         return rotate(converted.row());
   rotate(row);
 }
-/// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
-/// In a table of angles that is m^2 for every pair. In a table of given entries it differs from pair to pair,
-/// and for extreme m it may leave the range of S. In both of these cases the row is divided before it is
-/// used.
+/// The row of the inverse rotations of a token. The inverse of [[c, -s], [s, c]] is its transpose divided by
+/// c^2 + s^2. In a table made from angles, this sum is m^2 for every pair. The row is divided before it is
+/// used in two cases: in a table of given entries, where the sum differs from pair to pair, and for extreme
+/// m, where the sum may leave the range of S.
 ///
-/// \param unit  a power of two near 1 / m, so that (unit m)^2 stays in range
+/// \param unit  a power of two near 1 / m, so that (unit m)^2 is near 1
 /// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
 template <class S>
 const S* inverted_row(const S* cos, Index pairs, double unit) {
@@ -7726,8 +7768,8 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
     }
   });
 }
-/// A checked call. Its members are values, so that a compiler can keep them in registers. The type does not
-/// depend on the type of positions, so its loops are compiled only once.
+/// A checked call. Its members are values, so that a compiler can keep them in registers. Positions are not
+/// part of the type, so its loops are compiled only once for all kinds of positions.
 template <class Layout, bool inverse, class T, class S>
 class rotation_plan {
   using A = arithmetic<T>;
@@ -7796,7 +7838,8 @@ class rotation_plan {
     // slower.
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    // Faster for rows of up to two blocks: half_split, and interleaved in head-major memory.
+    // Two heads at a time are faster for rows of up to two blocks: in half_split, and in head-major
+    // interleaved memory.
     in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
   }
@@ -7805,7 +7848,7 @@ class rotation_plan {
     return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
   /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
-  /// the table. Inline because GCC 12 drops calls of a function that does nothing else.
+  /// the table. Inline because GCC 12 drops calls of a function that only prefetches.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
@@ -7824,9 +7867,10 @@ class rotation_plan {
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
-      const bool identity = table.is_identity(positions[t]);
-      if constexpr (!in_place) copy(x, identity ? 0 : 2 * table.pairs);
-      if (identity) continue;
+      if (table.is_identity(positions[t])) {
+        if (!in_place_) copy(x, 1, 0);
+        continue;
+      }
       const S* cos = table.cos(positions[t]);
       if constexpr (inverse)
         if (invert_rows_) cos = inverted_row(cos, table.pairs, unit_);
@@ -7848,15 +7892,17 @@ class rotation_plan {
     else
       rotate_token<Layout>(token, row);
   }
-  /// Copies the channels that are not rotated: all except `rotating` channels from first_channel_ on.
-  void copy(token_heads<T> token, Index rotating) const {
-    const auto copy_range = [&token](Index first, Index last) {
-      for (Index h = 0; h < token.heads; ++h)
-        std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + last,
-                  token.out + h * token.out_stride + first);
-    };
-    if (first_channel_ > 0) copy_range(-first_channel_, 0);
-    copy_range(rotating, x_.head_dim - first_channel_);
+  /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
+  /// first_channel_ on.
+  EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+    const Index first = -first_channel_, last = first + x_.head_dim;
+    for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
+      for (Index h = 0; h < x.heads; ++h) {
+        const T* in = x.in + h * x.in_stride;
+        T* out = x.out + h * x.out_stride;
+        std::copy(in + first, in, out + first);
+        std::copy(in + rotating, in + last, out + rotating);
+      }
   }
   head_view<const T> x_;
   head_view<T> out_;
@@ -7864,18 +7910,18 @@ class rotation_plan {
   Index first_channel_;
   bool invert_rows_ = false;
   S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
-  double unit_ = 1.0;  // of inverted_row
+  double unit_ = 1.0;  // argument of inverted_row
   bool in_place_;
-  bool converts_rows_ = false;  // to the arithmetic type, once for all heads
+  bool converts_rows_ = false;  // whether rows are converted to the arithmetic type
   head_order order_ = head_order::together;
-  bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
+  bool in_twos_ = false, reads_ahead_ = false;  // arguments of rotate_token_in_order
   Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
 /// Rotates `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in memory order. If
 /// the heads of a token are adjacent in memory, they are rotated together. If the tokens of a head are
-/// adjacent, a few heads are rotated together and share the table row of a token. A single head would read as
-/// much of the table as of its data, and all heads would be too many streams. Not inline, so that programs
-/// can compile it once.
+/// adjacent, a few heads are rotated together and share the table row of a token. One head at a time would
+/// read as many bytes of the table as of the head, and all heads together would be too many streams. Not
+/// inline, so that programs can compile it once.
 template <class Layout, bool inverse, class T, class S>
 void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
                                                         const std::int64_t* positions) const {
@@ -7883,16 +7929,16 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
-    const auto rotate_in = [&]<head_order order>() {
-      in_place_ ? rotate_tokens<true, order>(x, count, positions)
-                : rotate_tokens<false, order>(x, count, positions);
-    };
-    if (order_ == head_order::one)
-      rotate_in.template operator()<head_order::one>();
-    else if (order_ == head_order::of_memory)
-      rotate_in.template operator()<head_order::of_memory>();
+    if (!in_place_ && 2 * table_.pairs < x_.head_dim) copy(x, count, 2 * table_.pairs);
+    // of_memory is for data outside the caches, where an instance for in_place_ would not be faster.
+    if (order_ == head_order::of_memory)
+      rotate_tokens<false, head_order::of_memory>(x, count, positions);
+    else if (order_ == head_order::one)
+      in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
+                : rotate_tokens<false, head_order::one>(x, count, positions);
     else
-      rotate_in.template operator()<head_order::together>();
+      in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
+                : rotate_tokens<false, head_order::together>(x, count, positions);
   }
 }
 /// A rotation_plan together with its positions.
@@ -7968,7 +8014,7 @@ requires requires(const Tables& tables) { query_key_tables(tables.queries(), tab
 auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(), tables.keys()); }
 }  // namespace detail
 /// The tables of a call of attention: a frequency_table, a placed_table, or a type whose `queries()` and
-/// `keys()` return one of these each, as those of query_key_tables and xpos do.
+/// `keys()` each return one of these two, such as query_key_tables and xpos.
 template <class Tables>
 concept attention_tables = requires(const Tables& tables) {
   detail::tables_of(tables);
@@ -7977,25 +8023,15 @@ concept attention_tables = requires(const Tables& tables) {
 #endif  // ROPE_TABLES_QUERY_KEY_TABLES_HPP
 /// The arguments of a checked call of attention, for every kernel, and the checks of its tables.
 ///
-/// Rotation of queries and keys in attention: of tokens while they are read, and of all heads in the backward
-/// pass.
+/// This file also rotates queries and keys in attention: rotate_into rotates tokens while they are read, and
+/// rotate_operands rotates all heads in the backward pass.
 namespace rope::inline ROPE_ABI::detail {
-/// Rotates tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b into
-/// `to` [tokens, heads, head_dim], with the bits of `rotate`.
-template <class Layout, class Tokens, class T, class S, class Source>
-void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head, Index heads,
-                 const placed_table<S>& table, const Source& positions, T* to) {
-  const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
-                                   x.head_dim,           0, x.token_stride, x.head_stride};
-  const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
-  rotation_plan<Layout, false, T, S>(from, out, table).run(positions, 0, tokens);
-}
 /// Rotates queries and keys by their positions in attention. If `inverse`, converts gradients with respect to
 /// rotated queries and keys to gradients with respect to unrotated ones. Outputs may be the inputs.
 ///
-/// A query without visible keys and a key past its row's count need no row of the table. They are rotated by
-/// the table's first row, and the result is never read. If no query has a visible key, a table without rows
-/// is enough.
+/// The table need not have the positions of queries without visible keys and of keys past the count of their
+/// row. These are rotated by the first row of the table, and the result is never read. If no query has a
+/// visible key, a table without rows is enough.
 template <class Layout, bool inverse, class T, class S, class Threads>
 void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, const head_view<const T>& k,
                      const head_view<T>& to_k, const query_key_tables<S>& tables, const visibility& rules,
@@ -8015,17 +8051,68 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
 /// Queries and keys are used without rotation.
 struct no_rotation {
   static constexpr bool rotates = false;
+  static constexpr bool is_given() { return false; }
 };
-/// Queries and keys are rotated by their tables while they are read. Position p uses the table row for p +
+/// Table rows of tokens first, first + 1, ... of a row of the batch. Position p uses the table row for p +
 /// row_of_zero. Visibility uses p.
-template <class L, class S>
-struct table_rotation {
-  static constexpr bool rotates = true;
-  using Layout = L;
-  using scalar = S;
-  query_key_tables<S> tables;
-  std::int64_t row_of_zero = 0;
+struct read_positions {
+  const visibility* rules;
+  std::int64_t row_of_zero;
+  Index row, first;
+  bool of_keys;
+  std::int64_t first_of_table, end_of_table;
+  /// A key that is hidden from every query may be at a position outside the table. It is rotated by the
+  /// table's first row.
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    if (!of_keys) return row_of_zero + rules->query_position(row, first + t);
+    const std::int64_t position = advance(rules->key_position(row, first + t), row_of_zero);
+    return position >= first_of_table && position < end_of_table ? position : first_of_table;
+  }
 };
+/// How queries and keys are rotated while they are read, if at all. The type does not depend on layouts and
+/// tables, so kernels are compiled once for all of them, and for calls without rotation.
+template <class T>
+class read_rotation {
+ public:
+  static constexpr bool rotates = true;
+  read_rotation() = default;
+  /// \param row_of_zero  the table row of position 0
+  template <class Layout, class S>
+  read_rotation(std::type_identity<Layout> /*layout*/,
+                const query_key_tables<S>& tables ROPE_DETAIL_LIFETIMEBOUND, std::int64_t row_of_zero = 0)
+      : rotate_(&rotate_rows<Layout, S>),
+        queries_(&tables.queries()),
+        keys_(&tables.keys()),
+        row_of_zero_(row_of_zero),
+        first_key_(tables.keys().table().first()),
+        end_of_keys_(tables.keys().table().last()) {}
+  bool is_given() const { return rotate_ != nullptr; }
+  /// Rotates tokens first, first + 1, ... of a row into `to` [tokens, heads, head_dim], with the bits of
+  /// `rotate`. `from` has these tokens only, at regular strides.
+  void rotate_queries(const head_view<const T>& from, const visibility& rules, Index row, Index first,
+                      T* to) const {
+    rotate_(from, queries_, {&rules, row_of_zero_, row, first, false, 0, 0}, to);
+  }
+  void rotate_keys(const head_view<const T>& from, const visibility& rules, Index row, Index first,
+                   T* to) const {
+    rotate_(from, keys_, {&rules, row_of_zero_, row, first, true, first_key_, end_of_keys_}, to);
+  }
+ private:
+  template <class Layout, class S>
+  static void rotate_rows(const head_view<const T>& from, const void* table, const read_positions& positions,
+                          T* to) {
+    const head_view<T> out = bshd(to, Index{1}, from.tokens, from.heads, from.head_dim);
+    rotation_plan<Layout, false, T, S>(from, out, *static_cast<const placed_table<S>*>(table))
+        .run(positions, 0, from.tokens);
+  }
+  void (*rotate_)(const head_view<const T>&, const void*, const read_positions&, T*) = nullptr;
+  const void* queries_ = nullptr;  // placed_table<S>
+  const void* keys_ = nullptr;
+  std::int64_t row_of_zero_ = 0, first_key_ = 0, end_of_keys_ = 0;
+};
+/// The rotation of calls without one. Kernels of keys that have the type of the queries serve both.
+template <class T, class C>
+using no_rotation_of = std::conditional_t<std::is_same_v<T, C>, read_rotation<T>, no_rotation>;
 /// A checked call of attention.
 ///
 /// \tparam T  channels of queries and outputs
@@ -8033,8 +8120,8 @@ struct table_rotation {
 template <class T, class Rotation, class C = T>
 struct attention_call {
   using stored = C;
-  /// The type of keys after rotation: the wider of T and C, so that a channel is rounded to 16 bits at most
-  /// once.
+  /// The type of keys as kernels read them: the wider of T and C if they are rotated, so that a channel is
+  /// rounded to 16 bits at most once.
   using rotated = std::conditional_t<Rotation::rotates, T, C>;
   head_view<const T> q;
   token_source<C> k, v;
@@ -8043,15 +8130,17 @@ struct attention_call {
   Rotation rotation;
   Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
 };
-/// Queries without a visible key are not rotated, so their positions need not be in the table.
+/// Checks the tables against the heads and the positions of a call. Positions of queries without a visible
+/// key need not be in the table, because no rotation of these queries is used.
 template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
   check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
-  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_position_range()});
+  check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, tables.keys(),
+                         known_range{rules.key_position_range()});
 }
-/// Rejects xPos tables without the causal rule, because scores would grow with the distance of a key after
-/// its query. Key ranges replace that rule.
+/// Rejects xPos tables if the options are not causal, or have key_ranges, which replace the causal rule. xPos
+/// scores grow with the distance of a key after its query.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>
@@ -8066,10 +8155,10 @@ void check_tables(const char* function, const Tables& /*tables*/, const attentio
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
-/// Heads as rows of the arithmetic type: in place if possible, otherwise as a rotated or widened copy of a
-/// few rows, which stays in the cache.
+/// Heads as rows of the arithmetic type. If possible, rows are read in place. Otherwise a few rows at a time
+/// are rotated or widened into a copy, which stays in the cache.
 namespace rope::inline ROPE_ABI::detail {
-/// rows[n * stride + d]
+/// Rows at a regular stride: channel d of row n is rows[n * stride + d].
 template <class X>
 struct row_block {
   using value_type = X;
@@ -8100,35 +8189,13 @@ row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arith
     return {wide, channels};
   }
 }
-/// Table positions of query tokens first + t of a row.
-struct query_positions_from {
-  const visibility* rules;
-  std::int64_t row_of_zero;
-  Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const {
-    return row_of_zero + rules->query_position(row, first + t);
-  }
-};
-/// Table positions of key tokens first + t of a row. A key that is hidden from every query may be at a
-/// position outside the table. It is rotated by the table's first row.
-template <class S>
-struct key_positions_from {
-  const visibility* rules;
-  const frequency_table<S>* table;
-  std::int64_t row_of_zero;
-  Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const {
-    const std::int64_t position = advance(rules->key_position(row, first + t), row_of_zero);
-    return table->contains(position) ? position : table->first();
-  }
-};
 /// Buffers for copies of the rows that are read at a time.
 template <class T>
 struct row_buffers {
   T* rotated;
   arithmetic<T>* wide;
 };
-/// Whether the channels of these keys or values are finite.
+/// Whether the channels of some keys or values, x, are finite.
 ///
 /// \param keys  of a tile that begins with token `begin`
 template <class C>
@@ -8144,9 +8211,9 @@ bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, cons
 /// The type that rows are packed from. Integers are first multiplied by their scales.
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
-/// Keys of a run, [count, head_dim], rotated if the call rotates. They are in their own type if that is
-/// `Storage`, otherwise in the arithmetic type. Integers are multiplied by their scales only in the
-/// arithmetic type.
+/// The keys of a run, [count, head_dim], rotated if the call rotates. Their type `Storage` is the type of the
+/// keys or the arithmetic type. Integers are multiplied by their scales only if `Storage` is the arithmetic
+/// type.
 template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
@@ -8154,33 +8221,26 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
   const auto [b, kv, first, count, rows] = run;
   const row_block<C> block = {rows, k.token_stride};
   if constexpr (Rotation::rotates) {
-    using Layout = typename Rotation::Layout;
-    const placed_table<typename Rotation::scalar>& table = call.rotation.tables.keys();
-    const key_positions_from<typename Rotation::scalar> positions{&call.rules, &table.table(),
-                                                                  call.rotation.row_of_zero, b, first};
-    if constexpr (std::is_same_v<T, C>) {
-      const head_view<const T> stored = {rows, 1, count, 1, k.head_dim, 0, k.token_stride, 0};
-      rotate_into<Layout>(stored, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
-                          buffers.rotated);
-    } else {
-      if constexpr (is_quantized<C>)
+    if (call.rotation.is_given()) {
+      head_view<const T> from = {buffers.rotated, 1, count, 1, k.head_dim, 0, k.head_dim, 0};
+      if constexpr (std::is_same_v<T, C>)
+        from.data = rows, from.token_stride = k.token_stride;
+      else if constexpr (is_quantized<C>)
         dequantize_rows(k, run, buffers.rotated);
       else
-        for (Index n = 0; n < count; ++n)
-          widen(block.rows + n * block.stride, k.head_dim, buffers.rotated + n * k.head_dim);
-      const head_view<const T> wide = {buffers.rotated, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
-      rotate_into<Layout>(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
-                          buffers.rotated);
+        rows_as<T>(block, count, k.head_dim, buffers.rotated);
+      call.rotation.rotate_keys(from, call.rules, b, first, buffers.rotated);
+      return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, count, k.head_dim, buffers.wide);
     }
-    return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, count, k.head_dim, buffers.wide);
-  } else if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
+  }
+  if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
     dequantize_rows(k, run, buffers.wide);
     return {buffers.wide, k.head_dim};
   } else {
     return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
   }
 }
-/// Values of a run, [count, value_dim], in a type chosen as in read_keys.
+/// The values of a run, [count, value_dim], in a type `Storage` as in read_keys.
 template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {
@@ -8196,14 +8256,14 @@ row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const
 template <class T, class Rotation, class C>
 row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                         const row_buffers<T>& buffers) {
-  if constexpr (Rotation::rotates) {
-    rotate_into<typename Rotation::Layout>(
-        call.q, b, i, Index{1}, head, heads, call.rotation.tables.queries(),
-        query_positions_from{&call.rules, call.rotation.row_of_zero, b, i}, buffers.rotated);
-    return {buffers.rotated, call.q.head_dim};
-  } else {
-    return {call.q.at(b, i, head), call.q.head_stride};
-  }
+  const head_view<const T> rows = {call.q.at(b, i, head), 1, 1, heads,
+                                   call.q.head_dim,       0, 0, call.q.head_stride};
+  if constexpr (Rotation::rotates)
+    if (call.rotation.is_given()) {
+      call.rotation.rotate_queries(rows, call.rules, b, i, buffers.rotated);
+      return {buffers.rotated, call.q.head_dim};
+    }
+  return {rows.data, rows.head_stride};
 }
 /// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
 /// step], with {to, step} = place(g).
@@ -8226,20 +8286,21 @@ void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, 
 /// Prefetching of keys and values while decoding.
 ///
 /// Processors do not prefetch the reads of decoding by themselves, because several keys are read at the same
-/// time and the tokens of one head may be far apart. So while one part is processed, the next one is
-/// prefetched line by line, in memory order. A processor may drop a prefetch, so if the tokens of a head are
-/// contiguous each line is prefetched again a few tokens before its use.
+/// time and the tokens of one head may be far apart. So while one batch of tokens is processed, the next
+/// batch is prefetched by cache lines, in memory order. A processor may drop a prefetch. If the tokens of a
+/// head are contiguous, each line is therefore prefetched a second time, a few tokens before its use. If the
+/// heads of a token are contiguous, the second prefetch costs more time than it saves.
 ///
-/// Benchmark row that needs prefetching: one query, bhsd/1x1024x32+8x128 with the keys of many layers. Row
-/// that needs the second prefetch: decoding from pages of 16 keys, 1x16384x32+8x128. If the heads of a token
-/// are contiguous, the second prefetch costs more than it saves. Loads instead of prefetches are slower.
+/// Decoding with keys of many layers needs prefetching: one query, 1024 keys, 32 query heads and 8 key heads
+/// of 128 channels (benchmark row bhsd/1x1024x32+8x128). Decoding from pages of 16 keys needs the second
+/// prefetch (1x16384x32+8x128). Loads instead of prefetches are slower.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr Index line_bytes = 64;
-/// Prefetches the line at an address, which need not be inside an allocation.
+/// Prefetches the cache line at `address`, which need not be inside an allocation.
 EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
   prefetch_after(static_cast<const char*>(nullptr), address);
 }
-/// Prefetches the cache line at an address to L2, which takes no space in L1 before the line is used.
+/// Prefetches the cache line at `address` to L2, so that it takes no space in L1 before it is used.
 EIGEN_ALWAYS_INLINE void prefetch_to_l2(std::uintptr_t address) {
 #if defined(__GNUC__)
   __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
@@ -8254,15 +8315,15 @@ template <class X>
 EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
   return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * Index(sizeof(X)));
 }
-/// The addresses of the second prefetch, token by token: first of the current rows, then of the rows that are
-/// read next.
+/// The addresses of the second prefetch, token by token: first the addresses of the current rows, then those
+/// of the rows that are read next.
 struct repeated_prefetch {
   std::uintptr_t address;  // 0: no second prefetch
   Index stride;            // bytes from token to token
   Index left;              // tokens until `next`; 0 if there is none
   std::uintptr_t next;
   Index next_stride;
-  /// These addresses plus `bytes`: a later channel of every token.
+  /// Adds `bytes` to all addresses, which gives those of a later channel of every token.
   EIGEN_ALWAYS_INLINE repeated_prefetch behind(Index bytes) const {
     if (address == 0) return {};
     const auto distance = static_cast<std::uintptr_t>(bytes);
@@ -8277,8 +8338,8 @@ struct repeated_prefetch {
     stride = next_stride;
   }
 };
-/// The next part of a stream, in memory order: rows of `row` channels, `stride` channels apart. It may begin
-/// anywhere, for example in another page.
+/// The memory to prefetch while other tokens are processed: rows of `row` channels, `stride` channels apart,
+/// in memory order. The first row may be anywhere, for example in another page.
 class stream_ahead {
  public:
   stream_ahead() = default;  // not set
@@ -8292,7 +8353,7 @@ class stream_ahead {
         tokens_(tokens) {
     continues_with(first);
   }
-  /// The current head continues at `first` in the next part.
+  /// Sets the row that the current head reads after its current rows.
   template <class X>
   void continues_with(const X* first) {
     first_ = reinterpret_cast<std::uintptr_t>(first);
@@ -8318,13 +8379,13 @@ class stream_ahead {
   std::uintptr_t next_, first_;
   Index left_, row_, gap_, tokens_;
 };
-/// How many tokens of `bytes` each are prefetched in one batch. Prefetching token by token takes as many
-/// instructions as multiplying a line of values by four rows.
+/// The number of tokens, of `bytes` each, that are prefetched together. Prefetching single tokens takes as
+/// many instructions as multiplying a line of values by four rows.
 constexpr Index tokens_per_prefetch(Index bytes) {
   return (std::max)(Index{1}, (std::min)(Index{8}, 4 * line_bytes / bytes));
 }
-/// Prefetches the next tokens * bytes of `ahead`, and issues the second prefetch of `tokens` tokens from
-/// `again` on.
+/// Prefetches the next tokens * bytes bytes of `ahead`, and issues the second prefetch of `tokens` tokens
+/// from `again` on.
 template <Index tokens, Index bytes>
 EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again) {
   const std::uintptr_t next = ahead.take(tokens * bytes);
@@ -8349,25 +8410,26 @@ EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index c) {
 
 #ifndef ROPE_ATTENTION_DETAIL_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_STREAMS_HPP
-// After the parameters of a lambda that must be inlined, because clang keeps the state of a called lambda in
-// memory.
+// Written after the parameters of a lambda that must be inlined. If clang calls a lambda, it keeps the state
+// of the lambda in memory.
 #if defined(__GNUC__)
 #define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
 #else
 #define ROPE_DETAIL_INLINE_LAMBDA
 #endif
-/// The matrix products of attention with few queries, which are memory-bound: keys and values are read once,
-/// in place.
+/// The matrix products of attention with few queries. They are memory-bound, so keys and values are read
+/// once, in place.
 ///
 /// A block of sums has up to four queries and a few keys or packets of channels, so that a loaded register
 /// serves several products. prefetch.hpp prefetches the next keys and values.
 ///
-/// Benchmark row that needs them most: one query, bhsd/1x16x32+32x128. The prefill kernel takes several times
-/// as long, because it packs keys and values.
+/// The benchmark row that gains most from these kernels is bhsd/1x16x32+32x128: one query, 16 keys, 32 query
+/// and 32 key heads of 128 channels. The prefill kernel takes several times as long, because it packs keys
+/// and values.
 namespace rope::inline ROPE_ABI::detail {
 // Channels after the last whole packet are added one by one. -ffast-math lets a compiler split such a sum if
-// its terms are contiguous, so its bits would depend on strides. as_computed prevents that.
-/// Sums that a stream keeps in registers.
+// the terms are contiguous, so the bits would depend on strides. as_computed prevents that.
+/// The number of packets of sums that a kernel keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 /// sums[first + i] += factors[i] * x for i in [0, count), unrolled, with factors[i] = factor(i).
 template <int first, class P, class Factor, std::size_t... i>
@@ -8375,12 +8437,13 @@ EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& fa
                                            std::index_sequence<i...>) {
   ((sums[first + int(i)] = multiply_add(x, factor(Index(i)), sums[first + int(i)])), ...);
 }
-/// sums[r * count + n] += queries[r * query_stride ..] * keys.at(n) for one packet of channels of `count` keys.
+/// sums[r * count + n] += queries[r * query_stride ..] * keys.at(n) for one packet of channels of `count`
+/// keys.
 template <class P, class A, class Rows, std::size_t... r, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows keys, P* sums,
                                       std::index_sequence<r...>, std::index_sequence<n...> each_key) {
   if constexpr (sizeof...(r) == 1) {
-    // There are as many keys as sums: loading all keys first would need more registers than there are.
+    // With one query there are as many keys as sums, so loading all keys first would need too many registers.
     const P query = in_register(load<P>(queries));
     ((sums[n] = multiply_add(query, load<P>(keys.at(Index(n))), sums[n])), ...);
   } else {
@@ -8440,15 +8503,15 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows 
                                            static_cast<A>(keys.at(i % count)[d]), totals[i]));
   for (Index r = 0; r < rows; ++r) std::copy_n(totals + r * count, count, scores + r * panel_shape<A>::tile);
 }
-/// Scores of `rows` queries with keys [0, count).
+/// Computes the scores of `rows` queries with keys [0, count).
 ///
 /// \param ahead  what to prefetch; null if these keys were just read
 template <class A, int rows, class Rows>
 EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, Rows keys, Index count, Index depth,
                                   A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
-  // Always inlined, because clang keeps the state of a lambda in memory if it calls it. One loop prefetches
-  // and one does not, because clang spills sums in a loop that tests whether to prefetch.
+  // There is one loop that prefetches and one that does not, because clang spills sums in a loop that tests
+  // whether to prefetch.
   const auto score_with = [&](auto asks, repeated_prefetch again) ROPE_DETAIL_INLINE_LAMBDA {
     Index n = 0;
     const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
@@ -8526,8 +8589,8 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<Ro
   constexpr int most = stream_sums / rows < 8 ? stream_sums / rows : 8;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
-  // The sums of one packet are a dependency chain, so several packets are added up in parallel while enough
-  // are left.
+  // Each addition to a packet of sums waits for the previous addition, so several packets are processed in
+  // parallel while enough are left.
   const auto add_blocks = [&](auto asking, auto packets) ROPE_DETAIL_INLINE_LAMBDA {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)
@@ -8555,7 +8618,8 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<Ro
       sums[r * sum_stride + c] = sum;
     }
 }
-/// Calls body(rows constant, first row) for groups of four, two and one of `rows` rows.
+/// Splits `rows` rows into groups of four, two and one, and calls body(group size as a constant, first row)
+/// for each.
 template <class Body>
 void for_groups_of_rows(Index rows, const Body& body) {
   Index r = 0;
@@ -8565,16 +8629,17 @@ void for_groups_of_rows(Index rows, const Body& body) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_STREAMS_HPP
-/// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads
-/// one after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
+/// The order in which decoding reads keys and values. A batch is a few tokens, of one head or of all heads
+/// one after another, whichever is contiguous in memory. While a batch is processed, the next one is
+/// prefetched. A run is the tokens of a batch that are at a regular stride, for example in one page.
 ///
-/// Benchmark row that needs batches: one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5 times
-/// as long.
+/// Reading whole tiles of one head instead of batches takes 1.5 times as long if the heads of a token are
+/// contiguous (one query, 4096 keys, 32 query heads and 8 key heads of 128 channels).
 ///
 /// Listed tokens are anywhere in memory. Kernels get the address of each, and of as many tokens to prefetch.
 namespace rope::inline ROPE_ABI::detail {
-/// The keys or values of one batch in a tile: runs of tokens at a regular stride, of the current head, each
-/// with the memory that it prefetches.
+/// The keys or values of one batch in a tile, for the current head, as runs. Each run has the memory to
+/// prefetch while it is processed.
 template <class C>
 struct key_runs {
   static constexpr Index most = 8;
@@ -8600,7 +8665,7 @@ struct key_runs {
     return {b, head, begin + run[i].first, count_of_run, is_listed() ? copies : rows[i]};
   }
 };
-/// Where reading continues: tokens [token, end) of head kv.
+/// The place where reading continues: tokens [token, end) of head kv.
 struct key_place {
   Index kv, token, end;
 };
@@ -8609,7 +8674,7 @@ template <class C>
 class decode_batches {
  public:
   /// \param heads  key heads to process
-  /// \param rows   queries of each
+  /// \param rows   query rows of each key head
   decode_batches(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
       : k_(k),
         b_(b),
@@ -8628,10 +8693,11 @@ class decode_batches {
     rows_ = workspace<addresses, const C*>(2 * tokens_);
     rows_of_next_ = rows_ + tokens_;
   }
-  /// Heads of a pass, which alternate after every batch: all of them, or 1.
+  /// The number of heads that are processed alternately, one batch each: all heads, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
-  /// The batch of x (keys or values) of head `head` that begins with key j of a tile. If tokens_ is even, it
-  /// ends before an even key, so keys 2 i and 2 i + 1, which may be multiplied as a pair, are in one batch.
+  /// The batch of tokens of x (keys or values), in head `head`, that begins with key j of a tile. Keys 2 i
+  /// and 2 i + 1 may be multiplied as a pair. If tokens_ is even, a batch therefore ends before an even key,
+  /// so that both are in one batch.
   key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j, const tile_range& hull) {
     key_runs<C> batch;
     batch.b = b_;
@@ -8672,8 +8738,8 @@ class decode_batches {
     find_next(x, after);
     batch.ahead[0] = {copies_, batch.depth, batch.depth, Index{0}};  // of kernels that read copies
   }
-  /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run. The last one
-  /// continues at the place given to prefetch_next, moved by `heads` heads.
+  /// Moves a batch of x to head first_head + `heads`. Then sets what each run reads next: the next run or,
+  /// after the last run, the place given to prefetch_next, but `heads` heads later.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
     if (x.is_listed()) return;  // of one head
     const Index step = (first_head + heads - batch.head) * x.head_stride;
@@ -8683,14 +8749,15 @@ class decode_batches {
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
  private:
-  /// Whether all heads of a page are read before the next page. One head of a short page is too small to
-  /// prefetch the next page in time, which may be anywhere in memory and needs a lookup. The next head of the
-  /// same page is adjacent. (Benchmark row: decoding from pages of 16 keys, 1x1024x32+32x64. One head after
-  /// another takes 1.10 to 1.16 times as long.)
+  /// Whether all heads of a page are read before the next page. The next page may be anywhere in memory, and
+  /// needs a lookup. Processing one head of a short page takes too little time to prefetch the next page, but
+  /// the next head of the same page is adjacent. (With pages of 16 keys, reading one head of all pages before
+  /// the next head takes 1.10 to 1.16 times as long: one query, 1024 keys, 32 query and key heads of 64
+  /// channels.)
   ///
-  /// With 32 vector registers, this is not faster from 4 queries per head on. With fewer registers it is
-  /// faster for any number of queries if a page and the next one fit L2, and even for pages of twice the size
-  /// if keys and values fit L3.
+  /// With 32 vector registers, reading all heads of a page is faster only for fewer than 4 queries per head.
+  /// With fewer registers, it is faster for any number of queries if a page and the next one fit L2, and even
+  /// for pages of twice the size if keys and values fit L3.
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
     constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));
@@ -8699,8 +8766,8 @@ class decode_batches {
     if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
-  /// Tokens of a batch: this one and the next one fit L1 (32 KiB) if heads are read one by one, otherwise L2.
-  /// (Batches of twice the size take 1.15 times as long.)
+  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) if heads are read one by one,
+  /// otherwise L2. (Batches of twice the size take 1.15 times as long.)
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
@@ -8719,12 +8786,12 @@ class decode_batches {
     for (Index n = 0; n < tokens_; ++n)
       rows_of_next_[n] = x.at(b_, (std::min)(place.token + n, place.end - 1), 0);
   }
-  /// The memory of tokens from `first` on, of heads_per_pass heads.
+  /// The memory to prefetch for the tokens from `first` on, in heads_per_pass_ heads.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
     if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
     return {first, (heads_per_pass_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
   }
-  /// The addresses of the prefetched batch, which saves a second lookup in the block table.
+  /// The addresses of the prefetched batch. They save a second lookup in the block table.
   struct place_of_next {
     const token_source<C>* source = nullptr;
     Index head = 0, count = 0;
@@ -8754,35 +8821,37 @@ class decode_batches {
 #ifndef ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
 #define ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
 /// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
-/// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
+/// in units of log2, because queries are multiplied by a factor that contains log2(e). A weight is therefore
+/// a power of 2.
 ///
-/// Masked keys: the score of a hidden key is first replaced by that of a visible key, which does not change
-/// the maximum. Its weight is then set to zero. No infinity marks a hidden key, so this is valid under
-/// -ffast-math.
+/// The score of a hidden key is first replaced by the score of a visible key, so that it does not change the
+/// maximum. The weight of the hidden key is then set to zero. No infinity marks a hidden key, so -ffast-math
+/// is allowed.
 ///
-/// Scores beyond the range of A count as the largest finite number of their sign. If the maximum of a row is
-/// finite there is nothing to do, because -infinity has a weight of 0. Otherwise the infinities of the row
-/// are replaced.
+/// Scores beyond the range of the arithmetic type count as the largest finite number of their sign. If the
+/// maximum of a row is finite, nothing is replaced, because a score of -infinity gives a weight of 0.
+/// Otherwise the infinities of the row are replaced.
 ///
-/// The initial state of a query's softmax, and the outputs computed from its final state.
+/// This file also has the initial state of a query's softmax, and the outputs computed from its final state.
 namespace rope::inline ROPE_ABI::detail {
-/// The running softmax of `rows` queries, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means
-/// that no key was visible so far.
+/// The running softmax of several queries, in units of log2. For each query it has the maximum of the scores,
+/// and the sum of 2^(score - maximum). A sum of 0 means that no key was visible so far.
 template <class A>
 struct softmax_rows {
   A* maximum;
   A* sum;
 };
-/// Factors for the weighted sums of two softmaxes when these are joined.
+/// When two softmaxes are joined, their weighted sums are multiplied by these factors.
 template <class A>
 struct joined_factors {
   A total, part;
 };
-/// Adds the softmax `part` of one row, which has a visible key, to the softmax `total`.
+/// Joins two softmaxes of one row, over different keys. The result replaces `total`. `part` must have a
+/// visible key. With the indices t for total and p for part:
 ///
 ///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
 ///
-/// multiply_add decides about fusing, not the compiler: threads run another copy of this code and must give
+/// multiply_add, not the compiler, decides about fusing: threads run another copy of this code and must give
 /// the same bits.
 template <class A>
 joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
@@ -8794,16 +8863,16 @@ joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part
   *total.maximum = maximum;
   return factors;
 }
-/// The factors of a call. Queries are multiplied by `query`. Scores are then in units of log2 or, if they are
-/// capped, arguments of tanh. Capped scores are tanh times `cap`.
+/// The factors of scores in a call. Queries are multiplied by `query`. Their products with keys are then
+/// scores in units of log2 or, with a softcap, arguments of tanh. A capped score is `cap` times that tanh.
 struct score_factors {
   double query, cap;
   explicit score_factors(const visibility& rules)
       : query(rules.options().softcap > 0 ? rules.scale() / rules.options().softcap : rules.scale() * log2_e),
         cap(rules.options().softcap * log2_e) {}
 };
-/// The softmax of one strip over one tile. Scores are [rows, tile]. Only lanes in the strip's hull are read
-/// and written.
+/// The softmax of one strip over one tile. Scores are [rows, tile]. Only packets with a key of the strip's
+/// hull are read and written.
 template <class A>
 class tile_softmax {
   using P = packet<A>;
@@ -8819,12 +8888,13 @@ class tile_softmax {
                visible_in_tile(r).range.first != strip_.hull.first ||
                visible_in_tile(r).range.last != strip_.hull.last;
   }
-  /// The range of keys that are visible to a row or in the `hull` of the constructor.
+  /// The smallest range that contains all keys that are visible to some row, and the `hull` of the
+  /// constructor.
   const tile_range& hull() const { return strip_.hull; }
-  /// Whether a key of the hull is hidden from a row.
+  /// Whether a key of the hull is hidden from some row.
   bool hides() const { return hides_; }
-  /// Replaces scores by weights. The caller must multiply earlier weights, and sums weighted with them, by
-  /// shrink()[r]. Keys of the hull that are hidden from a row get weight zero.
+  /// Replaces scores by weights. The caller must multiply earlier weights of row r, and sums weighted with
+  /// them, by shrink()[r]. Keys of the hull that are hidden from a row get weight zero.
   void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
     std::fill(shrink_, shrink_ + padded_rows, A(0));
     A maximum[std::size_t(rows)];
@@ -8853,9 +8923,9 @@ class tile_softmax {
     const tile_range& range = visible_in_tile(r).range;
     return range.first <= j && j < range.last && !(visible_in_tile(r).has_holes && hidden_[r][j]);
   }
-  /// Adds the weighted values of row r for tiles with values that are not finite. It is slow: it reads only
-  /// the values of keys that are visible to row r, because 0 times a value that is not finite is NaN.
-  /// value_of(j) is the row of values of key j of the tile.
+  /// Adds the weighted values of row r, for tiles with values that are not finite. Only values of keys that
+  /// are visible to row r are read, because 0 times a value that is not finite is NaN. This is slow.
+  /// value_of(j) is the row of values of key j of the tile, and sum_of(c) is the sum of channel c.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     constexpr Index width = panel_shape<A>::width;
     const tile_range range = visible_in_tile(r).range;
@@ -8876,8 +8946,8 @@ class tile_softmax {
   static constexpr Index padded_rows = (rows + L - 1) / L * L;
   const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
-  /// Caps and biases the scores of row r and replaces those of hidden keys. Returns false if no key is
-  /// visible.
+  /// Applies softcap and bias to the scores of row r, and replaces the scores of hidden keys. Returns false
+  /// if no key is visible to row r.
   bool prepare(Index r, A* row, const score_factors& factors) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) return false;
@@ -8908,7 +8978,8 @@ class tile_softmax {
     for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
     return largest_lane(largest);
   }
-  /// Replaces the prepared scores of row r by 2^(score - maximum), or zero if hidden, and returns their sum.
+  /// Replaces the prepared scores of row r by weights, 2^(score - maximum), or by zero for hidden keys.
+  /// Returns the sum of the weights before dropout.
   A weigh(Index r, A* row, A maximum) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) {
@@ -8979,9 +9050,9 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
   }
 }
 /// Channels divided by `divisor`. The address of a row decides which channels a loop processes as vectors and
-/// which one by one. For vectors, -ffast-math divides differently (by an estimated reciprocal), and so does
-/// 32-bit NEON. In these cases the reciprocal is computed once, before the loop. The loop only multiplies by
-/// it, which rounds equally in both.
+/// which one by one, and the bits must not depend on it. With -ffast-math and on 32-bit NEON, vectors are
+/// divided by an estimated reciprocal, and single channels are not. In these builds the reciprocal is
+/// therefore computed once, before the loop, which only multiplies.
 template <class A>
 auto divided(const const_channels_map<A>& channels, A divisor) {
 #if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
@@ -9045,7 +9116,7 @@ class decode_operands {
     buffers_.wide = queries_ + of_.rows * of_.heads * depth;
     buffers_.rotated = workspace<decode_rotated, T>(copied);
   }
-  /// Packs the queries of head kv at token t, times `factor`.
+  /// Packs the query heads of key head kv at token t, multiplied by `factor`.
   void pack_queries(Index kv, Index t, double factor) {
     const Index group = call_.group();
     const tile_range heads = of_.heads_of(t, group);
@@ -9060,8 +9131,8 @@ class decode_operands {
     for (Index g = heads.first; g < heads.last; ++g)
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
-  /// scores [rows, tile] of run i of a batch. The first rows read its keys from memory, the others from a
-  /// cache.
+  /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,
+  /// the other groups from a cache.
   void score(key_runs<C>& keys, Index i, A* scores) {
     const Index depth = call_.q.head_dim, kv = keys.head, first = keys.run[i].first,
                 count = keys.run[i].last - first;
@@ -9078,7 +9149,7 @@ class decode_operands {
     if constexpr (scales_apart<key_type>)
       multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
-  /// Multiplies the weights of integer values by the scales of these values.
+  /// If values are integers, multiplies each weight by the scale of its value.
   void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
                      A* weights) const {
     if constexpr (scales_apart<value_type>)
@@ -9130,7 +9201,8 @@ class decode_operands {
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
-  /// sums [rows, value_dim] = shrink * sums + weights * visible values, if other values are not finite
+  /// sums [rows, value_dim] = shrink * sums + weights * visible values. Needed if hidden values are not
+  /// finite, because 0 times such a value is NaN.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const A* weights,
                           tile_softmax<A>& softmax, A* sums) {
     for (Index r = 0; r < rows.count; ++r)
@@ -9143,17 +9215,18 @@ class decode_operands {
           call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
   }
  private:
-  /// The type that keys and values are widened to. Integers keep theirs, because their scales multiply the
-  /// sums.
+  /// The type that keys and values are widened to. Integers are not widened, because their scales multiply
+  /// scores and weights instead.
   template <class X>
   using wide_type = std::conditional_t<is_quantized<C>, X, A>;
-  /// Whether channels are widened once, into a copy, and not again for every four rows. Both are exact, but
-  /// -ffast-math may change the order of sums. The choice therefore depends on all rows of a head, not on the
-  /// rows of one thread.
+  /// Whether channels are widened once, into a copy, instead of again for every four rows. Widening is exact,
+  /// but -ffast-math may change the order of sums. The choice therefore depends on all rows of a head, not on
+  /// the rows that one thread has.
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
   }
-  /// Calls body(rows) with listed keys or values that are read as `Storage`, in place. Returns whether it does.
+  /// Calls body(rows) with listed keys or values that are read as `Storage`, in place. Returns whether it
+  /// does.
   template <class Storage, bool rotates>
   static bool reads_list(const key_runs<C>& keys, const auto& body) {
     if constexpr (std::is_same_v<Storage, C> && !rotates)
@@ -9173,11 +9246,11 @@ class decode_operands {
 
 #ifndef ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
-/// The kernels of streams.hpp for types that are multiplied in pairs: in each step a lane multiplies two
+/// The kernels of streams.hpp for types that are multiplied in pairs. In each step a lane multiplies two
 /// channels of a key, or one channel of two values.
 ///
-/// Benchmark row that needs them: int8_products_beside_bfloat16/1x4096x32+8x128, which is slower with
-/// products in float.
+/// Products in float would be slower (benchmark row int8_products_beside_bfloat16/1x4096x32+8x128: one query,
+/// 4096 keys, 32 query heads and 8 key heads of 128 channels).
 ///
 /// `Products` is bfloat16_products or integer_products. Its `number` is the type of queries and weights,
 /// `stored` the type of keys and values, and `sum` the type of sums of their products.
@@ -9197,7 +9270,8 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   sums sum[padded];
   unrolled<padded>([&](auto i) { sum[i] = Products::zero(); });
-  // Inlined by force, because they are called several times: GCC keeps sums in memory across a call.
+  // GCC would call these lambdas, because they are used several times, and it keeps sums in memory across a
+  // call. So they are always inlined.
   const auto multiply = [&](Index d, const auto& load_from) ROPE_DETAIL_INLINE_LAMBDA {
     if constexpr (rows == 1) {  // for the reason that score_packet gives
       const pairs query = in_register(load_from(queries + d));
@@ -9239,7 +9313,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   for (Index r = 0; r < rows; ++r)
     std::copy_n(totals + r * count, count, scores + r * panel_shape<float>::tile);
 }
-/// Scores of `rows` queries with keys [0, count), as score_rows.
+/// Computes the scores of `rows` queries with keys [0, count), as score_rows does.
 ///
 /// \param queries  [rows, depth]
 template <class Products, int rows>
@@ -9260,9 +9334,9 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
   while (n < count) score(std::index_sequence<0>{});
 }
-/// Values of a tile in pairs of tokens. Token 2 i is always paired with token 2 i + 1, also if a part of the
-/// tile begins between them, so the order of sums does not depend on the parts. A token without its partner
-/// is paired with zeros.
+/// Values of a tile in pairs of tokens. Token 2 i is always paired with token 2 i + 1, even if a run of
+/// tokens begins between them, so the order of sums does not depend on runs. If only one token of a pair is
+/// in the run, it is paired with zeros.
 template <class Products>
 struct value_pairs {
   using number = typename Products::number;
@@ -9293,8 +9367,8 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   constexpr Index bytes = blocks * width * Index(sizeof(typename Products::stored)),
                   together = (std::max)(Index{2}, tokens_per_prefetch(bytes));
   sums sum[std::size_t(rows * blocks * 2)];
-  // Sums of row i % rows and block i / rows: even ones at place 2 i / rows * rows + i % rows of `sum`, odd
-  // ones `rows` places behind.
+  // place(i) is the place in `sum` of the even sums of row i % rows and block i / rows. The odd sums of this
+  // row and block are `rows` places later.
   const auto place = [](std::size_t i) { return i / rows * 2 * rows + i % rows; };
   const auto in_memory = [&](std::size_t i) {
     return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * width;
@@ -9375,20 +9449,19 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
 
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
-/// Operands of the prefill kernel, packed tile by tile.
+/// Operands of the prefill kernel: the queries of a block, packed into strips, and a tile of keys and values,
+/// packed into panels. base/simd/panels.hpp defines strips and panels.
 namespace rope::inline ROPE_ABI::detail {
-// Operands in the arithmetic type: the queries of a block, packed into strips, and a tile of keys and values,
-// packed into panels.
 /// Query tokens [first_token, first_token + tokens) of row b, in `heads` query heads from first_head on. All
 /// of these heads use key head kv.
 struct query_block {
   Index b, kv, first_head, heads, first_token, tokens;
   Index rows() const { return tokens * heads; }
 };
-/// Calls visit(n, keys, values) for runs of keys and values of a tile. A run begins with key n of the tile,
-/// has regular strides, and fills columns of one panel from n % width on. Packing it also writes zeros to the
-/// later columns of the panel, which the next run overwrites. Listed tokens are copied first: packed one by
-/// one, they take four times as long.
+/// Calls visit(n, keys, values) for runs of keys and values of a tile. The tokens of a run are at regular
+/// strides. A run begins with key n of the tile, and fills columns of one panel from column n % width on.
+/// Packing a run also writes zeros to the later columns of the panel, which the next run overwrites. Listed
+/// tokens are copied first, because packing them one by one takes four times as long.
 template <class T, class Turn, class C, class Visit>
 void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
@@ -9414,17 +9487,17 @@ void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_b
 /// Operands of prefill_block: the queries of a block, and a tile of keys and values, packed.
 ///
 ///     pack_queries(t, factor)  the rows of the heads of token t of the block, times factor
-///     clear_query(row)         zeros, of a row that sees nothing or is none
+///     clear_query(row)         zeros, for a row without visible keys, or beyond the last row
 ///     pack_tile(begin, count)  keys and values of the tile that begins with key `begin`
 ///     score(s, hull, scores)   scores [rows, tile] of strip s with the panels that hold keys of the hull
-///     finite_values(count)     whether the values of the tile are numbers
+///     finite_values(count)     whether the values of the tile are finite
 ///     exceeds(hull)            whether values outside of the hull are multiplied too, by zero
 ///     add_values(hull, weights, shrink, sums)
 ///                              sums [value_panels, rows, width] = shrink * sums + weights * values of the
 ///                              hull; the weights may be overwritten
 ///     add_visible_values(rows, weights, softmax, sums)
-///                              the same if hidden values may be no numbers: a row with only numbers has
-///                              the bits of add_values
+///                              replaces add_values if a value is not finite: hidden values are not used;
+///                              if all values are finite, the bits are those of add_values
 ///     in_order(sums, ordered)     the sums of a panel in the order of channels
 template <class X, class A>
 concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* numbers, const A* shrink,
@@ -9484,7 +9557,7 @@ class prefill_operands {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
       score_panel(queries_ + s * shape::rows * depth_, keys_ + n * depth_, depth_, scores + n);
   }
-  /// The zeros after the last channel are finite.
+  /// Whole panels are read, because the zeros after the last channel are finite.
   bool finite_values(Index count) const {
     for (Index c = 0; c < value_dim_; c += shape::width)
       if (!all_finite(panel(c), count * shape::width)) return false;
@@ -9596,14 +9669,14 @@ class paired_operands {
   }
   const call_type& call_;
   query_block block_;
-  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query; the tile
+  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query; the first key and the keys of the tile
   row_buffers<T> buffers_;
   number* row_;      // [pairs] of pairs
   number* weights_;  // [rows, tile]
   float* factors_;   // [strips, rows]: factors of the products with a query
  private:
-  /// Packs values [n, n + count) of the tile in pairs, and half a pair if a run of tokens begins or ends
-  /// inside one.
+  /// Packs values [n, n + count) of the tile in pairs. If a run of tokens begins or ends inside a pair, half
+  /// of this pair is packed.
   void pack_values(Index n, Index count, const row_block<C>& rows) const {
     constexpr Index stride = shape::tile * shape::width;
     const Index channels = call_.v.head_dim;
@@ -9632,7 +9705,7 @@ class paired_operands {
 
 #ifndef ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 #define ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
-/// Products of pairs of adjacent bfloat16, added to floats: a lane adds two products per step.
+/// Products of pairs of adjacent bfloat16, added to floats. A lane adds two products per step.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// The inverse of load_even_odd in the arithmetic type.
@@ -9666,7 +9739,7 @@ template <>
 struct pair_lanes_of<float> {
   using type = bfloat16_pair;
 };
-/// A pair for every lane of P, the even one in its lower half.
+/// A pair for every lane of P. Its even number is in the lower half of the lane.
 template <class P>
 using pair_lanes = typename pair_lanes_of<P>::type;
 /// Pairs (from[0], from[1]), (from[2], from[3]), ...
@@ -9703,7 +9776,8 @@ EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* f
     return load_neighbours<P>(padded);
   }
 }
-/// Pairs of the same channel of two adjacent tokens: of the even channels, and of the odd ones.
+/// Pairs of the same channel of two adjacent tokens. `even` has the pairs of even channels, and `odd` those
+/// of odd channels.
 ///
 /// \param first, second  channels of two tokens, from load_neighbours
 template <class P>
@@ -9717,7 +9791,8 @@ EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>&
             bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
   }
 }
-/// x with the flushing of the x86 instruction, which treats inputs and results below 2^-126 as 0.
+/// x, or 0 if the x86 instruction for these products treats it as 0. It does so for inputs and results below
+/// 2^-126.
 inline float flushed_as_products(float x) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
   const auto bits = bit_cast<std::uint32_t>(x);
@@ -9783,10 +9858,10 @@ struct bfloat16_products {
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 /// Operands of products in bfloat16 for the prefill and decode kernels. Queries and keys are not rounded:
-/// they have the bits of memory or of `rotate`, and the score factor multiplies their sums. Weights are
-/// rounded.
+/// they have the bits of memory or of `rotate`. The factor of scores therefore multiplies the products of
+/// queries and keys, not the queries. Weights are rounded to bfloat16. hidden_keys.hpp defines tile and hull.
 namespace rope::inline ROPE_ABI::detail {
-/// to[j] = weights[j], rounded, for the width of a panel.
+/// to[j] = weights[j], rounded to bfloat16, for j in [0, panel width).
 inline void round_panel(const float* weights, Eigen::bfloat16* to) {
   if constexpr (lanes < pair_sums >> 1) {
     const auto both = load_even_odd<pair_sums>(weights);
@@ -9795,8 +9870,8 @@ inline void round_panel(const float* weights, Eigen::bfloat16* to) {
     for (Index j = 0; j < panel_shape<float>::width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
   }
 }
-/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`. Keys are then multiplied in pairs, so the
-/// weight of a partner outside the hull is set to zero.
+/// Rounds weights [rows, tile] of the keys of `hull`. Keys 2 i and 2 i + 1 are later multiplied as a pair. If
+/// only one of them is in the hull, the weight of the other is set to zero.
 inline void round_weights(const tile_range& hull, Index rows, const float* weights,
                           Eigen::bfloat16* rounded) {
   using shape = panel_shape<float>;
@@ -9826,7 +9901,7 @@ class bfloat16_operands
       pack_strided_pairs(rows.rows + g * rows.stride, call_.q.head_dim, this->query(row), 2 * shape::rows);
     }
   }
-  /// Whether a pair at an end of the hull has a key outside it.
+  /// Whether a pair of keys at an end of the hull has one key that is not in the hull.
   bool exceeds(const tile_range& hull) const {
     return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
   }
@@ -9849,8 +9924,8 @@ class bfloat16_operands
   using base::count_;
   using base::factors_;
   using base::weights_;
-  /// The sum of weights times values over the keys visible to row r. One row of the panel has the values of a
-  /// pair of keys.
+  /// The sum of weights times values of one channel, over the keys visible to row r. `values` is in a panel
+  /// of pairs: each row of the panel has the values of two keys.
   float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
     const tile_range hull = softmax.hull();
     const T* weights = weights_ + r * shape::tile;
@@ -9923,13 +9998,13 @@ class bfloat16_decode_operands {
   void add_sums(Index /*kv*/, Index /*row*/, const float* sums, float* total) const {
     channels_map<sum>(total, call_.v.head_dim) += const_channels_map<sum>(sums, call_.v.head_dim);
   }
-  /// Pages with an odd number of tokens split pairs of keys.
+  /// Whether values cannot be read in place, because pages with an odd number of tokens split pairs of keys.
   bool must_gather() const { return call_.v.page_size() % 2 == 1; }
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
-  /// add_values for tiles with values that are not finite: keys hidden from a row count as zero. If all
-  /// values of a row are finite, it has the bits of add_values.
+  /// Replaces add_values for tiles with values that are not finite: for each row, the values of keys that are
+  /// hidden from the row are replaced by zeros. If all values are finite, the bits are those of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -9954,7 +10029,8 @@ class bfloat16_decode_operands {
   T* query(Index kv, Index row) const {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
-  /// Values of keys [keys.first, keys.last) with the rounded weights of `rows` rows.
+  /// Rounds the weights of `rows` rows for keys [keys.first, keys.last), and returns them together with
+  /// `values`.
   pairs_of_values pairs_with(const tile_range& keys, Index rows, const float* weights,
                              const row_block<T>& values) {
     round_weights(keys, rows, weights, weights_);
@@ -9974,13 +10050,13 @@ class bfloat16_decode_operands {
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #include <atomic>
-/// Attention of a few queries to many keys: decoding. Keys and values are read from memory once for all query
+/// Decoding: attention of a few queries to many keys. Keys and values are read from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. Keys are divided into splits of fixed
 /// size, each with its own softmax. Splits are merged in order at the end, so results do not depend on the
 /// threads.
 namespace rope::inline ROPE_ABI::detail {
-/// The splits with a key visible to some query of their row, and the first split of every row, which contains
-/// its learned sink. They are ordered by row, then by key.
+/// The splits to process. These are the first split of every row, which includes the learned sink, and all
+/// other splits with a key that is visible to some query of their row. They are ordered by row, then by key.
 struct seen_splits {
   struct split_of_row {
     Index b, split;
@@ -10002,12 +10078,13 @@ seen_splits splits_of(const attention_call<T, Rotation, C>& call, Index size) {
   }
   return splits;
 }
-/// The places [first, first + count) of the splits of row b of the batch.
+/// The splits of row b of the batch: elements [first, first + count) of seen_splits::list.
 struct split_places {
   Index b, first, count;
 };
-/// The number of incomplete splits of each row, for each piece of its heads and queries. The thread that
-/// completes the last split merges them, so no thread waits.
+/// The number of incomplete splits of each row. The heads and queries of a row are divided into pieces, and
+/// each piece has its own number. The thread that completes the last split of a piece merges the splits of
+/// this piece, so no thread waits.
 class pending_splits {
  public:
   pending_splits(const seen_splits& splits, Index batch, Index pieces) : pieces_(pieces) {
@@ -10033,14 +10110,15 @@ class pending_splits {
   split_places* places_;        // [batch]
   std::atomic<Index>* counts_;  // [batch, pieces]
 };
-/// The results of splits, per query of every key head.
+/// The results of all splits: a weighted sum and a softmax for each query row of every key head. The place of
+/// a split is its index in seen_splits::list.
 template <class A>
 struct decode_results {
   static constexpr Index split = 1024;  // keys
   Index rows, channels;   // rows of all key heads, channels of a row
   A* sums;                // [places, rows, channels]
   softmax_rows<A> state;  // [places, rows]
-  /// Allocated in scratch memory of the calling thread.
+  /// Allocates in scratch memory of the calling thread.
   decode_results(Index places, Index rows_of_place, Index channels_of_row)
       : rows(rows_of_place), channels(channels_of_row) {
     struct decode_sums {};
@@ -10053,8 +10131,8 @@ struct decode_results {
     return {state.maximum + place * rows + row, state.sum + place * rows + row};
   }
 };
-/// Split `split` of the keys of row b, for query rows [first_row, first_row + rows) of each of key heads
-/// [first_head, first_head + heads), and the place of its results.
+/// The work of one task: split `split` of the keys of row b, for query rows [first_row, first_row + rows) of
+/// each key head in [first_head, first_head + heads). The results are written at `place`.
 struct key_split {
   Index b, split, place, first_head, heads, first_row, rows;
 };
@@ -10091,8 +10169,8 @@ class decode_split {
     state_.sum = state_.maximum + rows_ * heads_;
   }
   void run() {
-    // In memory order: either the tokens of a head are adjacent, or the heads of a token or of a short page.
-    // In the second case all heads alternate, a few tokens each.
+    // Keys are read in memory order. Either the tokens of a head are adjacent, or the heads of a token or of
+    // a short page. In the second case the heads alternate, with a few tokens each.
     const Index per_pass = batches_.heads_per_pass(), last_head = first_head_ + heads_;
     const auto keys_of = [&](Index kv) {
       return block_keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), per_pass * call_.group());
@@ -10121,7 +10199,7 @@ class decode_split {
     for (Index kv = first_head_; kv < last_head; ++kv) leave_results(kv);
   }
  private:
-  /// The number of strips of a head. Each strip of rows has one softmax.
+  /// The number of strips of a head (see block_keys.hpp).
   Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
   rows_of_head rows_in(Index strip) const {
     const Index first = strip * shape::rows;
@@ -10163,9 +10241,10 @@ class decode_split {
       else
         operands_.pack_queries(kv, t, factors_.query);
   }
-  /// Copies the results of a head to the memory in which splits are merged. They are computed in memory of
-  /// this thread. If results of several threads were adjacent, one core would prefetch cache lines that
-  /// another core writes for every tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
+  /// Copies the results of a head to the memory in which splits are merged. Results are computed in memory of
+  /// this thread. If the results of several threads were adjacent, one core would prefetch cache lines that
+  /// another core writes for every tile. (This takes 1.1 times as long with 32 query heads, 8 key heads, 1000
+  /// keys and two threads.)
   void leave_results(Index kv) const {
     const Index row = kv * call_.q.tokens * call_.group() + first_row_;
     const softmax_rows<A> from = state_of(kv), to = results_.state_of(place_, row);
@@ -10173,7 +10252,7 @@ class decode_split {
     std::copy_n(from.maximum, rows_, to.maximum);
     std::copy_n(from.sum, rows_, to.sum);
   }
-  /// \param after  the keys that are read next
+  /// \param after  the keys to read after this tile
   void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -10207,7 +10286,8 @@ class decode_split {
       if (!careful(kv, strip)) add_tile_sums(kv, strip);
     });
   }
-  /// Replaces the scores of a head by weights. Completes the sums of careful strips.
+  /// Replaces the scores of a head by weights. For careful strips, also adds the weighted values (see
+  /// careful_).
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -10229,8 +10309,8 @@ class decode_split {
         shrink(kv, strip, softmax.shrink());
     }
   }
-  /// Multiplies the sums of a strip by `factor`. Sums over a tile start at zero, for the reason given at
-  /// value_panel.
+  /// Multiplies the sums of a strip by `factor`, and sets the sums of the current tile to zero. Each tile has
+  /// sums of its own, for the reason given at value_panel.
   void shrink(Index kv, Index strip, const A* factor) {
     const Index channels = call_.v.head_dim, rows = rows_in(strip).count;
     std::fill_n(tile_sums_of(kv, strip), rows * channels, sum_type(0));
@@ -10258,7 +10338,8 @@ class decode_split {
   Operands operands_;
   char* careful_;  // [heads, strips]: whether values are added key by key in this tile
 };
-/// Adds up the splits of one query and writes its output.
+/// Merges the splits s of one query row and writes the output of this row. Split s has the maximum m_s, the
+/// sum of weights sum_s and the weighted sums sums_s.
 ///
 ///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
 template <class T, class Rotation, class C>
@@ -10286,8 +10367,9 @@ void merge_splits(const attention_call<T, Rotation, C>& call, const decode_resul
 
 #ifndef ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
 #define ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
-/// Products of pairs of adjacent numbers, 16-bit times 8-bit integers, added to 32-bit integers: a lane adds
-/// two products per step. Nothing is rounded, so a sum does not depend on its order or on the register width.
+/// Products of pairs of adjacent numbers. 16-bit integers times 8-bit integers are added to 32-bit integers,
+/// and a lane adds two products per step. Nothing is rounded, so a sum does not depend on its order or on the
+/// register width.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// A packet with as many floats as a register has sums, or float if sums are computed one by one.
@@ -10345,8 +10427,8 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   using stored = std::int8_t;
   using sum = std::int32_t;
   using bits = bits_packet<P>;
-  using sums = P;      // integers, as floats with their bits: GCC keeps arrays of floats in registers
-  using pairs = bits;  // the even one in the lower half of a lane
+  using sums = P;      // integers in the bits of floats, because GCC keeps arrays of floats in registers
+  using pairs = bits;  // the even number in the lower half of a lane
   using reals = P;
   static constexpr Index lanes = detail::lanes<P>;
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
@@ -10398,8 +10480,8 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
 #endif
     return in_register(plus(c, products_of(a, b)));  // otherwise GCC forms many products before adding
   }
-  /// Pairs of the same channel of two tokens, from pairs of adjacent channels: one half of the channels in
-  /// each result, in the order of load_sums and store_sums.
+  /// Pairs of the same channel of two tokens, from pairs of adjacent channels. Each result has one half of
+  /// the channels, in the order of load_sums and store_sums.
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
 #if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
     if constexpr (sizeof(P) == 64)
@@ -10492,7 +10574,7 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
     return from_bits<P>(detail::add(to_bits(a), b));
   }
   static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const sums& b) { return plus(a, to_bits(b)); }
-  /// [a0 b0] and [a1 b1] from [a0 a1] and [b0 b1], with halves of 128 bits. Registers of 128 bits stay
+  /// Exchanges halves of 128 bits: [a0 b0] and [a1 b1] from [a0 a1] and [b0 b1]. Registers of 128 bits stay
   /// unchanged.
   static EIGEN_ALWAYS_INLINE even_odd<sums> halves_exchanged(const bits& a, const bits& b) {
 #if defined(EIGEN_VECTORIZE_AVX2)
@@ -10509,8 +10591,8 @@ ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
 /// Operands of integer products, for the prefill kernel and the decode kernel.
 namespace rope::inline ROPE_ABI::detail {
-// Queries, and the weights of a tile, are rounded to 16-bit integers with one scale, and multiply int8 keys
-// and values. Their magnitude is limited so that a sum of products stays below 2^31.
+// A query is rounded to 16-bit integers with one scale, and so are its weights of a tile. These integers
+// multiply int8 keys and values. Their magnitude is limited, so that a sum of products stays below 2^31.
 /// Rounds the channels of a query and returns their scale.
 inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
   constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(),
@@ -10519,8 +10601,9 @@ inline float round_query(const float* channels, Index head_dim, std::int16_t* ro
       channels, head_dim, rounded,
       static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, head_dim))));
 }
-/// Rounds the weights of `hull` in a row [tile] and returns their scale. Weights are multiplied in pairs, so
-/// the partner of a weight is set to zero if it is outside the hull.
+/// Rounds the weights of the keys of `hull` in a row [tile], and returns their scale. Keys 2 i and 2 i + 1
+/// are later multiplied as a pair. If only one of them is in the hull, the weight of the other is set to
+/// zero.
 inline float round_weights(const tile_range& hull, const float* weights, std::int16_t* rounded) {
   constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(), tile = panel_shape<float>::tile;
   static_assert(largest * 128 * tile < Index{(std::numeric_limits<std::int32_t>::max)()});
@@ -10556,7 +10639,8 @@ class integer_operands
     multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, shape::rows);
     add_scaled(hull, weights, shrink, sums);
   }
-  /// Keys that are hidden from a row get weight zero.
+  /// Replaces add_values if a scale of the tile is not finite: for each row, the weights of keys that are
+  /// hidden from the row are set to zero.
   void add_visible_values(Index rows, float* weights, tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, rows);
@@ -10583,8 +10667,8 @@ class integer_operands
   }
 };
 // Operands of integer products in decoding. Keys and values are used as stored. Queries are rounded to 16
-// bits, with one scale per query. Weights times the scales of values are rounded to 16 bits, with one scale
-// per query and tile of keys. Sums of products are exact.
+// bits, with one scale per query. Each weight is multiplied by the scale of its value. The products are
+// rounded to 16 bits, with one new scale per query and tile of keys. Sums of products of integers are exact.
 template <class Rotation>
 class integer_decode_operands {
   static_assert(!Rotation::rotates, "keys that are rotated while they are read are no integers");
@@ -10664,8 +10748,8 @@ class integer_decode_operands {
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return has_finite_scales(call_.v, of_.b, kv, begin, hull);
   }
-  /// Replaces add_values if a scale of the tile is not finite: keys that are hidden from a row get weight
-  /// zero. A row whose scales are all finite gets the bits of add_values.
+  /// Replaces add_values if a scale of the tile is not finite: for each row, the weights of keys that are
+  /// hidden from the row are set to zero. If all scales are finite, the bits are those of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -10723,12 +10807,12 @@ class integer_decode_operands {
 
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_HPP
-/// The prefill kernel: attention of many queries.
+/// The prefill kernel: attention of many queries. base/simd/panels.hpp defines strips and panels.
 namespace rope::inline ROPE_ABI::detail {
-// Attention of many queries. A block of queries of one key head (all or some query heads of its group,
-// consecutive tokens) is packed into strips once. Each tile of keys and values is rotated and packed once per
-// block, and serves every strip. Between tiles a strip keeps only its softmax and its weighted sums, so
-// memory does not depend on the number of tokens.
+// A block is consecutive query tokens, in all or some of the query heads of one key head. Its queries are
+// packed into strips once. Each tile of keys and values is rotated and packed once per block, for all strips.
+// Between tiles a strip keeps only its softmax and its weighted sums, so memory does not depend on the number
+// of tokens.
 /// The state that strips keep between tiles, in scratch memory of the thread.
 template <class A>
 struct prefill_state {
@@ -10790,9 +10874,9 @@ class prefill_block {
     for (Index s = 0; s < m_.strips; ++s) write(s);
   }
  private:
-  /// Sums of tiles are added up in runs, and sums of runs in a total. A plain sum of n equal terms may have n
-  /// roundings. In three stages there are at most (keys of a tile) + (tiles of a run) + (runs of the call)
-  /// roundings.
+  /// The keys of a run: 32 tiles. The sums of the tiles of a run are added up, and the sums of the runs are
+  /// added to a total. A plain sum of n equal terms may have n roundings. In these three stages there are at
+  /// most (keys of a tile) + (tiles of a run) + (runs of the call) roundings.
   static constexpr Index run_of_keys = 32 * shape::tile;
   /// Adds the sums of the current run to the total of the earlier runs.
   void end_run() {
@@ -10881,20 +10965,21 @@ class prefill_block {
 
 #ifndef ROPE_ATTENTION_DETAIL_SELECTED_QUERY_HPP
 #define ROPE_ATTENTION_DETAIL_SELECTED_QUERY_HPP
-/// Selected keys: their checks, and the attention of one query to the keys that are selected for it, as a
-/// call of its own. Its keys are listed tokens, so kernels do not depend on selections.
+/// Selected keys: their checks, and the attention of one query to the keys that are selected for it. Each
+/// query is a call of its own, with listed tokens as keys (token_source::listed), so kernels do not depend on
+/// selections.
 namespace rope::inline ROPE_ABI::detail {
 /// A row of a call with selected keys.
 struct selecting_row {
   Index queries, keys;
-  Index first_list;  // of its first query
+  Index first_list;  // the index of the lists of the first query
 };
-/// Checks the lists of the queries of all rows. Those of padding are not read.
+/// Checks the lists of the queries of all rows. Lists of padding are not read.
 ///
 /// \param row_of  row_of(b) is the selecting_row b, one of `rows`
 ///
-/// Throws:  std::invalid_argument if lists do not fit, an entry is no key of its row, or there is dropout;
-///          where NDEBUG is not defined also if a key is listed twice
+/// Throws:  std::invalid_argument if lists do not fit, an entry is not a key of its row, or there is dropout;
+///          without NDEBUG also if a key is listed twice
 template <class RowOf>
 void check_selected(const char* function, const attention_options& options, const attention_shape& shape,
                     Index key_heads, Index rows, const RowOf& row_of) {
@@ -10937,7 +11022,7 @@ void check_selected(const char* function, const attention_options& options, cons
       }
   }
 }
-/// Checks the lists of a call whose options list the counts of queries and keys of its rows.
+/// Checks the lists of a call. The counts of queries and keys of each row are those of the options.
 inline void check_selected(const char* function, const attention_options& options,
                            const attention_shape& shape, Index key_heads) {
   const auto count = [](const any_integers& counts, Index b, Index all) {
@@ -10949,13 +11034,14 @@ inline void check_selected(const char* function, const attention_options& option
                          count(options.key_counts, b, shape.keys), shared ? 0 : b * shape.queries};
   });
 }
-/// How many selected_query there are in a call.
+/// The number of selected_query objects of a call: one for each query token and key head.
 template <class T, class Rotation, class C>
 Index selected_query_count(const attention_call<T, Rotation, C>& call) {
   return call.q.batch * call.q.tokens * call.k.heads;
 }
-/// Query i of row b, in the query heads of key head kv, and the selected keys that are visible to it. The
-/// keys are in scratch memory of the calling thread, and valid until its next selected_query.
+/// One query token, in the query heads of one key head, and the selected keys that its ranges and the rules
+/// of positions admit. The list of these keys is in scratch memory of the calling thread, and valid until the
+/// next selected_query of this thread.
 template <class T, class Rotation, class C>
 class selected_query {
   using call_type = attention_call<T, Rotation, C>;
@@ -10983,8 +11069,9 @@ class selected_query {
   Index query() const { return i_; }
   Index key_head() const { return kv_; }
   Index first_head() const { return kv_ * of_.group(); }
-  /// The keys, in the order of their list.
+  /// The number of keys.
   Index count() const { return count_; }
+  /// Key n, in the order of the list.
   Index key(Index n) const { return list_[n]; }
   /// Attention to these keys, as a call of one query and one key head.
   call_type call() const {
@@ -10996,11 +11083,12 @@ class selected_query {
                 ? of_.out  // weights are computed without an output
                 : of_.out.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
             visibility(options(), {1, 1, count_, group, of_.q.head_dim},
-                       Rotation::rotates ? key_order::any : key_order::contiguous),
+                       of_.rotation.is_given() ? key_order::any : key_order::contiguous),
             of_.rotation};
   }
  private:
-  /// The options of this query: rules of positions are in its list, masks and biases are those of its keys.
+  /// The options for the call of this query. The list of keys already obeys the rules of positions. Mask and
+  /// bias have only the entries of these keys.
   attention_options options() const {
     struct selected_positions {};
     struct selected_mask {};
@@ -11018,7 +11106,7 @@ class selected_query {
     one.bias = entries_of(all.bias, workspace<selected_bias, float>(all.bias ? group * count_ : 0));
     static constexpr std::int64_t none[] = {0};
     if (rules.is_padding(b_, i_)) one.query_counts = none;
-    if constexpr (Rotation::rotates) {
+    if (of_.rotation.is_given()) {
       std::int64_t* const positions = workspace<selected_positions, std::int64_t>(count_ + 1);
       for (Index n = 0; n < count_; ++n) positions[n] = rules.key_position(b_, list_[n]);
       if (count_ > 0) positions[count_] = rules.query_position(b_, i_);
@@ -11027,7 +11115,8 @@ class selected_query {
     }
     return one;
   }
-  /// The entries of these keys, [group, keys], or [1, keys] if query heads share them.
+  /// The entries of a mask or bias for the listed keys, [group, keys], or [1, keys] if query heads share
+  /// entries.
   template <class X>
   score_view<X> entries_of(const score_view<X>& of, X* to) const {
     if (!of) return {};
@@ -11052,11 +11141,11 @@ selected_query(const attention_call<T, Rotation, C>&, Index) -> selected_query<T
 #define ROPE_BASE_PARALLEL_TASKS_HPP
 /// Tasks of unequal size on the caller's threads, for attention, projections and gradients.
 namespace rope::inline ROPE_ABI::detail {
-/// Calls body(task) for tasks of unequal size, at least `work` operations each on average. A thread takes the
-/// next task when it is free. Small calls use the calling thread only.
+/// Calls body(task) for tasks of unequal size, which have on average at least `work` operations each. A
+/// thread takes the next task when it is free. Small calls use the calling thread only.
 template <class Threads, class Body>
 void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
-  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
+  constexpr Index smallest = Index{1} << 19;  // operations, which take about as long as waking a thread
   const Index pieces = (std::min)(available_threads(threads), tasks);
   const Index least = tasks > 0 ? smallest / tasks : smallest;
   if (pieces <= 1 || work < static_cast<double>(least)) {
@@ -11100,13 +11189,13 @@ void attend_split(const attention_call<T, Rotation, C>& call, const decode_resul
 }
 /// Tasks per thread: enough that one slow task does not leave the other threads idle.
 inline constexpr Index tasks_per_thread = 4;
-/// The size of a piece if `all` is split into at most `pieces` equal ones. The last piece may be smaller.
+/// The size of a piece if `all` is split into at most `pieces` equal pieces. The last piece may be smaller.
 inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
-/// Rows of a block if threads share `all` rows. A block packs every key that is visible to it, which takes as
-/// long as about 28 more rows. Blocks have fewer than 96 rows only if some threads would otherwise have no
-/// work.
+/// The number of query rows of a block if `available` threads share `all` rows. Every block packs the keys
+/// that are visible to it, which takes as long as about 28 more rows, so small blocks are slow. Blocks have
+/// fewer than 96 rows only if some threads would otherwise have no work.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),
@@ -11124,8 +11213,8 @@ void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& th
   const Index keys = (std::max)(Index{1}, call.k.tokens);
   parallel_tasks(threads, pairs * parts * blocks,
                  cost_of(block, heads, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
-                   // The last tokens of a sequence attend to the most keys, so they come first and short
-                   // tasks fill the gaps.
+                   // The last tokens of a sequence attend to the most keys, so their long tasks start first.
+                   // Short tasks at the end keep all threads busy.
                    const Index first = (blocks - 1 - task / (pairs * parts)) * block, part = task % parts,
                                kv = task / parts % call.k.heads;
                    attend_block(call, {.b = task / parts / call.k.heads % call.q.batch,
@@ -11173,8 +11262,8 @@ void attend_splits(const attention_call<T, Rotation, C>& call, const Threads& th
                  });
 }
 /// The largest number of query rows, tokens * group, for which attention is faster without packing keys and
-/// values. It is smaller if int8 or pairs of bfloat16 are widened again for every four rows. It does not
-/// depend on whether keys are float or 16-bit, because both must give the same bits.
+/// values. The number is smaller for int8 and for products in bfloat16, which are widened again for every
+/// four rows. For float and 16-bit keys it is the same, because both must give the same bits.
 template <class A, class C>
 Index max_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;
@@ -11188,8 +11277,8 @@ void attend_keys(const attention_call<T, Rotation, C>& call, const Threads& thre
   else
     attend_blocks(call, threads);
 }
-/// Attention of a checked call. A query whose keys are selected is a call of its own for each key head. With
-/// fewer of them than threads, threads share each one.
+/// Attention of a checked call. If keys are selected, every query and key head is a call of its own. If there
+/// are fewer such calls than threads, the threads share each call.
 template <class T, class Rotation, class C, class Threads>
 void attend(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
@@ -11207,7 +11296,7 @@ void attend(const attention_call<T, Rotation, C>& call, const Threads& threads) 
 
 #ifndef ROPE_BASE_INSTANCES_HPP
 #define ROPE_BASE_INSTANCES_HPP
-/// Compiles the usual kernels once in a program, in place of once in every file that calls them.
+/// Compiles the usual kernels once in a program, instead of once in every file that calls them.
 ///
 /// Define ROPE_EXTERN_TEMPLATES before the first include of the library in every file of a target (or with
 /// -D), and write ROPE_INSTANTIATE in one source file of the same target:
@@ -11215,14 +11304,15 @@ void attend(const attention_call<T, Rotation, C>& call, const Threads& threads) 
 ///     #include <rope/rope.hpp>  // or rope_single.hpp
 ///     ROPE_INSTANTIATE
 ///
-/// With CMake, `target_link_libraries(app PRIVATE rope::instantiations)` does both. Usual are channels of
+/// With CMake, `target_link_libraries(app PRIVATE rope::instantiations)` does both. The usual kernels are
+/// those of `rotate`, `unrotate`, `attention`, and `kv_cache` with `append` and `attention`, for channels of
 /// float, half and bfloat16, interleaved and half_split, tables of float, and keys of the type of the
-/// queries: `rotate`, `unrotate`, `attention`, and `kv_cache` with `append` and `attention`. All other calls
-/// are compiled where they are made.
+/// queries. All other calls are compiled in the file that makes them.
 ///
-/// The macro instantiates what the headers before it declare: with <rope/attention.hpp> alone, rotations and
-/// attention. All files need the flags of that source file, because the instruction set is part of every
-/// name: a file with others does not link. Results have the same bits as without the two macros.
+/// ROPE_INSTANTIATE instantiates what the headers before it declare. With <rope/attention.hpp> alone, these
+/// are rotations and attention. All files need the flags of that source file. The instruction set is part of
+/// every name, so a file with other flags does not link. Results have the same bits as without the two
+/// macros.
 #define ROPE_DETAIL_FOR_USUAL_CHANNELS(list, declared) \
   namespace rope::inline ROPE_ABI::detail {            \
   list(declared, float);                               \
@@ -11242,6 +11332,16 @@ void attend(const attention_call<T, Rotation, C>& call, const Threads& threads) 
 /// Rotation of heads by the angles of their positions, and its inverse.
 namespace rope::inline ROPE_ABI {
 namespace detail {
+/// Throws std::invalid_argument if unrotate cannot divide by m: 1 / m must be a normal number of the table's
+/// type, so m is at most 2^126 for float and 2^1022 for double.
+template <class S>
+void check_inverse(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  using limits = std::numeric_limits<S>;
+  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
+    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
+}
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -11292,7 +11392,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
         });
       });
 }
-/// rotate_checked, or rotate_and_round if the types differ.
+/// Calls rotate_checked, or rotate_and_round if the types of x and out differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                          const placed_table<S>& table, const P& positions, const Threads& threads) {
@@ -11356,11 +11456,11 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///
 /// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
-/// Accuracy:  2.75 eps sqrt(u^2 + v^2) per channel against exact arithmetic, table included, eps = 2^-24
-///            (float) or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table
-///            entries are first converted to the arithmetic type. Entries beyond the range of float are
-///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero. The
-///            same bits for every stride, batch and instruction path of a build
+/// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
+///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
+///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are
+///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero.
+///            Strides, batch and the instruction path of a build do not change the bits
 ///            (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
@@ -11397,8 +11497,8 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 /// \param  out  [batch, tokens, heads, head_dim], any strides; of the type of x, or a 16-bit type if x is
 ///              float
 ///
-/// Requires:  out is x, or shares no element with it (of another type: shares none); throws if an overlap is
-///            detected (always for equal strides)
+/// Requires:  out is x, or shares no element with x. If their types differ, out shares no element with x.
+///            Throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -11418,8 +11518,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
 ///
 /// Parameters and cost are those of `rotate`.
 ///
-/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or 2^1022 (double table): 1 /
-///            m would be subnormal
+/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or m > 2^1022 (double table),
+///            because 1 / m would be subnormal
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 eps sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
@@ -11463,12 +11563,11 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_ROTATE_HPP
-/// Scaled dot-product attention, with or without rotation of queries and keys.
-///
-/// Attention to int8 keys and values with one scale per token and head.
+/// Scaled dot-product attention, with or without rotation of queries and keys. Keys and values may be int8
+/// with one scale per token and head.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Throws unless the heads and head_dim of q, k, v and out fit. k and v are views or paged.
+/// Checks that the heads and head_dim of q, k, v and out fit together. k and v are views or pages.
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class K, class Out>
@@ -11480,14 +11579,14 @@ void check_heads(const Q& q, const K& k, const K& v, const Out& out) {
   check_rule("attention", k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0,
              "q.heads must be a multiple of k.heads", q.heads, k.heads);
 }
-/// Checks the arguments of a call before anything is written, and returns its visibility rules.
+/// Checks the arguments of a call before anything is written, and returns the visibility rules of the call.
 template <class T, class C>
 visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
                              const head_view<const C>& v, const head_view<T>& out,
                              const attention_options& options, bool rotates = false) {
   check_view("attention", q);
-  check_view("attention", k);
-  check_view("attention", v);
+  check_extents("attention", k);
+  check_extents("attention", v);
   check_view("attention", out);
   check_equal("attention", "q and k", "batch", q.batch, k.batch);
   check_equal("attention", "k and v", "batch", k.batch, v.batch);
@@ -11501,7 +11600,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
 }
-/// Rejects an output that overlaps q, unless it is the same view.
+/// Rejects an output that overlaps q, unless out and q are the same view.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
@@ -11512,7 +11611,7 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
                   "out must be q itself or share no memory with it, and covers a part of q or "
                   "has its axes in another order; give out memory of its own");
 }
-/// Also rejects an output that shares memory with k or v, which are read after out is written.
+/// Also rejects an output that shares memory with k or v, because both are read after out is written.
 ///
 /// Throws:  std::invalid_argument
 template <class T, class C>
@@ -11530,7 +11629,7 @@ constexpr bool lacks_output() {
   constexpr bool views[] = {is_head_view<std::remove_cvref_t<Arguments>>..., false, false, false, false};
   return views[0] && views[1] && views[2] && !views[3];
 }
-/// Whether an argument after out (the last view) and the tables is not attention_options.
+/// Whether there is an argument after out (the last view) and the tables, and it is not attention_options.
 template <class... Arguments>
 constexpr bool lacks_options() {
   enum kind { view, tables, options, other };
@@ -11544,7 +11643,7 @@ constexpr bool lacks_options() {
   if (next < sizeof...(Arguments) && kinds[next] == tables) ++next;
   return next < sizeof...(Arguments) && kinds[next] != options;
 }
-/// Checks of the argument types.
+/// Checks the argument types.
 #define ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads)                                               \
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);                                                   \
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);                                     \
@@ -11552,7 +11651,7 @@ constexpr bool lacks_options() {
   static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
                     detail::is_or_widens<T, std::remove_const_t<K>>,                                   \
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
-                "where that is float")
+                "or std::int8_t where that is float")
 }  // namespace detail
 /// Attention of queries and keys that are already rotated or need no rotation.
 ///
@@ -11562,32 +11661,52 @@ constexpr bool lacks_options() {
 /// visible key gives zeros. Values of keys that are not visible never enter the sum, not even as 0 * NaN.
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
-/// \param k        [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
+/// \param k        [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type or std::int8_t
+///                 with scales if q is float
 /// \param v        [batch, keys, k.heads, value_dim]; the channel type of k
 /// \param out      [batch, queries, q.heads, value_dim]
 /// \param options  visible keys, formula of scores, and optional outputs
 /// \param threads  your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// The scale is multiplied by log2(e), and so are scores. A score, or a channel of q times the scale, that
-/// overflows the arithmetic type (beyond 2.3e38 for float) counts as the largest number of its sign. Terms of
-/// one sum q_i . k_j that overflow must have the same sign.
+/// Scores are computed in units of log2, so the scale is multiplied by log2(e). If a score, or a channel of q
+/// times the scale, then overflows the arithmetic type (beyond 2.3e38 for float), it counts as the largest
+/// number of its sign. Terms of one sum q_i . k_j that overflow must have the same sign.
+///
+/// int8 keys and values are read as if they were dequantized first:
+///
+///     quantize(k, keys);
+///     quantize(v, values);
+///     attention(q, keys, values, out, {.window = 1024});
+///
+/// If the scale of a token is NaN or infinite, exactly the queries that attend to this token are affected.
+/// Products of a query channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38,
+/// where scale is that of the options.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws if an
 ///            overlap is detected, which is certain if the two views have the same strides
-/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
-///            out of range; out is then unchanged
+/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, an option is
+///            out of range, or scales do not have the shape of their integers; out is then unchanged
 /// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0 below
 ///            2^-125 of the largest (double: 2^-1021), one final rounding to the type of out. 16-bit keys and
 ///            values are widened exactly. Sums are formed per tile and then added: within 3e-5 at 262,144
 ///            equal keys. The bits do not depend on the number of threads or the order of axes
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
-///            tests/attention/laws/repeated_tokens.test.cpp)
+///            tests/attention/laws/repeated_tokens.test.cpp). For int8, that of attention to the dequantized
+///            keys and values, with equal bits if there are many queries and products are full. The rounding
+///            of `quantize` is added to it. To within 2^-14 of these bounds, a score is off by at most e =
+///            |scale| max_j s_j sum_d |q_id| / 2 with the scales s_j of the keys, a weight by a factor within
+///            exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2 with the
+///            scales t_j of the values. Maxima are over the visible keys. A softcap does not increase the
+///            errors
+///            (tests/attention/laws/quantized_attention.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. With few queries, each key and
-///            value is read once, in place. Otherwise queries are processed in blocks of 512 rows. Few means
-///            tokens * group <= 8, 24 or 48 with 8, 16 or 32 vector registers; 3, 9 or 18 for quantized keys
-///            and products in bfloat16. Scratch memory per thread does not depend on the number of tokens,
-///            except for a row of sums per 1024 keys with few queries. It is kept until release_scratch(), so
-///            later calls of the same size do not allocate
+///            value is read once, in place. Otherwise queries are processed in blocks of 512 rows. Queries
+///            are few if tokens * group, the query rows of a key head, is at most 8, 24 or 48 with 8, 16 or
+///            32 vector registers. For quantized keys and for products in bfloat16 the limits are 3, 9 and
+///            18. Scratch memory per thread does not depend on the number of tokens, except that few queries
+///            need a row of sums per 1024 keys. Scratch memory is kept until release_scratch(), so later
+///            calls of the same size do not allocate. product_precision::integers multiplies stored integers
+///            directly
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -11602,7 +11721,8 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::check_products<T, C, false>("attention", options.products, q.head_dim);
   detail::check_memory("attention", q, k, v, out);
   detail::check_output<T, C>(q, k, v, out);
-  detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
+  detail::attend(detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, v, out, rules, {}},
+                 threads);
 }
 /// Attention of unrotated queries and keys, which are rotated while they are read. q and k are not changed.
 /// The bits are those of `rotate` on q and k (k first widened to the type of q), followed by `attention`.
@@ -11611,10 +11731,15 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 ///                (tables/query_key_tables.hpp), with rows for the positions of the keys and of every query
 ///                with a visible key, see attention_options
 ///
-/// Throws:  as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
-///          options are not causal (xPos scores grow with the distance of a key after its query);
-///          std::out_of_range if a position is outside the table; out is then unchanged
-/// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
+/// int8 keys that are quantized before the rotation need no second rounding if their positions change.
+///
+/// Throws:    as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
+///            options are not causal (xPos scores grow with the distance of a key after its query);
+///            std::out_of_range if a position is outside the table; out is then unchanged
+/// Accuracy:  for int8, as above, with e = m^2 |scale| |q_i| max_j s_j sqrt(head_dim) / 2, where m is the
+///            attention_factor of the table and |q_i| a Euclidean length. (A rotation moves the error of a
+///            key between channels and keeps only its length.)
+/// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const Tables& tables,
@@ -11629,8 +11754,9 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::check_memory("attention", q, k, v, out);
   detail::check_output<T, C>(q, k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
-  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::attend(detail::attention_call<T, rotation, C>{q, k, v, out, rules, {pair}}, threads);
+  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  detail::attend(detail::attention_call<T, detail::read_rotation<T>, C>{q, k, v, out, rules, rotation},
+                 threads);
 }
 /// Catches calls that match no other overload and reports the missing or misplaced argument. Returns int, so
 /// that the first error of `r = attention(q, k, v, table)` is not about `void`.
@@ -11650,101 +11776,6 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
 }
 #undef ROPE_DETAIL_CHECK_ATTENTION
 }  // namespace rope::inline ROPE_ABI
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// Checks the arguments of a call before anything is written, and returns its visibility rules.
-template <bool rotates, class T>
-visibility checked_quantized_attention(const head_view<const T>& q,
-                                       const quantized_view<const std::int8_t>& k,
-                                       const quantized_view<const std::int8_t>& v, const head_view<T>& out,
-                                       const attention_options& options) {
-  check_quantized("attention", k);
-  check_quantized("attention", v);
-  const visibility rules =
-      checked_attention<T, Eigen::half>(q, shape_of(k), shape_of(v), out, options, rotates);
-  check_products<T, std::int8_t, rotates>("attention", options.products, q.head_dim);
-  check_memory("attention", q, out);
-  check_output(q, out);
-  return rules;
-}
-/// Checks of the argument types.
-template <class Q, class T, class Threads>
-constexpr void check_quantized_types() {
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  static_assert(std::is_same_v<std::remove_const_t<Q>, float> && std::is_same_v<T, float>,
-                "attention: q and out are float where keys and values are quantized");
-}
-}  // namespace detail
-/// Attention of float queries to quantized keys and values, as if these were dequantized first.
-///
-///     out_i = sum_j w_ij t_j v_j,   w_i = softmax over visible j of  scale * s_j q_i . k_j
-///
-/// with integers k_j, v_j and their scales s_j, t_j.
-///
-///     quantize(k, keys);
-///     quantize(v, values);
-///     attention(q, keys, values, out, {.window = 1024});
-///
-/// \param q    [batch, queries, q.heads, head_dim]
-/// \param k    [batch, keys, k.heads, head_dim]
-/// \param v    [batch, keys, k.heads, value_dim]
-/// \param out  [batch, queries, q.heads, value_dim]
-///
-/// A scale that is NaN or infinite affects exactly the queries that attend to its token. Products of a query
-/// channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38.
-///
-/// Requires:  out shares no element with the scales or integers, and none with q unless it is the same view
-/// Throws:    as attention to unquantized keys and values, and std::invalid_argument if scales do not have
-///            the shape of their integers; out is then unchanged
-/// Accuracy:  that of attention to the dequantized keys and values, with equal bits if there are many queries
-///            and products are full. The rounding of `quantize` is added to it. To within 2^-14 of these
-///            bounds, a score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor
-///            within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2.
-///            Maxima are over the visible keys. A softcap does not increase the errors
-///            (tests/attention/laws/quantized_attention.test.cpp)
-/// Cost:      that of attention; with few queries, one byte per channel is read and 4 per scale.
-///            product_precision::integers multiplies the stored integers directly, with few queries and with
-///            many. The bits do not depend on the number of threads or the order of axes
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
-          class Threads = this_thread>
-void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
-               const attention_options& options = {}, const Threads& threads = {}) {
-  detail::check_quantized_types<Q, T, Threads>();
-  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  const auto rules = detail::checked_quantized_attention<false, T>(q, k, v, out, options);
-  detail::attend(detail::attention_call<T, detail::no_rotation, std::int8_t>{q, k, v, out, rules, {}},
-                 threads);
-}
-/// Attention of unrotated queries to quantized unrotated keys, which are dequantized and rotated while they
-/// are read. Such keys need no second rounding if their positions change.
-///
-///     attention<Layout>(q, keys, values, out, table);
-///
-/// \param tables  as in attention to unquantized keys and values
-///
-/// Throws:    as above, and as attention with a table
-/// Accuracy:  as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2 times the square of the
-///            attention_factor of the table. |q_i| is the Euclidean length: a rotation keeps the length of an
-///            error
-/// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
-          class Threads = this_thread>
-void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
-               const Tables& tables, const attention_options& options = {}, const Threads& threads = {}) {
-  detail::check_quantized_types<Q, T, Threads>();
-  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  detail::check_tables("attention", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
-  const auto rules = detail::checked_quantized_attention<true, T>(q, k, v, out, options);
-  detail::check_rotation<Layout>("attention", q, pair.queries(),
-                                 detail::known_range{rules.query_position_range()});
-  detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
-                                 detail::known_range{rules.key_position_range()});
-  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::attend(detail::attention_call<T, rotation, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
-}
-}  // namespace rope::inline ROPE_ABI
 #define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
   declared void rotate_checked<Layout, false>(const char*, const head_view<const T>&, const head_view<T>&, \
                                               const placed_table<float>&, const Positions&,                \
@@ -11761,25 +11792,22 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \
   ROPE_DETAIL_ROTATIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
-#define ROPE_DETAIL_ATTENDED(declared, T, rotation)                                                       \
-  declared void attend_block(const attention_call<T, rotation, T>&, const query_block&);                  \
-  declared void attend_split(const attention_call<T, rotation, T>&, const decode_results<arithmetic<T>>&, \
-                             const key_split&);                                                           \
-  declared void attend(const attention_call<T, rotation, T>&, const this_thread&)
-#define ROPE_DETAIL_TURN(Layout) table_rotation<Layout, float>
 #define ROPE_DETAIL_ATTENTIONS_OF(declared, T, Layout)                                                     \
-  ROPE_DETAIL_ATTENDED(declared, T, ROPE_DETAIL_TURN(Layout));                                             \
   declared void check_rotations<Layout>(const char*, const head_view<const T>&, const head_view<const T>&, \
                                         const query_key_tables<float>&, const visibility&)
-#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                   \
-  declared visibility checked_attention(const head_view<const T>&, const head_view<const T>&, \
-                                        const head_view<const T>&, const head_view<T>&,       \
-                                        const attention_options&, bool);                      \
-  ROPE_DETAIL_ATTENDED(declared, T, no_rotation);                                             \
-  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                        \
+#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                      \
+  declared visibility checked_attention(const head_view<const T>&, const head_view<const T>&,    \
+                                        const head_view<const T>&, const head_view<T>&,          \
+                                        const attention_options&, bool);                         \
+  declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&); \
+  declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                      \
+                             const decode_results<arithmetic<T>>&, const key_split&);            \
+  declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);       \
+  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                           \
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
-/// Defines the kernels of base/instances.hpp. Caches add their own.
+/// Defines the kernels that base/instances.hpp declares. cache/attention.hpp redefines this macro to add the
+/// kernels of caches.
 #define ROPE_INSTANTIATE                         \
   ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS) \
   ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ATTENTIONS)
@@ -11801,8 +11829,8 @@ ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
 #define ROPE_ATTENTION_TAPE_HPP
 /// Inputs and outputs of the backward pass of attention.
 namespace rope::inline ROPE_ABI {
-/// The heads of a forward pass, the gradient with respect to its output, and the outputs for the gradients
-/// with respect to its inputs. Members are named because d_k and d_v often have the same shape, so that
+/// The heads of a forward pass, the gradient with respect to its output, and memory for the gradients with
+/// respect to its inputs. Arguments are passed by name, because d_k and d_v often have the same shape, and
 /// swapping them would go unnoticed.
 ///
 ///     attention_gradient<half_split>(
@@ -11810,7 +11838,7 @@ namespace rope::inline ROPE_ABI {
 ///             .q = q, .k = k, .v = v, .out = out, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v},
 ///         table, options);
 ///
-/// \tparam T  a channel type, of all heads and gradients
+/// \tparam T  the channel type of all heads and gradients
 template <class T>
 struct attention_tape {
   head_view<const T> q;      // [batch, queries, q.heads, head_dim]
@@ -11824,18 +11852,18 @@ struct attention_tape {
   /// Query heads that share a key head.
   Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
 };
-/// Outputs for the gradients with respect to options. Empty ones are not written.
+/// Outputs for the gradients with respect to options. Empty outputs are not written.
 ///
 ///     std::vector<double> d_sinks(heads);
 ///     attention_gradient(tape, options, {.sink_logits = d_sinks});
 struct option_gradients {
   /// [q.heads]: with respect to options.sink_logits.
   std::span<double> sink_logits = {};
-  /// With respect to options.bias: the gradient of an entry is at the offset of that entry, and the length is
-  /// that from the first entry of the bias to its last. An entry that several scores share receives the sum
-  /// of their gradients. No stride of the bias may be negative. Sharing limits threads: if queries, heads or
-  /// rows share entries, at most one thread per 96 keys has work. If keys share entries, only one thread has
-  /// work.
+  /// With respect to options.bias. The gradient of an entry is at the offset of the entry. The length is the
+  /// number of elements in memory from the first entry of the bias to the last. An entry that several scores
+  /// share receives the sum of their gradients. No stride of the bias may be negative. Shared entries limit
+  /// the number of busy threads: if queries, heads or rows share entries, at most one thread per 96 keys has
+  /// work. If keys share entries, only one thread has work.
   std::span<double> bias = {};
 };
 namespace detail {
@@ -11868,14 +11896,15 @@ void check_tape(const char* function, const attention_tape<T>& x) {
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_TAPE_HPP
-/// Packed operands of the backward pass of attention: products, sums per key, and the scratch memory of a
-/// block of queries.
+/// Packed operands of the backward pass of attention: their matrix products, the sums of each key, and the
+/// scratch memory of a block of queries. base/simd/panels.hpp defines strips and panels.
 namespace rope::inline ROPE_ABI::detail {
-// The five matrix products of the backward pass on packed operands. Each is a sum over a depth of (a number
-// per row) x (a panel two packets wide), so all use the same tile of sums in registers. Only the strides of
-// the numbers differ. Weights and their gradients are stored [queries, tile]: the numbers of a strip of
-// queries have a stride of `tile`, and the numbers of a strip of keys are adjacent, so the transposed
-// products need no transposition.
+// The backward pass has five matrix products of packed operands. In each step, one number per row is
+// multiplied by a panel row of two packets, and the results are added to sums in registers. The five products
+// differ only in the strides of the numbers. Weights w and slopes ds (gradients with respect to the scores)
+// are stored [queries, tile]. The numbers of a strip of queries have a stride of `tile`, and the numbers of a
+// strip of keys are adjacent, so w^T and ds^T need no transposed copy. g is the gradient with respect to the
+// output.
 //
 //     product              rows      numbers     depth      panel
 //     scores = q k^T       queries   q           channels   k, transposed
@@ -11886,14 +11915,15 @@ namespace rope::inline ROPE_ABI::detail {
 /// Sizes of the backward kernel for numbers A.
 template <class A>
 struct gradient_shape {
-  /// Rows of a strip, and width of a panel.
+  /// Rows of a strip.
   static constexpr int rows = panel_shape<A>::rows;
+  /// Columns of a panel.
   static constexpr Index width = panel_shape<A>::width;
-  /// Keys of a tile: whole panels, and whole strips.
+  /// Keys of a tile: a multiple of the panel width and of the rows of a strip.
   static constexpr Index tile = 96;
   static_assert(tile % width == 0 && tile % rows == 0);
-  /// Query rows of a block, in whole strips, unless a single token has more. Weights, slopes, and three times
-  /// the channels of a block fit L2 for head_dim 128.
+  /// Query rows of a block, in whole strips. A block has more rows only if a single token has more. For
+  /// head_dim 128, the weights, slopes, queries, and gradients of a block fit L2.
   static constexpr Index block = 240;
   static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }
 };
@@ -11915,8 +11945,8 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
       [&](auto r, auto n) { store(products + r * stride + n * lanes<P>, sums.sum[r * shape::packets + n]); });
 }
 /// sums[r * width + c] += sum_d numbers[r * row_step + d * depth_step] * panel[d * width + c] for the first
-/// `packets` packets of one panel of channels. The sum over d is formed first: terms added one by one to a
-/// large sum are each rounded to the precision of that sum.
+/// `packets` packets of one panel of channels. The sum over d is formed first, because terms that are added
+/// one by one to a large sum are each rounded to the precision of that sum.
 ///
 /// \param panel  [depth, width]
 /// \param sums   [rows, width]
@@ -11932,7 +11962,8 @@ EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, I
     store(before, add(load<P>(before), sums.sum[r * packets + n]));
   });
 }
-/// add_products_of_panel for all panels of `channels` channels, at strides panel_stride and sums_stride.
+/// Calls add_products_of_panel for all panels of `channels` channels. Two panels are panel_stride apart, and
+/// their sums sums_stride.
 template <class A, Index row_step, Index depth_step>
 void add_products(const A* numbers, const A* panel, Index panel_stride, Index depth, Index channels, A* sums,
                   Index sums_stride) {
@@ -11951,7 +11982,7 @@ void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index 
     pack_transposed(rows + n * row_stride, row_stride, (std::min)(width, count - n), width, depth,
                     packed + n * depth, width);
 }
-/// Writes one row of panels as channels: factor times each, rounded.
+/// Writes one row of panels to `to`: each channel is multiplied by `factor` and rounded to T.
 template <class A, class T>
 void write_panels(const A* panels, Index panel_stride, A factor, Index channels, T* to) {
   constexpr Index width = panel_shape<A>::width;
@@ -11960,16 +11991,15 @@ void write_panels(const A* panels, Index panel_stride, A factor, Index channels,
     channels_map<T>(to + c, here) = (const_channels_map<A>(panels, here) * factor).template cast<T>();
   }
 }
-/// The memory to which gradients with respect to the bias are added, laid out as the bias, or null. Also
-/// whether several blocks may add to one entry, and whether tiles of different keys may.
+/// The memory to which gradients with respect to the bias are added.
 struct bias_gradient {
-  double* data;
-  bool is_shared, joins_keys;
+  double* data;                // at the strides of the bias, or null
+  bool is_shared, joins_keys;  // whether several blocks, or tiles of several keys, may add to one entry
 };
-/// Gradients with respect to the keys and values of one key head, to which blocks of queries add. Each
-/// channel panel [tile, width] is contiguous: [tiles, panels of k then of v, tile, width]. Gradients with
-/// respect to keys are sums over packed queries, so they have the factor of these queries instead of the
-/// scale.
+/// Gradients with respect to the keys and values of one key head, to which blocks of queries add. They are
+/// stored as [tiles, panels of k then of v, tile, width], so each panel of channels [tile, width] is
+/// contiguous. Gradients with respect to keys are sums over packed queries. They therefore have the factor of
+/// packed queries (score_factors) instead of the scale.
 template <class A>
 struct key_sums {
   using shape = gradient_shape<A>;
@@ -12041,8 +12071,9 @@ struct attention_gradient_scratch {
   }
   A* strip_d_queries(Index s) const { return d_queries + s * shape::rows * key_panels * shape::width; }
 };
-/// Tokens [first, first + count) of one head as rows of the arithmetic type: in place if the types agree,
-/// otherwise widened into `buffer`. If x has one token, its stride may be arbitrary and is replaced by 0.
+/// Tokens [first, first + count) of one head as rows of the arithmetic type. If x has this type, rows are
+/// read in place. Otherwise they are widened into `buffer`. If x has only one token, its token_stride may be
+/// arbitrary, so the stride returned is 0.
 template <class T>
 row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count, Index h,
                                       arithmetic<T>* buffer) {
@@ -12055,8 +12086,9 @@ row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Inde
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
-/// The queries of a block in the backward pass of attention: packed once, with the softmax and g . o of each,
-/// and their gradients at the end.
+/// The queries of a block in the backward pass of attention. They are packed once, with the softmax of each
+/// query and its product g . o, where o is the output and g the gradient with respect to o. At the end, the
+/// gradients with respect to the queries are written.
 namespace rope::inline ROPE_ABI::detail {
 /// Query tokens [first, first + tokens) of row b, in the heads that share key head `kv`. Row r of a block is
 /// token first + r / group, query head kv * group + r % group.
@@ -12070,7 +12102,7 @@ struct attention_gradient_rows {
   score_factors factors;
   attention_gradient_scratch<T> m;
   block_keys keys;
-  bool finite = true;  // queries and gradients with respect to outputs
+  bool finite = true;  // whether queries and gradients with respect to outputs are finite
   attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, Index row, Index key_head,
                           Index first_token, Index token_count)
       : tape(of),
@@ -12093,7 +12125,7 @@ struct attention_gradient_rows {
     const Index first_row = s * shape::rows;
     return {b, first, kv * group, group, first_row, (std::min)(Index{shape::rows}, count() - first_row)};
   }
-  /// The stride of panels of packed queries, or of gradients with respect to outputs.
+  /// The distance between two panels of packed queries, or of packed gradients with respect to outputs.
   Index panel_stride() const { return m.rows * shape::width; }
   /// Calls tile(begin, count) for every tile with a key that may be visible to the block.
   void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
@@ -12108,7 +12140,8 @@ struct attention_gradient_rows {
     const row_block<A> rows = widened_rows(tape.v, b, begin, count, kv, m.wide);
     pack_transposed_panels(rows.rows, rows.stride, count, tape.v.head_dim, m.transposed_values);
   }
-  /// Products of strip s of packed rows with the panels of transposed keys or values that `hull` touches.
+  /// Computes the products of strip s of packed rows with panels of transposed keys or values. Only panels
+  /// that contain a key of `hull` are used.
   void multiply(const A* rows, Index s, const A* rotated, Index depth, tile_range hull, A* products,
                 Index stride) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
@@ -12121,7 +12154,8 @@ struct attention_gradient_rows {
                    shape::rows * shape::width, static_cast<A>(rules.scale()), tape.q.head_dim,
                    tape.d_q.at(b, token_of(row), head_of(row)));
   }
-  /// A sink is part of the softmax, with a value of zero: its slope is weight * (0 - g . o).
+  /// Writes the gradients with respect to the sink logits. A sink has a weight in the softmax and a value of
+  /// zero, so its slope is weight * (0 - g . o).
   void write_sinks(double* d_sink_logits) const {
     std::fill(d_sink_logits, d_sink_logits + group, 0.0);
     for (Index row = 0; row < count(); ++row) {
@@ -12161,7 +12195,7 @@ struct attention_gradient_rows {
     finite = all_finite(m.queries, m.rows * m.key_panels * shape::width) &&
              all_finite(m.upstream, m.rows * m.value_panels * shape::width);
   }
-  /// Finds the shift and factor of every row. Its weights are 2^(score - shift) * factor.
+  /// Finds the shift and the factor of every row. A weight of the row is 2^(score - shift) * factor.
   void find_softmax() {
     const attention_options& options = rules.options();
     if (options.log_sum_exp.empty() || !has_fine_sums()) return find_softmax_of_scores();
@@ -12173,8 +12207,8 @@ struct attention_gradient_rows {
           none ? A(0) : static_cast<A>(std::exp2(static_cast<double>(m.shifts[row]) - sum * log2_e));
     }
   }
-  /// Whether the given log-sum-exps resolve 2^-24, as doubles up to 2^28 do. Otherwise the softmax is
-  /// recomputed from its maximum.
+  /// Whether the given log-sum-exps have a resolution of 2^-24, as doubles up to 2^28 have. Otherwise the
+  /// softmax is recomputed from the scores.
   bool has_fine_sums() const {
     for (Index row = 0; row < count(); ++row) {
       const double sum = sum_of(row);
@@ -12186,7 +12220,8 @@ struct attention_gradient_rows {
     return rules.options().log_sum_exp[static_cast<std::size_t>(
         (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
   }
-  /// Recomputes the softmax in runs of tiles, which are then joined, for the reason given at prefill_block.
+  /// Recomputes the softmax from the scores. Each run of tiles has its own softmax, and these are joined, for
+  /// the reason given at run_of_keys of prefill_block.
   void find_softmax_of_scores() {
     constexpr Index run_of_keys = 32 * shape::tile;
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
@@ -12224,10 +12259,10 @@ struct attention_gradient_rows {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
-/// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
-/// group, consecutive tokens) processes one tile of keys at a time and recomputes its weights from the
-/// log-sum-exp of each query, so no array of size tokens x tokens exists. With weights w, upstream gradient g
-/// and output o:
+/// The backward pass of attention, tile by tile. A block is consecutive query tokens, in all query heads of
+/// one key head. It processes one tile of keys at a time and recomputes the weights from the log-sum-exp of
+/// each query, so no array of size tokens x tokens exists. In the formulas, w are the weights, o is the
+/// output, g is the gradient with respect to the output, and bend is the slope of the softcap:
 ///
 ///     scores_ij = scale q_i . k_j                            queries x keys
 ///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys
@@ -12235,17 +12270,16 @@ struct attention_gradient_rows {
 ///     dk_j = scale sum_i slopes_ij q_i
 ///     dv_j = sum_i w_ij g_i
 ///
-/// The sums dq belong to the block. Other blocks add to the sums dk and dv of a tile in a fixed order
-/// (sum_order below), so they do not depend on the number of threads.
+/// Only one block adds to a sum dq. All blocks of a key head add to the sums dk and dv.
 ///
-/// Tasks add to shared sums in a fixed order, so that rounding does not depend on the threads. Every sum
-/// belongs to one tile, and every task visits its tiles in ascending order. While a task works on tile n,
-/// later tasks may add to tiles below n.
+/// Each block is a task. Tasks add to shared sums in a fixed order (sum_order), so that rounding does not
+/// depend on the number of threads. Every shared sum belongs to one tile, and every task visits its tiles in
+/// ascending order. While a task works on tile n, later tasks may add to tiles below n.
 ///
 /// Tasks must be started in ascending order. The first unfinished task never waits, so one task always
 /// proceeds, even with one thread.
 namespace rope::inline ROPE_ABI::detail {
-/// The place of one task in the order of the tasks that share its sums.
+/// The place of one task in the order of all tasks that add to the same sums.
 class sum_order {
  public:
   static constexpr Index finished = (std::numeric_limits<Index>::max)();
@@ -12253,7 +12287,7 @@ class sum_order {
   sum_order(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
   sum_order(const sum_order&) = delete;
   sum_order& operator=(const sum_order&) = delete;
-  /// Runs even if the task ends by an exception, so that no task waits for it forever.
+  /// Marks this task as finished, even after an exception, so that no other task waits for it forever.
   ~sum_order() { publish(finished); }
   /// Announces that this task adds nothing more to tiles below `tile`.
   void begin(Index tile) { publish(tile); }
@@ -12275,31 +12309,34 @@ class sum_order {
   std::atomic<Index>* tiles_;
   Index task_, oldest_ = 0;  // every task before oldest_ is finished
 };
-// The softmax of a strip of queries and one tile of keys in the backward pass. In place, it replaces scores
-// by weights, and products upstream . value by the gradients with respect to the scores ("slopes").
+// strip_slopes is the softmax of a strip of queries and one tile of keys in the backward pass. It works in
+// place. Scores are replaced by weights, and products g_i . v_j by the gradients with respect to the scores,
+// here called slopes:
 //
 //     w_ij = 2^(score_ij - shift_i) factor_i
 //     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij
 //
-// gain is the factor of dropout for a kept weight, and 0 for a dropped one. It also multiplies w before w
-// multiplies values. bend is the slope of the softcap. w and slope are 0 if the key is not visible.
+// gain is 1 / (1 - dropout) for a kept weight, and 0 for a dropped weight. The weights that run() returns are
+// w times gain, because these multiply values in the forward pass. bend is the slope of the softcap. w and
+// slope are 0 if the key is not visible.
 template <class A>
 class strip_slopes {
   using P = packet<A>;
  public:
   static constexpr Index L = lanes<P>, tile = gradient_shape<A>::tile;
   static constexpr int rows = gradient_shape<A>::rows;
-  /// The softmax of each row, as numbers of the formulas above.
+  /// Per row: shift_i and factor_i of the weights, and g_i . o_i of the slopes.
   struct row_numbers {
     const A *shifts, *factors, *products;
   };
-  /// \param d_bias  laid out as the bias, or null
+  /// \param d_bias  the gradient with respect to the bias, at the strides of the bias, or null
   strip_slopes(const block_keys& keys, const strip_rows& strip, double* d_bias)
       : strip_(keys, strip), d_bias_(d_bias) {}
   /// Keys of the tile that may be visible to some row.
   const tile_range& hull() const { return strip_.hull; }
-  /// \param weights  [rows, tile], scores in the panels that the hull touches. Everything is written
-  /// \param slopes   [rows, tile], products upstream . value there
+  /// \param weights  [rows, tile]: scores, in the panels that contain a key of the hull. Replaced by weights,
+  ///                 everywhere
+  /// \param slopes   [rows, tile]: products g_i . v_j, in these panels. Replaced by slopes, everywhere
   void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
     for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)
       if (r >= strip_.rows.count || !prepare(r, weights, slopes, factors))
@@ -12323,7 +12360,7 @@ class strip_slopes {
     std::fill(slopes + first, slopes + last, A(0));
   }
   /// Applies softcap and bias to the scores of row r, and dropout to its products. Returns false if no key is
-  /// visible to it.
+  /// visible to row r.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
     const tile_range range = visible_in_tile(r).range;
     if (range.empty() || (visible_in_tile(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last))
@@ -12352,7 +12389,8 @@ class strip_slopes {
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
-    // Visible scores can be infinite only if the largest of them, the shift, was.
+    // A visible score can be infinite only if the largest score of the row was. The shift is then the largest
+    // finite number of that sign.
     if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
       for (Index j = whole.first; j < whole.last; ++j) weights[j] = saturated(weights[j]);
     for (Index j = whole.first; j < whole.last; j += L) {
@@ -12368,7 +12406,7 @@ class strip_slopes {
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
       }
     if (d_bias_ != nullptr) add_to_bias(r, slopes, range);
-    // The softmax includes dropped keys. Only the weights that multiply values change.
+    // The softmax includes dropped keys. Dropout changes only the weights that multiply values.
     if (options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
     if (options().softcap > 0)
@@ -12416,7 +12454,8 @@ class attention_gradient_block {
     order_.begin(tile);
     rows_.pack_keys(begin, count);
     rows_.pack_values(begin, count);
-    // A hidden pair has a weight and a slope of 0, which does not change sums except by 0 * NaN.
+    // A hidden pair of query and key has a weight and a slope of 0. It changes sums only if 0 is multiplied
+    // by a number that is not finite.
     const bool careful = hides(begin, count) && !(rows_.finite && finite_keys(count));
     if (d_bias_.joins_keys)
       order_.wait_for_the_end();
@@ -12430,14 +12469,15 @@ class attention_gradient_block {
     order_.wait(tile);
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
-  /// Whether a key of a tile, or a key after its end, is hidden from some query of the block.
+  /// Whether a key of the tile is hidden from some query of the block. The tile may have fewer than
+  /// shape::tile keys because all later keys are hidden. These count as hidden keys of the tile.
   bool hides(Index begin, Index count) const {
     return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
   }
   bool finite_keys(Index count) const {
     return all_finite(m_.transposed_keys, panel_shape<A>::padded(count) * rows_.tape.k.head_dim);
   }
-  /// Weights and slopes of strip s.
+  /// Computes the weights and slopes of strip s.
   strip_slopes<A> weigh(Index s) {
     strip_slopes<A> slopes(rows_.keys, rows_.strip(s), d_bias_.data);
     const Index row = s * shape::rows;
@@ -12456,8 +12496,8 @@ class attention_gradient_block {
                                     hull.last - hull.first, rows_.tape.k.head_dim, m_.strip_d_queries(s),
                                     shape::rows * shape::width);
   }
-  /// Adds to the sums of keys [first, first + rows) of a tile the contributions of the strips to which any of
-  /// them is visible.
+  /// Adds the contributions of queries to the sums of keys [first, first + rows) of a tile. Only strips to
+  /// which one of these keys may be visible contribute.
   void add_to_keys(Index first, A* d_keys, A* d_values) const {
     Index begin = m_.strips, end = 0;
     for (Index s = 0; s < m_.strips; ++s)
@@ -12475,8 +12515,8 @@ class attention_gradient_block {
     add(m_.weights, m_.upstream, rows_.tape.v.head_dim, d_values);
     add(m_.slopes, m_.queries, rows_.tape.k.head_dim, d_keys);
   }
-  /// The slow, careful sums, over visible pairs only. Sums of this block and tile start at zero, as in
-  /// add_products.
+  /// Adds all contributions of the tile over visible pairs only, which is slow. As in add_products, sums of
+  /// this block and tile are formed first and then added.
   void add_visible(Index tile) const {
     add_visible_to_keys(m_.weights, m_.upstream, m_.value_panels, sums_.values(tile));
     add_visible_to_keys(m_.slopes, m_.queries, m_.key_panels, sums_.keys(tile));
@@ -12528,10 +12568,10 @@ class attention_gradient_block {
 /// The backward pass of `attention`.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-// Splits the backward pass of attention into tasks: one block of queries of one key head each. The split and
-// the order in which blocks add to shared sums depend only on the shapes, so the result does not depend on
-// the number of threads.
-/// Whether every score has its own entry: no extent is shared and no two entries have the same offset.
+// The backward pass of attention is split into tasks. Each task processes one block of queries of one key
+// head. The split and the order in which blocks add to shared sums depend only on the shapes, so the result
+// does not depend on the number of threads.
+/// Whether no two scores share an entry of x.
 inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
   struct axis {
     Index stride, extent;
@@ -12550,12 +12590,14 @@ inline bool has_own_entries(const score_view<float>& x, const attention_shape& s
   }
   return true;
 }
-/// Whether scores of different keys add to one entry. Then no order of tiles prevents concurrent additions.
+/// Whether scores of different keys share an entry of x. If they do, no order of the tiles of keys prevents
+/// two threads from adding to one entry at the same time.
 inline bool joins_keys(const score_view<float>& x, const attention_shape& shape) {
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
-/// Computes d_q of query tokens [first, first + tokens) and their contribution to the other gradients of a
-/// key head. Not inline, so that programs can compile it once (`extern template`).
+/// Computes d_q of query tokens [first, first + tokens) and adds the contribution of these tokens to the
+/// other gradients of a key head. This function is not inline, so that programs can compile it once (`extern
+/// template`).
 ///
 /// \param d_sinks  receives the gradients with respect to the sink logits, or nullptr
 template <class T>
@@ -12567,7 +12609,7 @@ void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rul
   rows.write_queries();
   if (d_sinks != nullptr) rows.write_sinks(d_sinks);
 }
-/// All gradients of a checked call.
+/// Computes all gradients of a checked call.
 template <class T>
 class attention_gradient_tasks {
   using A = arithmetic<T>;
@@ -12604,18 +12646,19 @@ class attention_gradient_tasks {
               d_sinks_of(head, part)[g];
   }
  private:
-  /// Key heads whose sums are in memory at a time: just enough to give many threads a task. With few queries
-  /// and many keys, memory limits them to 16 heads or 2^24 numbers, whichever is more.
+  /// The number of key heads whose sums are in memory at a time. It is just large enough to give many threads
+  /// a task. With few queries and many keys it is limited, to save memory: to 16 heads, or to the heads whose
+  /// sums are 2^24 numbers if these are more.
   Index heads_per_pass(Index heads) const {
     constexpr Index enough_tasks = 128, enough_heads = 16, enough_numbers = Index{1} << 24;
     const Index wanted = (enough_tasks + blocks_ - 1) / (std::max)(blocks_, Index{1});
     const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
     return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
   }
-  /// Key heads that threads work on at a time: one, so that its keys and sums stay in shared L3, or more if
-  /// one head does not have work for all threads without waiting. The result depends only on the order of the
-  /// blocks of a key head. If all blocks add to one bias it would depend on this number too, so the number is
-  /// 1.
+  /// The number of key heads that threads work on at a time. Usually it is one, so that the keys and sums of
+  /// this head stay in shared L3. It is larger if one head has too little work to keep all threads busy. The
+  /// gradients of a key head depend only on the order of its blocks, not on this number. If all blocks add to
+  /// one bias, the gradient of the bias would depend on the number, so the number is then 1.
   Index heads_side_by_side(Index threads) const {
     if (d_bias_.is_shared) return 1;
     const Index tiles = (tape_.k.tokens + gradient_shape<A>::tile - 1) / gradient_shape<A>::tile;
@@ -12627,7 +12670,8 @@ class attention_gradient_tasks {
     return {memory + head * head_size(), gradient_shape<A>::panels(tape_.k.head_dim),
             gradient_shape<A>::panels(tape_.v.head_dim)};
   }
-  /// All gradients of key heads [first, first + heads), numbered across the batch.
+  /// Computes all gradients of key heads [first, first + heads). Heads are numbered across the batch, row by
+  /// row.
   template <class Threads>
   void run_heads(const Threads& threads, Index first, Index heads, A* memory) {
     const auto pieces = [&](Index count, const auto& body) {
@@ -12644,10 +12688,11 @@ class attention_gradient_tasks {
       const Index before = task / (side_by_side * blocks_) * side_by_side,
                   here = (std::min)(side_by_side, heads - before), place = task - before * blocks_;
       const Index head = before + place % here, order = place / here;
-      // The last tokens of a sequence attend to the most keys, so they come first and short tasks fill the
-      // gaps.
+      // The last tokens of a sequence attend to the most keys, so their long tasks start first. Short tasks
+      // at the end keep all threads busy.
       const Index part = blocks_ - 1 - order, token = part * tokens_;
-      // Blocks of one key head share its sums. All blocks may share entries of the bias.
+      // All blocks of one key head add to its sums. If entries of the bias are shared, blocks of all key
+      // heads add to them.
       sum_order in_order(d_bias_.is_shared ? tiles : tiles + head * blocks_,
                          d_bias_.is_shared ? task : order);
       add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
@@ -12665,8 +12710,8 @@ class attention_gradient_tasks {
   double* d_sinks_of(Index head, Index part) const {
     return d_sinks_ + (head * blocks_ + part) * tape_.group();
   }
-  /// Packed queries have the factor scale log2(e), or scale / softcap. The gradient with respect to a key has
-  /// only the scale, so the other factor is removed.
+  /// Packed queries are multiplied by scale * log2(e) or, with a softcap, by scale / softcap. The gradient
+  /// with respect to a key has only the factor scale, so the other factor is removed here.
   void write_key(const key_sums<A>& sums, Index b, Index kv, Index j) const {
     using shape = gradient_shape<A>;
     const double softcap = rules_.options().softcap;
@@ -12681,7 +12726,7 @@ class attention_gradient_tasks {
   Index tokens_, blocks_;      // tokens of a block, and blocks of a key head
   double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], or nullptr
 };
-/// Length of the memory from the first entry of a bias to its last.
+/// The number of elements in memory from the first entry of a bias to its last.
 inline Index span_of(const score_view<float>& bias) {
   if (!bias) return 0;
   return 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
@@ -12728,23 +12773,23 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
   tasks.run(threads);
   tasks.add_sinks(by_options.sink_logits);
 }
-/// Checks of the argument types.
+/// Checks the argument types.
 template <class T, class Threads>
 constexpr void check_gradient_types() {
   ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
   ROPE_DETAIL_CHECK_THREADS("attention_gradient", Threads);
 }
 }  // namespace detail
-/// Gradients with respect to q, k and v of a loss whose gradient with respect to the output of
-/// `attention(q, k, v, out, options)` is d_out.
+/// Gradients of a loss with respect to q, k and v. d_out is the gradient of the loss with respect to the
+/// output of `attention(q, k, v, out, options)`.
 ///
 ///     d_v_j = sum_i w_ij d_out_i
 ///     d_s_ij = w_ij (d_out_i . v_j - d_out_i . out_i)
 ///     d_q_i = scale sum_j d_s_ij k_j,   d_k_j = scale sum_i d_s_ij q_i
 ///
-/// A softcap multiplies d_s by its slope. Dropout masks and rescales w and d_out . v as in the forward pass.
-/// The gradients of a key head sum over the query heads of its group. A query without a visible key has a
-/// gradient of zero.
+/// With a softcap, d_s is multiplied by the slope of the cap. Dropout masks and rescales w and d_out . v as
+/// in the forward pass. The gradient with respect to a key head is a sum over the query heads of its group. A
+/// query without a visible key has a gradient of zero.
 ///
 /// \param tape     the heads of the forward pass, d_out, and the outputs d_q, d_k and d_v
 /// \param options  the options of the forward pass. options.log_sum_exp is an input here: pass the values
@@ -12757,17 +12802,18 @@ constexpr void check_gradient_types() {
 /// Requires:  d_q, d_k and d_v share no element with any other argument
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; nothing is written then
-/// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16, and
-///            their `out` is read rounded. Sums over tokens are formed per tile of 96 keys and block of 240
-///            queries and then added: within 5e-5 at 65,536 equal tokens (tests/attention/gradient.test.cpp,
+/// Accuracy:  arithmetic and sums are in float (double for double). Gradients of half and bfloat16 are
+///            rounded once at the end, and the `out` of the forward pass is read as rounded to these types.
+///            Sums over tokens are formed per tile of 96 keys and block of 240 queries and then added, so the
+///            error is within 5e-5 at 65,536 equal tokens (tests/attention/gradient.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp)
-/// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, 2 head_dim more without
-///            log_sum_exp, at about the same share of peak multiply-adds as `attention`. Memory in numbers:
-///            keys * (head_dim + value_dim) per key head, for as many key heads as have 128 blocks of 240
-///            queries, but at most 16 heads or 2^24 numbers, whichever is more. Each thread needs 240 * (2
-///            head_dim + value_dim + 192) + 96 * (3 head_dim + 2 value_dim) for a block and a tile of 96
-///            keys. No memory grows with queries * keys. All of it is kept until release_scratch()
-///            (base/scratch.hpp)
+/// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, and 2 head_dim more without
+///            log_sum_exp. The share of peak multiply-adds is about that of `attention`. The calling thread
+///            needs memory for keys * (head_dim + value_dim) numbers per key head, for as many key heads as
+///            have 128 blocks of 240 queries, but at most for 16 heads or 2^24 numbers, whichever is more.
+///            Each thread needs 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2 value_dim)
+///            numbers, for a block and a tile of 96 keys. No memory grows with queries * keys. All memory is
+///            kept until release_scratch() (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
 void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
@@ -12779,8 +12825,9 @@ void attention_gradient(const attention_tape<T>& tape, const attention_options& 
                                 {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
   detail::differentiate_attention(tape, rule, by_options, threads);
 }
-/// Gradients of `attention<Layout>(q, k, v, out, tables, options)`, including the rotation: q and k of the
-/// tape are unrotated, and d_q and d_k are the gradients with respect to these.
+/// Gradients of `attention<Layout>(q, k, v, out, tables, options)`, including the rotation. q and k of the
+/// tape are unrotated, and d_q and d_k are the gradients with respect to the unrotated q and k. With the
+/// attention_factor m of the table and the rotation R by an angle:
 ///
 ///     d_q_i = m R(-angle(p_i)) (gradient with respect to the rotated query),   d_k_j alike
 ///
@@ -12824,13 +12871,14 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
 /// Merges attention over two disjoint sets of keys into attention over their union, for long contexts that
 /// are split over threads, machines or blocks of a cache.
 namespace rope::inline ROPE_ABI {
-/// Merges attention over other keys into `out_a` and `log_sum_exp_a`.
+/// Merges the results of attention over other keys, `out_b` and `log_sum_exp_b`, into `out_a` and
+/// `log_sum_exp_a`.
 ///
 ///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
 ///
-/// L_a and L_b are the values that attention wrote to `attention_options::log_sum_exp`. A side without a
-/// visible key (`attention_options::no_keys`) is ignored, and its output may hold anything. Pass learned sink
-/// logits to one side only.
+/// L_a and L_b are the values that attention wrote to `attention_options::log_sum_exp`. If one of them is
+/// `attention_options::no_keys`, because the query has no visible key there, that side is ignored, and its
+/// output may hold anything. Pass learned sink logits to only one of the two calls of attention.
 ///
 /// Attention to a part of the keys needs explicit positions. Without them the last query is aligned with the
 /// last key of the part.
@@ -12844,8 +12892,9 @@ namespace rope::inline ROPE_ABI {
 /// \param threads        your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
-/// Accuracy:  associative and commutative to rounding: 3 u max|out| per merge in the arithmetic type, and one
-///            rounding to a 16-bit type (tests/attention/merge.test.cpp)
+/// Accuracy:  the order of merges changes the result only by rounding. The error of a merge is at most 3 eps
+///            max|out|, eps = 2^-24 (float) or 2^-53 (double), and one rounding if the type is 16-bit
+///            (tests/attention/merge.test.cpp)
 /// Cost:      two reads and one write of the output; no allocation
 /// Source:    Dao et al. 2023, FlashDecoding; Ye et al. 2025, FlashInfer, arXiv:2501.01005, section 2.2
 template <class T, class B, class Threads = this_thread>
@@ -12872,7 +12921,7 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
       for (Index h = 0; h < out_a.heads; ++h) {
         const Index b = token / out_a.tokens, i = token % out_a.tokens;
         const auto n = static_cast<std::size_t>(token * out_a.heads + h);
-        // The output of a side without a visible key may hold anything. Its log-sum-exp is below all others.
+        // The output of a side without a visible key may hold anything, so it is not read.
         if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
         if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
           std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
@@ -12903,7 +12952,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
 
 #ifndef ROPE_BASE_STORAGE_HPP
 #define ROPE_BASE_STORAGE_HPP
-/// Vectors in memory that is aligned to a cache line and not initialised, and counts that move with it.
+/// Vectors in memory that is aligned to a cache line and not initialised, and counts that move together with
+/// such memory.
 namespace rope::inline ROPE_ABI::detail {
 /// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
 template <class T>
@@ -12919,8 +12969,7 @@ struct cache_line_allocator {
   constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
   T* allocate(std::size_t count) { return static_cast<T*>(allocate_block("storage", count, sizeof(T))); }
   void deallocate(T* data, std::size_t /*count*/) noexcept { free_block(data); }
-  /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
-  /// elements.
+  /// Leaves the element indeterminate, because the owner writes all elements. std::allocator would zero it.
   template <class U>
   void construct(U* place) noexcept {
     ::new (static_cast<void*>(place)) U;
@@ -12957,7 +13006,7 @@ class moved_index {
 /// The probabilities of attention, for inspection and plots.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Replaces the scores of one query in `row` by its weights.
+/// Replaces the scores of one query, in `row`, by weights.
 template <class A>
 void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std::span<A> row) {
   const attention_options& options = rules.options();
@@ -12977,7 +13026,8 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }
-  // The sum is taken in tiles: a single sum would round once per key, in the same direction for equal keys.
+  // The weights of each tile are added up first. A single sum would round once per key, in the same direction
+  // for equal keys.
   constexpr Index tile = 128;
   double sum = has_sink ? std::exp(sink - largest) : 0;
   for (Index begin = 0; begin < keys; begin += tile) {
@@ -12996,7 +13046,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
                 : A(0);
   }
 }
-/// The output for weights: [batch, heads, queries, keys], of any strides.
+/// The memory to which weights are written: [batch, heads, queries, keys], at any strides.
 template <class A>
 struct weights_view {
   A* data;
@@ -13008,7 +13058,8 @@ struct weights_view {
 template <class T, class Rotation, class C, class Threads>
 void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads);
-/// The weights of queries whose keys are selected. A key that is listed twice has both its weights.
+/// Writes the weights of queries that have selected keys. If a key is listed twice, its two weights are
+/// added.
 template <class T, class Rotation, class C, class Threads>
 void write_selected_weights(const attention_call<T, Rotation, C>& call,
                             const weights_view<arithmetic<T>>& weights, const Threads& threads) {
@@ -13039,7 +13090,8 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
   const auto write = [&](Index first, Index last) {
     storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
-    // Contiguous rows are written in place. Others are copied to their strides once they are complete.
+    // If the keys of a row are contiguous, the row is computed in place. Otherwise it is computed in a buffer
+    // and then copied.
     storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
     const auto row_of = [&](Index b, Index h, Index i) {
       A* row = weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
@@ -13054,8 +13106,8 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
         if (!no_key_in_range)
           read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
                        buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
-        // Keys outside the visible ranges are not read: they may be beyond the row's count or outside the
-        // table.
+        // Keys outside the visible ranges are not read, because they may be beyond the row's count or outside
+        // the table.
         const key_set visible = call.rules.keys_of(b, i);
         for (Index j = visible.hull_begin(), count; j < visible.hull_end() && !no_key_in_range; j += count) {
           count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
@@ -13093,9 +13145,9 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
   const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
   return checked_attention<T, T>(q, k, v, out, options, rotates);
 }
-/// A view of the weights of a call in a list or in an Eigen object.
+/// Views the caller's list or Eigen object as the weights of a call.
 ///
-/// Throws:  std::invalid_argument if its extents differ
+/// Throws:  std::invalid_argument if the extents differ from those of the call
 template <class A>
 weights_view<A> weights_in(std::span<A> weights, const attention_shape& shape) {
   const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
@@ -13127,7 +13179,7 @@ void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, cons
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   const auto rules = checked_weights<T>(q, k, options, false);
   const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
-  write_weights(attention_call<T, no_rotation>{q, k, {}, {}, rules, {}}, to, threads);
+  write_weights(attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {}}, to, threads);
 }
 template <class Layout, class Q, class K, class W, class Tables, class Threads>
 void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const Tables& tables,
@@ -13141,8 +13193,9 @@ void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, cons
   const auto rules = checked_weights<T>(q, k, options, true);
   const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
   check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair, rules);
-  using rotation = table_rotation<Layout, typename decltype(pair)::scalar>;
-  write_weights(attention_call<T, rotation>{q, k, {}, {}, rules, {pair}}, to, threads);
+  write_weights(
+      attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {std::type_identity<Layout>{}, pair}}, to,
+      threads);
 }
 /// The type of the weights of queries Q.
 template <class Q>
@@ -13178,8 +13231,8 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another length
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
-/// Cost:      2 head_dim flops per query head and key, and two exponentials in double: for inspection, not
-///            for computation
+/// Cost:      2 head_dim flops per query head and key, and two exponentials in double. This function is for
+///            inspection, not for use in a model
 template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
@@ -13216,16 +13269,16 @@ ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 /// The attention that each key receives: its weights, summed over queries.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Sums in double. The sum of row b, head h and key j is at data[b * batch_stride + h * head_stride + j].
+/// The memory of the sums, in double. The sum of row b, head h and key j is at data[b * batch_stride + h *
+/// head_stride + j].
 struct weight_sums_view {
   double* data;
   Index batch_stride, head_stride;
   bool by_key_head;
 };
 /// Adds up the weights of a call in two passes over tiles of keys. The first pass finds the softmax of every
-/// query, the second one computes the same scores again and adds their weights to the sums of their keys.
-/// A task of the second pass is the only one that adds to the sums of its keys, so the bits do not depend on
-/// the number of threads.
+/// query. The second pass computes the same scores again and adds each weight to the sum of its key. Only one
+/// task of the second pass adds to the sum of a key, so the bits do not depend on the number of threads.
 template <class T, class Rotation, class C>
 class weight_sums_passes {
   using A = arithmetic<T>;
@@ -13239,7 +13292,7 @@ class weight_sums_passes {
         group_(call.group()),
         pairs_(call.q.batch * call.k.heads) {
     call_.v = call.k;
-    call_.v.head_dim = 0;
+    call_.v.head_dim = call_.v.token_stride = 0;  // copies of no channels have no memory to add a stride to
     const Index tiles = pieces(call.k.tokens, shape::tile);
     tiles_of_run_ = (std::max)(Index{32}, pieces(tiles, max_runs));
     runs_ = pieces(tiles, tiles_of_run_);
@@ -13266,13 +13319,16 @@ class weight_sums_passes {
         [&](Index task) { add_weights(task / tasks, task % tasks * tiles_of_task); });
   }
  private:
-  /// The softmax of a query is joined from runs of keys. A run is a task, and sums of many equal terms lose
-  /// few digits. The number of runs is limited, and with it the memory.
+  /// The largest number of runs. A run is a group of consecutive tiles of keys, and one task of the first
+  /// pass. Each run has its own softmax for every query, and these are joined at the end. Sums of many equal
+  /// terms lose fewer digits this way. Memory grows with the number of runs, so this number is limited.
   static constexpr Index max_runs = 16;
-  /// Large enough that packing the queries in every task is a thousandth of its work.
+  /// The number of tiles of a task of the second pass, large enough that packing the queries is a thousandth
+  /// of the work of a task.
   static constexpr Index tiles_of_task = 8;
   static Index pieces(Index all, Index size) { return (all + size - 1) / size; }
-  /// Rows of the softmax of a block: whole strips.
+  /// The number of rows of a block, rounded up to whole strips. (A strip is the rows that a kernel processes
+  /// together, see base/simd/panels.hpp.)
   Index rows_of_block() const { return pieces(block_ * group_, shape::rows) * shape::rows; }
   /// Block `block` of the queries of one row and key head.
   query_block block_of(Index pair, Index block) const {
@@ -13292,8 +13348,8 @@ class weight_sums_passes {
   softmax_rows<A> softmax_of(const softmax_rows<A>& all, Index place) const {
     return {all.maximum + place * rows_of_block(), all.sum + place * rows_of_block()};
   }
-  /// Calls visit(s, softmax, scores, begin) for every strip s of the block and every tile of keys, of tiles
-  /// [first, last), with a key that may be visible to the strip.
+  /// Calls visit(s, softmax, scores, begin) for each of the tiles of keys [first, last) and each strip s of
+  /// the block to which a key of the tile may be visible. `begin` is the first key of the tile.
   template <class Visit>
   void for_each_strip(const query_block& block, Index first, Index last, const Visit& visit) const {
     block_keys keys(call_.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads);
@@ -13332,7 +13388,7 @@ class weight_sums_passes {
           softmax.run(scores, factors_, {state.maximum + s * shape::rows, state.sum + s * shape::rows});
         });
   }
-  /// Joins the runs of the queries of one block, and their sink logits.
+  /// For the queries of one block, joins the softmaxes of all runs and the sink logits.
   void join_runs(Index n) const {
     const query_block block = block_of(n / blocks_, n % blocks_);
     const softmax_rows<A> total = softmax_of(total_, n);
@@ -13347,7 +13403,7 @@ class weight_sums_passes {
                softmax_rows<A>{part.maximum + row, part.sum + row});
     }
   }
-  /// Adds the weights of all queries of one row and key head for the keys of one task.
+  /// Adds the weights of all queries of one row and key head to the sums of the keys of one task.
   void add_weights(Index pair, Index first_tile) const {
     const double gain = 1 / (1 - call_.rules.options().dropout);
     for (Index n = 0; n < blocks_; ++n) {
@@ -13406,7 +13462,8 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
         sums[h * to.head_stride + query.key(n)] += of_list[h * query.count() + n];
   }
 }
-/// Zeros for `count` sums in double, valid until the next call on this thread.
+/// Returns scratch memory for `count` sums in double, set to zero. It is valid until the next call on this
+/// thread.
 inline double* cleared_weight_sums(std::size_t count) {
   struct sums_of_weights {};
   double* sums = workspace<sums_of_weights, double>(static_cast<Index>(count));
@@ -13446,39 +13503,40 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
                                const attention_options& options, bool rotates) {
   check_memory("attention_weight_sums", q, k);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  const head_view<const C> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
-  return checked_attention<T, C>(q, k, v, out, options, rotates);
+  return checked_attention<T, C>(q, k, k.channels(0, 0), out, options, rotates);
 }
 #define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                  \
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                        \
   static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>, \
                 "attention_weight_sums: k has the channel type of q, or a 16-bit type where q is float")
 }  // namespace detail
-/// The attention that each key receives from queries, with queries and keys that are already rotated or need
-/// no rotation. It is the sum of the key's weights over all queries, for every query head or summed over the
-/// query heads of its key head.
+/// The attention that each key receives: the sum of its weights over all queries, for every query head or
+/// added up over the query heads of a key head. Queries and keys are already rotated or need no rotation.
 ///
 ///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
 ///
-/// H2O removes the tokens of a cache with the smallest sums over all queries so far. SnapKV and TOVA use the
-/// sums over the newest queries. cache/weights.hpp has this function for caches.
+/// H2O removes from a cache the tokens with the smallest sums over all queries so far. SnapKV and TOVA use
+/// the sums over the newest queries. cache/weights.hpp has this function for caches.
 ///
 ///     std::vector<float> sums(std::size_t(batch * kv_heads * keys));
 ///     attention_weight_sums(q, k, sums);
 ///
 /// \param q     [batch, queries, q.heads, head_dim]
 /// \param k     [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
-/// \param sums  [batch, q.heads, keys] or [batch, k.heads, keys], float (double for double); overwritten. Its
-///              length decides which of the two. Keys that no query sees have a sum of 0
-/// \param options  those of attention; log_sum_exp is not written, and products are always full
+/// \param sums  [batch, q.heads, keys] or [batch, k.heads, keys], float (double for double); overwritten. The
+///              length of sums selects one of the two shapes. A key that is visible to no query has a sum of
+///              0
+/// \param options  those of attention, but log_sum_exp is not written, and `products` has no effect: it is
+///                 always product_precision::full
 /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  sums shares no element with q or k
 /// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged
 /// Accuracy:  scores and weights as in attention, added up in double and rounded once
 ///            (tests/attention/weight_sums.test.cpp)
-/// Cost:      4 head_dim flops per query head and visible key: all scores are computed twice. Packs keys, so
-///            a single query takes several times the time of attention. Scratch memory: see base/scratch.hpp
+/// Cost:      4 head_dim flops per query head and visible key, because all scores are computed twice. Keys
+///            are packed, so a single query takes several times the time of attention. Scratch memory: see
+///            base/scratch.hpp
 /// Source:    Zhang et al. 2023, H2O, arXiv:2306.14048; Li et al. 2024, SnapKV, arXiv:2404.14469; Oren et al.
 ///            2024, TOVA, arXiv:2401.06104
 template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
@@ -13489,11 +13547,10 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::wei
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, false);
-  detail::find_weight_sums(detail::attention_call<T, detail::no_rotation, C>{q, k, {}, {}, rules, {}}, sums,
-                           threads);
+  detail::find_weight_sums(
+      detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, {}, {}, rules, {}}, sums, threads);
 }
-/// The attention that each key receives, of unrotated queries and keys, which are rotated while they are
-/// read.
+/// The sums for unrotated queries and keys, which are rotated while they are read.
 ///
 /// Throws:  as above, and as attention<Layout> does
 template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
@@ -13510,9 +13567,9 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::wei
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
   detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
                                   rules);
-  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::find_weight_sums(detail::attention_call<T, rotation, C>{q, k, {}, {}, rules, {pair}}, sums,
-                           threads);
+  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  detail::find_weight_sums(
+      detail::attention_call<T, detail::read_rotation<T>, C>{q, k, {}, {}, rules, rotation}, sums, threads);
 }
 #undef ROPE_DETAIL_CHECK_WEIGHT_SUMS
 }  // namespace rope::inline ROPE_ABI
@@ -13603,9 +13660,9 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
 /// The order in which a checked call of normalize_heads or normalize_and_rotate reads and writes memory: a
 /// few heads of a token are completely processed while they are in L1.
 namespace rope::inline ROPE_ABI::detail {
-/// out[d] = x[d] r g[d] for d in [0, count). out may be x. Steps of channels_per_step begin with the first
-/// channel, for any address. An Eigen expression of the whole row would process the channels before the first
-/// aligned one as scalars, which -ffast-math may round differently.
+/// out[d] = x[d] r g[d] for d in [0, count). out may be x. Channels are processed in steps of
+/// channels_per_step from the first one, for any address. An Eigen expression of the whole row would process
+/// the channels before the first aligned one as scalars, and -ffast-math may round scalars differently.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   using step = Eigen::Array<A, channels_per_step, 1>;
@@ -13735,7 +13792,7 @@ class norm_pass {
   norm_rule<W> norm_;
   Rotation rotation_;
 };
-/// Tokens whose queries and keys are normalised before the next tokens.
+/// The number of tokens whose queries and keys are both normalised before the next tokens.
 inline constexpr Index tokens_of_norm = 32;
 /// Normalises every head of `x` and rotates it into `out`, which may be `x`. The arguments must be checked.
 template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
@@ -13749,8 +13806,6 @@ void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& o
 #endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 /// The root-mean-square norm of the heads of q and k (QK norm), alone or in one pass with the rotation that
 /// follows it, and its backward pass.
-///
-/// The backward pass of `normalize_heads`.
 namespace rope::inline ROPE_ABI {
 /// The channels over which a norm takes its mean.
 enum class norm_mean {
@@ -13842,10 +13897,10 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
 ///
 /// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], epsilon is
 ///            negative or not finite, or offset is not finite; x is then unchanged
-/// Accuracy:  relative to exact arithmetic 4 eps, eps = 2^-24 (float), because the mean square is formed in
-///            double; (9 + n / 32) eps, eps = 2^-53 (double), for a mean over n channels; half and bfloat16:
-///            computed in float, one final rounding. The same bits for every stride, batch and number of
-///            threads (tests/rotation/head_norm.test.cpp)
+/// Accuracy:  float: relative error at most 4 eps, eps = 2^-24, because the mean square is formed in double.
+///            double: at most (9 + n / 32) eps, eps = 2^-53, for a mean over n channels. half and bfloat16:
+///            computed in float, one final rounding. Strides, batch and threads do not change the bits
+///            (tests/rotation/head_norm.test.cpp)
 /// Cost:      one read and one write of x. The thread's scratch holds the gains and, for 16-bit channels, the
 ///            heads of a token: no allocation after the first call of this size on the thread
 template <class T, class W, class Threads = this_thread>
@@ -13874,9 +13929,9 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
 ///
 /// The norm is taken over the whole head, and the rotation applies to the rotated channels. For float and
 /// double the result has the bits of `normalize_heads` followed by `rotate`. 16-bit channels stay in float
-/// between norm and rotation and are rounded once, at the end. The two calls round them twice. Transformers
-/// rounds them five times: x / rms, its product with the weight (Gemma rounds these two together), and in the
-/// rotation both products and their sum.
+/// between norm and rotation and are rounded once, at the end. The two calls round them twice. Hugging Face
+/// transformers rounds them five times: x / rms, its product with the weight (Gemma rounds these two
+/// together), and in the rotation both products and their sum.
 ///
 /// \param norm     see head_norm
 /// \param table, positions, threads  as in `rotate`
@@ -13939,7 +13994,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
 }  // namespace rope::inline ROPE_ABI
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The backward pass of checked arguments. Like norm_pass, it runs on a range of tokens.
+/// The backward pass for checked arguments. Like norm_pass, it runs on a range of tokens.
 template <class T, class W>
 class norm_gradient {
   using A = arithmetic<T>;
@@ -14019,7 +14074,7 @@ class norm_gradient {
 ///
 /// \param x         [batch, tokens, heads, head_dim], before the norm
 /// \param d         of the shape of x
-/// \param d_weight  overwritten, with the length of norm.weight; or empty if not needed
+/// \param d_weight  overwritten, of the length of norm.weight; empty if not needed
 /// \param threads   your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  d shares no element with x
@@ -14069,7 +14124,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
 #endif  // ROPE_ROTATION_HEAD_NORM_HPP
 /// Norm and rotation of the heads of queries and keys, between projection and attention.
 namespace rope::inline ROPE_ABI::detail {
-/// Normalises every head of x into y, which may be x. Without norm weights it does nothing.
+/// Normalises every head of x into y, which may be x. If the norm has no weights, does nothing.
 template <class T, class Threads>
 void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
                   const Threads& threads) {
@@ -14098,8 +14153,9 @@ struct block_without_rotation {
   void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
                        const Threads& /*threads*/) const {}
   void check_options(const attention_options& /*options*/) const {}
-  /// Segments are sequences that must not attend to each other. These functions return the attention options
-  /// of a segment, and its tokens in a view of queries or keys.
+  /// Segments are sequences that must not attend to each other. The functions below return the attention
+  /// options of a segment, and the tokens of a segment in a view of queries or keys. Without rotation there
+  /// is one segment, the whole call.
   Index segment_count() const { return 1; }
   attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
   template <class T>
@@ -14111,7 +14167,7 @@ struct block_without_rotation {
     return x;
   }
 };
-/// Queries and keys rotated by one table, each at their own positions.
+/// Queries and keys are rotated by one table. Their positions may differ.
 template <class Layout, class S, class PQ, class PK>
 struct block_rotation {
   placed_table<S> table;
@@ -14184,8 +14240,8 @@ struct block_rotation {
     else
       return 1;
   }
-  /// The options of the attention within one segment, with its part of the bias or mask of the whole call.
-  /// The caller sets log_sum_exp.
+  /// The options of attention within one segment. Bias and mask are the parts for this segment of the bias
+  /// and mask of the whole call. The caller sets log_sum_exp.
   attention_options options_of(attention_options options, Index segment) const {
     if constexpr (is_segmented<PQ>) {
       options.bias = scores_of(options.bias, segment);
@@ -14259,7 +14315,7 @@ concept no_maps = !std::convertible_to<W, Weight> || !std::convertible_to<B, Bia
 /// \tparam T  float or double, const if it is only read
 template <class T>
 struct projection {
-  /// float or double.
+  /// The type of the numbers: float or double.
   using scalar = std::remove_const_t<T>;
   /// Row-major [rows, columns].
   using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -14281,9 +14337,11 @@ struct projection {
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or empty
   projection(weight_map w, bias_map b) : weight(w), bias(b) {}
-  /// A row-major Eigen matrix, and optionally a bias, a vector of either orientation. Neither is copied.
+  /// A row-major Eigen matrix and, optionally, a bias, which is a row vector or a column vector. Neither is
+  /// copied.
   ///
-  /// Throws:  std::invalid_argument if its rows are not contiguous, as in a block of a larger matrix
+  /// Throws:  std::invalid_argument if there are gaps between the rows of the matrix, as in a block of a
+  ///          larger matrix
   template <detail::dense W>
   requires detail::no_map<W, weight_map> projection(W&& w)
       : projection(checked_data(w), w.rows(), w.cols()) {}
@@ -14305,9 +14363,11 @@ struct projection {
   requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<W> && detail::owns_memory<B>
   projection(W&& w ROPE_DETAIL_LIFETIMEBOUND, B&& b ROPE_DETAIL_LIFETIMEBOUND)
       : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
-  /// A std::mdspan [out_features, in_features], row-major as layout_right, and optionally one of a bias.
+  /// A std::mdspan [out_features, in_features], row-major without gaps (layout_right), and optionally a
+  /// std::mdspan of a bias.
   ///
-  /// Throws:  std::invalid_argument if the rows, or the numbers of a row or of the bias, are not contiguous
+  /// Throws:  std::invalid_argument if there are gaps between rows or numbers of the weight, or between
+  ///          numbers of the bias
   template <detail::strided_span<2> W>
   requires(!detail::dense<W>) projection(const W& w)
       : projection(span_data(w), detail::span_extent(w, 0), detail::span_extent(w, 1)) {}
@@ -14322,7 +14382,7 @@ struct projection {
   projection(T* w, Index out_features, Index in_features, T* b = nullptr)
       : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
  private:
-  /// The numbers of an mdspan, which are contiguous in the order of its indices.
+  /// Checks that the numbers of an mdspan are contiguous in the order of its indices, and returns them.
   template <class X>
   static T* span_data(const X& x) {
     constexpr int rank = static_cast<int>(X::rank());
@@ -14389,7 +14449,7 @@ struct multi_head_options {
   Index heads = 0;
   /// The number of key and value heads; 0: equal to heads. Source: grouped-query attention, arXiv:2305.13245.
   Index kv_heads = 0;
-  /// Added to the mean square of a head under q_norm and k_norm (`rms_norm_eps`).
+  /// Added to the mean square of a head by q_norm and k_norm (`rms_norm_eps`).
   double norm_epsilon = 1e-6;
   /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain minus 1.
   double norm_offset = 0;
@@ -14465,8 +14525,9 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
 #endif  // ROPE_BLOCK_WEIGHTS_HPP
 /// The matrix products of a linear layer, forward and backward, as tiles that can run in parallel.
 namespace rope::inline ROPE_ABI::detail {
-/// A matrix [rows, cols] with contiguous rows and a row stride of `stride`. Made from a row-major Eigen
-/// matrix, map or block without a copy; Eigen::Ref<const ...> would copy other types.
+/// A row-major matrix [rows, cols] in memory, with `stride` numbers from one row to the next. It is made from
+/// a row-major Eigen matrix, map or block without a copy. Eigen::Ref<const ...> is not used, because it
+/// copies objects of other types.
 ///
 /// \tparam T  float or double, const if it is only read
 template <class T>
@@ -14505,9 +14566,10 @@ class token_view {
   T* data_;
   Index rows_, cols_, stride_;
 };
-// The product of two matrices for one tile of the result, with scratch of this library. Eigen's product
-// allocates and packs its operands in functions whose symbols are shared with translation units for other
-// instruction sets. It could then find its operands packed or aligned for another instruction set.
+// The product of two matrices for one tile of the result. Its scratch memory is that of this library. Eigen's
+// product is not used, because it allocates, and because it packs its operands in functions whose symbols are
+// shared with translation units for other instruction sets. Operands could then be packed or aligned for
+// another instruction set.
 /// Element (r, c) of an operand is data[r * row_stride + c * col_stride]; one of the strides is 1.
 template <class A>
 struct operand {
@@ -14518,10 +14580,10 @@ struct operand {
     return {data + r * row_stride + c * col_stride, row_stride, col_stride};
   }
 };
-/// Terms of a sum for which operands are packed at a time: a strip then fits L1, and the panels of a tile fit
-/// L2.
+/// The number of terms of a sum for which operands are packed at a time. With this number, a strip fits L1,
+/// and the panels of a tile fit L2. (base/simd/panels.hpp defines strips and panels.)
 inline constexpr Index terms_per_pass = 256;
-/// Rows that are packed together: a multiple of the strip and of the packet size.
+/// The number of rows that are packed together: a multiple of the strip and of the packet size.
 template <class A>
 inline constexpr Index rows_per_pass = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
 /// out[r * stride + n] = sum_d strip[d * rows_per_pass + r] * panel[d * width + n], or += if `add`, for one
@@ -14540,7 +14602,8 @@ EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index term
     store(to, add ? rope::detail::add(load<P>(to), sum) : sum);
   });
 }
-/// multiply_panel for a strip or panel with only rows [0, rows) and columns [0, cols).
+/// multiply_panel for a strip with fewer rows or a panel with fewer columns. Only rows [0, rows) and columns
+/// [0, cols) of the result are written.
 template <class A>
 void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
                    Index cols) {
@@ -14608,7 +14671,7 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
     }
   }
 }
-/// Rows of a weight that are multiplied by `tokens` tokens in one pass.
+/// The number of rows of a weight that are multiplied by `tokens` tokens at a time.
 template <std::size_t tokens>
 inline constexpr std::size_t weights_beside = tokens == 1 ? 8 : 4;
 /// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
@@ -14646,12 +14709,12 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
     });
   }
 }
-/// multiply_few for any number of tokens. For few tokens it is faster than packing.
+/// multiply_few for any number of tokens. For few tokens this is faster than packing.
 template <class A>
 void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                   Index cols, A* out, Index out_stride) {
   constexpr int per_pass = registers >= 32 ? 4 : 2;
-  // A few weights stay in L1 while all tokens are multiplied by them.
+  // A few rows of the weight stay in L1 while all tokens are multiplied by these rows.
   constexpr Index weights_per_pass = 8;
   for (Index c = 0; c < cols; c += weights_per_pass) {
     const Index here = (std::min)(weights_per_pass, cols - c);
@@ -14688,8 +14751,9 @@ class tiles {
   Index rows_, cols_, tile_rows_, tile_cols_;
 };
 /// The tiles of a result with one row per token. They are large enough that packing the operands is a small
-/// part of the work, and small enough to give every thread some. For few tokens the matrix exceeds L2. Tiles
-/// of 64 of its rows stay in the cache from one use to the next, which is faster than using the whole matrix.
+/// part of the work, and small enough to give every thread a tile. For few tokens, a tile uses only 64 rows
+/// of the weight. These stay in the cache while all tokens are multiplied by them, but a whole weight would
+/// exceed L2.
 inline tiles token_tiles(Index tokens, Index cols) {
   return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
 }
@@ -14740,8 +14804,8 @@ Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>> numbers(const T* data, Inde
 template <class T>
 auto projected(const token_ref<T>& x, const projection<const T>& by, const writable_token_ref<T>& y) {
   const auto run = [x, &by, y](const tile& at) {
-    // For few tokens the weight is read in place. For more tokens it is first packed, which costs more than a
-    // few passes over a tile that stays in the cache.
+    // For few tokens the weight is read in place. Packing it first would cost more than a few passes over a
+    // tile that stays in the cache. For more tokens the weight is packed.
     constexpr Index few_tokens = 32;
     const Index depth = x.cols(), w_stride = by.weight.outerStride();
     const T *tokens = x.data() + at.row * x.stride(), *weight = by.weight.data() + at.col * w_stride;
@@ -14757,7 +14821,8 @@ auto projected(const token_ref<T>& x, const projection<const T>& by, const writa
   };
   return product{token_tiles(x.rows(), by.weight.rows()), x.cols(), run};
 }
-/// d_y and the weight W of a projection. The gradient with respect to its input tokens is d_y W.
+/// d_y and the weight W of a projection. The gradient with respect to the input tokens of the projection is
+/// d_y W.
 template <class T>
 struct projected_back {
   token_ref<T> d_y;
@@ -14829,8 +14894,8 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 #ifndef ROPE_BASE_OWNED_ARRAY_HPP
 #define ROPE_BASE_OWNED_ARRAY_HPP
 /// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
-/// number_array.hpp explains why it is not an Eigen array. Functions that return one are templates, so that
-/// only programs that call them compile Eigen's map.
+/// number_array.hpp explains why it is not an Eigen array. Functions that return an owned_array are
+/// templates, so that only programs that call them compile Eigen's map.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The memory of an array, constructed before its map.
@@ -14852,7 +14917,7 @@ using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Co
 ///     coordinates.col(1) += shift;
 ///     Eigen::ArrayXXd copy = coordinates;
 ///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+/// \tparam Columns  Eigen::Dynamic, or 1 for a vector
 ///
 /// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
 template <class Scalar, int Columns = Eigen::Dynamic>
@@ -14933,7 +14998,7 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_OWNED_ARRAY_HPP
 /// The (time, height, width) of every token of a prompt that mixes text, images and videos. A text token has
-/// one position on all axes. The patches of an image share their time.
+/// the same position on all axes. All patches of an image have the same time.
 ///
 ///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
@@ -14943,7 +15008,7 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 ///     height     0      1      2     3   3   4   4             5      6
 ///     width      0      1      2     3   4   3   4             5      6
 ///
-/// The coordinates of every token of a HunYuan VL prompt with images (XD-RoPE).
+/// HunYuan VL has other coordinates (XD-RoPE): see hunyuan_vl_positions.
 namespace rope::inline ROPE_ABI {
 /// Tokens of text.
 ///
@@ -14960,7 +15025,7 @@ struct vision_run {
   Index width = 0;        // columns of merged patches
   double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
 };
-/// A piece of a prompt.
+/// A run: consecutive tokens of text, or one image or video.
 using prompt_run = std::variant<text_run, vision_run>;
 /// A vision_run from the extents before merging (`image_grid_thw`).
 ///
@@ -14996,10 +15061,10 @@ std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vect
 ///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
 template <class Scalar>
 struct prompt_positions {
-  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
-  Scalar next;                      // of the first token after the prompt, on all axes
-  /// The position of a later token minus its index (`rope_deltas`). Token n is at n + delta() on all axes: a
-  /// one-axis table at this position decodes with the same bits.
+  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL differs
+  Scalar next;                      // position of the first token after the prompt, on all axes
+  /// The position of a token after the prompt minus its index (`rope_deltas`). Such a token n is at n +
+  /// delta() on all axes. To decode, a one-axis table at this position gives the same bits.
   Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
 };
 namespace detail {
@@ -15024,7 +15089,7 @@ inline bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
   return (detail::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
-/// The largest number of tokens of a prompt: the bytes of their coordinates fit an Index.
+/// The largest number of tokens of a prompt. The size of their coordinates in bytes then fits an Index.
 inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
 /// The sum of the tokens of a run and of the runs before it.
 ///
@@ -15036,7 +15101,8 @@ inline Index with_tokens_before(const char* function, Index before, Index tokens
 }
 /// The number of tokens of a run.
 ///
-/// Throws:  std::invalid_argument, std::length_error if the run is invalid
+/// Throws:  std::invalid_argument if a count or frame_step is invalid; std::length_error if there are too
+///          many tokens
 inline Index tokens_of_run(const char* function, const text_run& text) {
   if (text.tokens < 0) throw_invalid(function, "the tokens of a run must not be negative, got ", text.tokens);
   return text.tokens;
@@ -15071,8 +15137,8 @@ Index tokens_of_prompt(const char* function, const Runs& runs) {
   }
   return total;
 }
-/// The coordinates of all runs. place(start, frame, row, column, run) returns those of a vision token.
-/// after(start, run) returns the start of the next run.
+/// The coordinates of the tokens of all runs. place(start, frame, row, column, run) returns the coordinates
+/// of a vision token. after(start, run) returns the start of the next run.
 template <class Scalar, class Runs, class Place, class After>
 prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
                                      const After& after) {
@@ -15101,7 +15167,8 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
 }
 }  // namespace detail
 /// The start of the run after an image or a video. The choices differ only after a video with more time
-/// positions than rows and columns. Qwen3-VL has none, because each of its frames is a run of its own.
+/// positions than rows and columns. Qwen3-VL has no such videos, because each of its frames is a separate
+/// run.
 enum class vision_advance {
   past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
   past_sides            // max(height, width) after the start: transformers since 5.3
@@ -15113,8 +15180,8 @@ enum class vision_advance {
 ///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
 ///     the next run starts as `advance` defines; generation continues one after the largest position of all
 ///
-/// With past_sides, the times of a video may exceed the positions of the text after it. `next` is then no
-/// valid start for a continued prompt: pass the whole prompt in one call.
+/// With past_sides, the times of a video may exceed the positions of the text after it. Such a prompt cannot
+/// be continued at `next`: pass the whole prompt in one call.
 ///
 /// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
 ///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
@@ -15204,9 +15271,9 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
   return prompt;
 }
 }  // namespace detail
-/// Positions of HunYuan VL: four coordinates per token, (position, width, height, image), or the last three,
-/// one per section of the model. All coordinates of a text token are its index in the prompt. A token of an
-/// image has
+/// Positions of HunYuan VL. A token has four coordinates, (position, width, height, image), or only the last
+/// three if `axes` is 3. Each belongs to one section of the model. All coordinates of a text token are its
+/// index in the prompt. A token of an image has
 ///
 ///     position  its index in the prompt
 ///     width     its column, from 0; column vision_run::width is a token that ends the row
@@ -15246,28 +15313,28 @@ enum class key_storage {
   /// and exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) works at every length.
   raw
 };
-/// The position that rotates a key of a ring_cache.
+/// The kind of position by which a ring_cache rotates a key.
 enum class ring_positions {
-  /// Its position in the sequence. The table must cover the whole sequence. This is attention with a sliding
-  /// window and visible sinks, in less memory.
+  /// The position of its token in the sequence. The table must cover the whole sequence. The result is that
+  /// of attention with a sliding window and visible sinks, in less memory.
   sequence,
-  /// Its rank among the keys visible to a query: 0 .. sinks + window - 1, at any length of the sequence. Once
-  /// the window is full, the distance between query and sinks stays constant. Requires raw keys. Source: Xiao
-  /// et al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
+  /// Its rank among the keys visible to a query, 0 .. sinks + window - 1. Ranks do not grow with the
+  /// sequence. Once the window is full, the distance between query and sinks stays constant. Requires raw
+  /// keys. Source: Xiao et al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
   cache
 };
 /// The number of tokens that a ring_cache keeps, and their positions.
 ///
 ///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024, .chunk = 512}, kv_heads, head_dim);
 struct ring_policy {
-  /// The first tokens of a sequence that are never overwritten (attention sinks).
+  /// The number of tokens at the start of a sequence that are never overwritten (attention sinks).
   Index sinks = 0;
-  /// Visible to a query: its own key, the keys at most window - 1 positions before it, and the sinks.
+  /// A query sees its own key, the keys at most window - 1 positions before it, and the sinks.
   Index window = 0;
-  /// The maximum number of queries in one call of attention, and of tokens that can be rolled back. Each
-  /// beyond the first costs a slot.
+  /// The maximum number of queries in one call of attention, and of tokens that can be rolled back. A row has
+  /// chunk - 1 additional slots for them.
   Index chunk = 1;
-  /// The position that rotates a key.
+  /// The kind of position by which keys are rotated.
   ring_positions positions = ring_positions::sequence;
 };
 namespace detail {
@@ -15292,7 +15359,8 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 }
 }  // namespace detail
 /// The number of coordinates of a token in a kv_cache or ring_cache, such as 3 for (time, height, width). A
-/// cache without axes has one integer position per token.
+/// cache without axes has one integer position per token. Text is a token with the same integer coordinate on
+/// every axis.
 ///
 ///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
 ///     const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
@@ -15300,12 +15368,13 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// Such a table has one row per new token: row t is token t of every row of the batch, or row b * tokens + t
-/// is token t of row b. One table serves all layers. Attention throws unless the newest tokens are at its
-/// coordinates. row_maker::table makes the table of a step in your memory, without an allocation.
+/// Such a table of coordinates has one row per new token. Row t is for token t of every row of the batch, or
+/// row b * tokens + t is for token t of row b. One table serves all layers. Attention throws unless the
+/// newest tokens are at the coordinates of the table. row_maker::table makes the table of a step in your
+/// memory, without an allocation.
 ///
 /// Text needs no table of coordinates. `append` with a table of positions, made from the schedule itself,
-/// puts text at next_positions() on all axes, and attention takes that table if its queries are text. If a
+/// puts text at next_positions() on all axes. Attention takes the same table if all queries are text. If a
 /// pair is rotated along several axes, or coordinates are not integers, text too needs a table of
 /// coordinates, made from cache.next_coordinates(). Raw keys are appended by `append_at` with
 /// token_coordinates, and attention rotates them by a table of cache.coordinates().
@@ -15318,9 +15387,10 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 ///
 /// Visibility depends on the order of tokens in the row, not on their coordinates: `causal` admits tokens
 /// appended before, and `window` counts tokens. The cache remembers the frequencies, the layout and the first
-/// channel of its keys, and rejects others. `shift` adds to all coordinates of tokens, rounded to double, and
-/// `rebase` uses the coordinates. Both use only the frequencies of the tables passed to them. A ring stores
-/// only rotated keys. Its next position also counts tokens that it has overwritten.
+/// channel of its keys, and rejects others. `shift` adds its delta to all coordinates of tokens, and rounds
+/// the sums to double. `rebase` rotates each key by the coordinates of its token. Both use only the
+/// frequencies of the tables passed to them. A ring stores only rotated keys. The next position in a ring
+/// also depends on overwritten tokens.
 ///
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
 ///          transformers
@@ -15342,29 +15412,6 @@ struct batch_row {
 };
 /// Every row of a batch.
 inline constexpr batch_row every_row = {0, true};
-/// The base class of kv_cache and ring_cache with their extents.
-///
-///     const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
-///
-/// \tparam Cache  the derived class
-template <class Cache>
-class cache_shape {
- public:
-  /// Rows of the batch.
-  Index batch() const { return memory().batch(); }
-  /// Heads of keys and values.
-  Index kv_heads() const { return memory().keys().heads; }
-  /// Channels of a key head.
-  Index head_dim() const { return memory().keys().head_dim; }
-  /// Channels of a value head.
-  Index value_dim() const { return memory().values().head_dim; }
- private:
-  friend Cache;
-  cache_shape() = default;
-  const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
-};
-}  // namespace rope::inline ROPE_ABI
-namespace rope::inline ROPE_ABI {
 namespace detail {
 template <class Scalar>
 bool is_coordinate(Scalar value) {
@@ -15382,10 +15429,10 @@ bool is_coordinate(Scalar value) {
 /// If the cache rotates the keys, pass a table of coordinates instead.
 class token_coordinates {
  public:
-  /// \param coordinates  [tokens, axes] Eigen expression, integer or real, shared by the rows of a batch; or
-  ///                     [batch * tokens, axes], token t of row b in row b * tokens + t
+  /// \param coordinates  an Eigen expression of integers or reals: [tokens, axes] for all rows of the batch,
+  ///                     or [batch * tokens, axes] with token t of row b in row b * tokens + t
   ///
-  /// Throws:  std::invalid_argument if one is not finite or above 2^53 in magnitude
+  /// Throws:  std::invalid_argument if a coordinate is infinite, NaN or above 2^53 in magnitude
   template <class Derived>
   explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
       : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
@@ -15433,29 +15480,31 @@ namespace rope::inline ROPE_ABI {
 ///     keys(b), values(b)          of row b, [1, slots, kv_heads, ...]: a head_view, or a quantized_view
 ///     order(b)                    [slots]: the position of the token in each slot. `causal`, `window` and
 ///                                 `sinks` compare these positions, and raw keys are rotated by them. An
-///                                 empty list means 0, 1, 2, ... no_token marks a slot without a token, which
-///                                 only causal attention hides
+///                                 empty list means 0, 1, 2, ... no_token marks a slot without a token. Only
+///                                 causal attention hides such a slot
 ///     seen(b)                     number of tokens appended to row b and not removed since
 ///     order_of(b, token)          the position of a token, whether or not it is stored
-///     query_counts(queries)       [batch]: how many of `queries` queries each row has in a call without
-///                                 counts; empty: all of them
-///     rules(function, options)    `options` completed by what the rows prescribe, such as a window. Throws
-///                                 if the options contradict it
+///     query_counts(queries)       [batch]: the number of queries of each row in a call without counts, in
+///                                 which q has `queries` tokens. An empty list means all of them
+///     rules(function, options)    `options` with the values that the rows prescribe, such as a window.
+///                                 Throws if `options` set other values
 ///     check_table<Layout>(table)  throws unless the stored keys were rotated by this table in this layout
 ///
 /// Attention also uses these members if a class has them:
 ///
-///     ordered(b)                  how many tokens of order(b) are counted and ascending. Without it,
-///                                 order(b) is scanned in every call
-///     placed(function, table)     the table at the channel at which stored keys are rotated. Without it, the
-///                                 table keeps its own channel
+///     ordered(b)                  how many positions at the start of order(b) are 0, 1, 2, ... (`counted`),
+///                                 and how many do not decrease (`ascending`). Without this member,
+///                                 attention scans order(b) in every call
+///     placed(function, table)     the table, placed at the first rotated channel of stored keys. Without
+///                                 this member, the table stays at its own channel
 ///     check_queries(function, b, queries)
-///                                 throws if a key visible to one of the newest `queries` tokens is gone
+///                                 throws if a key visible to one of the newest `queries` tokens is no longer
+///                                 stored
 ///     rotates_keys()              whether the rows rotated the stored keys themselves, by a table passed to
-///                                 them. If so, attention without a table needs queries_are_rotated.
-///                                 Otherwise attention with a table throws
+///                                 them. If so, attention without a table needs queries_are_rotated. If not,
+///                                 and the keys are not raw, attention with a table throws
 ///
-/// For coordinates see rows_on_axes, for ranks rows_by_rank.
+/// rows_on_axes adds coordinates of tokens, and rows_by_rank adds ranks of tokens.
 template <class Rows>
 concept attended_rows = requires(const Rows& rows, Index b, std::int64_t token,
                                  const attention_options& options, const frequency_table<float>& table) {
@@ -15478,18 +15527,18 @@ concept rows_on_axes = attended_rows<Rows> && requires(const Rows& rows, Index b
   { rows.axes() } -> std::convertible_to<Index>;
   { rows.coordinates_of(b, token) } -> std::convertible_to<const double*>;
 };
-/// Rows that store the tokens of a ring_policy. With ring_positions::cache, keys are rotated by their rank
-/// among the keys visible to a query. slot(token) is the slot of a stored token: the sinks have the first
-/// slots, and the tokens after the sinks cycle through the others.
+/// Rows that keep the tokens that a ring_policy prescribes. With ring_positions::cache, keys are rotated by
+/// their rank among the keys visible to a query. slot(token) is the slot of a stored token: the sinks have
+/// the first slots, and the tokens after the sinks cycle through the others.
 template <class Rows>
 concept rows_by_rank = attended_rows<Rows> && requires(const Rows& rows, std::int64_t token) {
   { rows.policy() } -> std::convertible_to<const ring_policy&>;
   { rows.slot(token) } -> std::convertible_to<Index>;
 };
-/// The position in order(b) of a slot without a token: greater than that of every query.
+/// The value in order(b) for a slot without a token. It is greater than the position of every query.
 inline constexpr std::int64_t no_token = (std::numeric_limits<std::int64_t>::max)();
 namespace detail {
-/// The number of ranks by which keys are rotated. 0: keys are rotated by their positions.
+/// The number of ranks if keys are rotated by their ranks, or 0 if they are rotated by their positions.
 template <class Rows>
 std::int64_t ranks_of(const Rows& rows) {
   if constexpr (rows_by_rank<Rows>)
@@ -15516,7 +15565,7 @@ position_range held_positions(const Rows& rows, Index b) {
     if (position != no_token) range.include(position);
   return range;
 }
-/// The table at the channel at which it rotates the heads of queries and keys.
+/// The table, placed at the first channel that it rotates in heads of queries and keys.
 template <class Rows, class Table>
 auto placed_in(const Rows& rows, const Table& table) {
   if constexpr (requires { rows.placed("attention", table); })
@@ -15580,7 +15629,7 @@ class row_list : public row_counts {
   template <integers_in_memory X>
   row_list(const X& list) : row_counts("rows", list) {}
 };
-/// counts [batch] or empty, each in [0, tokens].
+/// Checks that counts are empty, or are [batch] and each in [0, tokens].
 ///
 /// Throws:  std::invalid_argument
 inline void check_counts(const char* function, const row_counts& counts, Index batch, Index tokens) {
@@ -15591,7 +15640,8 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
     if (counts[b] < 0 || counts[b] > tokens)
       throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
 }
-/// The number of the `tokens` new tokens that row b takes: all of them if counts are empty.
+/// The number of tokens that row b takes from its `tokens` new tokens. It takes all of them if counts are
+/// empty.
 inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }
@@ -15612,7 +15662,8 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
   const auto stays = [&](Index b) { return source[at(b)] == b; };
   for (Index b = 0; b < batch; ++b)
     if (!stays(b)) ++readers[at(source[at(b)])];
-  // A row that no other row copies can be overwritten. This may free the row that it copies.
+  // A row that no other row copies can be overwritten. After this copy, the same may be true of the row that
+  // was its source.
   for (Index first = 0; first < batch; ++first)
     for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
       const Index made_of = std::exchange(source[at(b)], b);
@@ -15647,11 +15698,12 @@ struct lost_tokens {
 };
 /// Records which tokens of the last appends each row of a cache still has. If every row takes all tokens of
 /// every append, and all rows lose the same tokens, the newest n tokens of all rows have the same indices in
-/// the appended views. Otherwise it records only the number of tokens of the last append in each row.
+/// the appended views. Otherwise only the number of tokens that each row took in the last append is recorded.
 ///
 /// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
 ///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
-///            append, unless width_ is `unknown` because a row has lost tokens from between them.
+///            append. If width_ is `unknown`, they are not known, because a row lost tokens from between them
+///            or was copied from another cache.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
@@ -15695,9 +15747,10 @@ class newest_tokens {
       count -= gone;
     }
   }
-  /// Row `to` becomes a copy of row `from` of this record or of another cache's. Unless it is then the only
-  /// row, its newest tokens and those of the other rows come from different calls. even_ and width_ hold for
-  /// every row, so copying and swapping rows of one record keep them valid.
+  /// Makes row `to` a copy of row `from` of this record or of the record of another cache. After a copy from
+  /// another cache, the newest tokens of row `to` and of the other rows come from different calls, unless
+  /// there are no other rows. even_ and width_ hold for every row, so copying and swapping rows of one record
+  /// keep them valid.
   void copy_row(const newest_tokens& other, Index from, Index to) {
     counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
     if (&other == this) return;
@@ -15712,8 +15765,8 @@ class newest_tokens {
     width_ = 0;
     even_ = all;
   }
-  /// The number of the `queries` tokens of a call in each row, [batch], which are its newest tokens. Empty:
-  /// all of them.
+  /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
+  /// They are the newest tokens of the row. Empty if all rows have `queries` queries.
   ///
   /// Throws:  std::invalid_argument if the record does not determine this
   std::span<const Index> counts(const char* function, Index queries) const {
@@ -15787,8 +15840,8 @@ class token_list {
       visit(tokens_[i], tokens_[next - 1] + 1);
     }
   }
-  /// Calls visit(from, to, count) for each run of the remaining tokens of a row of `size` tokens that moves
-  /// from index `from` to the lower index `to`, in ascending order.
+  /// Calls visit(from, to, count) for each run of remaining tokens after the first listed one, in ascending
+  /// order. The row has `size` tokens. The run moves from index `from` to the lower index `to`.
   template <class Visit>
   void for_each_kept(Index size, const Visit& visit) const {
     Index listed = 0;
@@ -15830,7 +15883,7 @@ struct row_range {
   Index first;
   Index last;
 };
-/// The positions of tokens of row b from `first` on, as positions of a batch of one.
+/// The positions of tokens of one row of `all` from `first` on, as positions of a batch with one row.
 template <class Source>
 struct row_positions {
   const Source& all;
@@ -15852,7 +15905,7 @@ contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b,
 }
 /// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
 ///
-/// \param bytes  of all new tokens in the cache
+/// \param bytes  the bytes that all new tokens take in the cache
 template <class Threads, class Write>
 void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
                   const Write& write) {
@@ -15879,38 +15932,88 @@ void check_new_positions(const char* function, Index batch, Index tokens, const 
     throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
                        range.smallest < -position_limit ? range.smallest : range.largest);
 }
-/// The sizes and positions of the rows of a kv_cache. A batch without rows counts as one row, so that it also
-/// has a size.
+/// The slots of each row of a cache: how many are in use, the position of the token in each, the next
+/// position of the row, and which tokens are the newest.
 ///
-/// Invariant: next(b) is one more than the largest position of the tokens that row b holds or has evicted
-///            since its last rollback, 0 if there are none. A moved-from object has no rows.
-class cache_rows {
+/// Invariant: a moved-from object has no rows.
+///
+/// \tparam Record  more about one row, with the number of its slots in `used`
+template <class Record>
+class slot_rows {
  public:
-  cache_rows(Index batch, Index capacity)
-      : batch_(batch),
-        capacity_(capacity),
-        sizes_(at((std::max)(Index{1}, batch))),
-        next_(sizes_.size()),
-        evicted_next_(sizes_.size(), none_evicted),
-        order_(sizes_.size()),
-        positions_(batch * capacity),
-        newest_(batch) {}
-  Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
-  /// Slots of row b in use.
-  Index used(Index b) const { return size(b); }
-  std::int64_t next(Index b) const { return next_[at(b)]; }
-  std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
+  /// Slots of row b in use. positions(b) has the token of each.
+  Index used(Index b) const { return at(b) < records_.size() ? records_[at(b)].used : 0; }
   std::span<const std::int64_t> positions(Index b) const {
-    return {positions_.data() + at(b * capacity_), at(size(b))};
+    return {positions_.data() + at(b * slots_), at(used(b))};
   }
+  std::span<const std::int64_t> next() const { return {next_.data(), next_.size()}; }
+  const newest_tokens& newest() const { return newest_; }
+  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
+  /// Makes row `to` a copy of row `from` of this or another object.
+  ///
+  /// Requires:  its tokens fit; from != to in this object
+  void copy_row(const slot_rows& other, Index from, Index to) {
+    const std::span<const std::int64_t> held = other.positions(from);
+    std::copy(held.begin(), held.end(), row(to));
+    next_[at(to)] = other.next_[at(from)];
+    records_[at(to)] = other.records_[at(from)];
+    newest_.copy_row(other.newest_, from, to);
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap_ranges(row(a), row(a) + (std::max)(used(a), used(b)), row(b));
+    std::swap(next_[at(a)], next_[at(b)]);
+    std::swap(records_[at(a)], records_[at(b)]);
+    newest_.swap_rows(a, b);
+  }
+  void clear() {
+    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    std::fill(records_.begin(), records_.end(), unused_);
+    newest_.clear();
+  }
+ protected:
+  slot_rows(Index batch, Index slot_count, const Record& unused = {})
+      : batch_(batch),
+        slots_(slot_count),
+        unused_(unused),
+        next_(at(batch)),
+        records_(next_.size(), unused),
+        positions_(batch * slot_count),
+        newest_(batch) {}
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  std::int64_t* row(Index b) { return positions_.data() + b * slots_; }
+  Record& of(Index b) { return records_[at(b)]; }
+  const Record& of(Index b) const { return records_[at(b)]; }
+  moved_index batch_, slots_;
+  Record unused_;
+  std::vector<std::int64_t> next_;
+  std::vector<Record> records_;
+  number_array<std::int64_t> positions_;  // [batch, slots]
+  newest_tokens newest_;
+};
+/// More about a row of cache_rows.
+struct growing_row {
+  static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
+  Index used = 0;
+  std::int64_t evicted_next = none_evicted;  // the next position when tokens were last evicted
+  ordered_tokens order;
+};
+/// The sizes and positions of the rows of a cache that grows.
+///
+/// Invariant: next()[b] is one more than the largest position of the tokens that row b holds or has evicted
+///            since its last rollback, 0 if there are none.
+class cache_rows : public slot_rows<growing_row> {
+ public:
+  cache_rows(Index batch, Index capacity) : slot_rows(batch, capacity) {}
+  Index size(Index b) const { return used(b); }
+  std::int64_t seen(Index b) const { return size(b); }
+  std::int64_t order_of(Index b, std::int64_t token) const { return positions(b)[at(to_index(token))]; }
+  Index slot(std::int64_t token) const { return to_index(token); }
   /// The numbers of positions(b) that are counted and ascending.
-  const ordered_tokens& order(Index b) const { return order_[at(b)]; }
-  /// Whether row b has no token, or no row has.
+  const ordered_tokens& order(Index b) const { return of(b).order; }
   bool empty(Index b) const { return size(b) == 0; }
-  bool empty() const { return empty_but(-1); }
   /// Throws:  std::invalid_argument if rows differ in size
   Index common_size(const char* function) const {
-    for (const Index size : sizes_) check_equal(function, "every row", "size", sizes_[0], size);
+    for (Index b = 1; b < batch_; ++b) check_equal(function, "every row", "size", size(0), size(b));
     return size(0);
   }
   /// Throws:  std::out_of_range unless `row` is a row or every_row; std::invalid_argument for every_row if
@@ -15918,11 +16021,10 @@ class cache_rows {
   row_range rows(const char* function, batch_row row) const {
     if (row.every) {
       common_size(function);
-      return {0, static_cast<Index>(sizes_.size())};
+      return {0, batch_};
     }
     return {checked(function, row.index), row.index + 1};
   }
-  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
   /// Throws:  std::length_error unless the new tokens fit; as check_new_positions
   template <class Source>
   void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
@@ -15932,11 +16034,9 @@ class cache_rows {
   }
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, Index tokens, const row_counts& counts) const {
-    for (std::size_t b = 0; b < sizes_.size(); ++b) {
-      const Index count = count_of(static_cast<Index>(b), tokens, counts);
-      if (count > capacity_ - sizes_[b])
-        throw_length(function, count, " tokens do not fit, the cache holds ", sizes_[b], " of ", capacity_);
-    }
+    for (Index b = 0; b < batch_; ++b)
+      if (const Index count = count_of(b, tokens, counts); count > slots_ - size(b))
+        throw_length(function, count, " tokens do not fit, the cache holds ", size(b), " of ", slots_);
   }
   /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
   template <class Threads, class Positions, class Write, class Forget>
@@ -15945,21 +16045,21 @@ class cache_rows {
     for_each_run(threads, batch_, tokens, counts, bytes,
                  [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
   }
-  /// Records new tokens, token t of row b at positions(b, t), which may read next().
+  /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next().
   template <class Source, class Skipped>
   void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
+      const Index count = count_of(b, tokens, counts);
       position_range held;
-      if (size(b) > 0 || evicted_next_[at(b)] != none_evicted) held.include(next(b) - 1);
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
-        row(at(b))[size(b) + t] = positions(b, t);
+      if (size(b) > 0 || of(b).evicted_next != growing_row::none_evicted) held.include(next_[at(b)] - 1);
+      for (Index t = 0; t < count; ++t) {
+        row(b)[size(b) + t] = positions(b, t);
         held.include(positions(b, t));
       }
       if (!held.empty()) next_[at(b)] = held.largest + 1;
+      of(b).used += count;
+      of(b).order.extend(this->positions(b));
     }
-    for (std::size_t b = 0; b < sizes_.size(); ++b)
-      sizes_[b] += count_of(static_cast<Index>(b), tokens, counts);
-    for (Index b = 0; b < batch_; ++b) order_[at(b)].extend(this->positions(b));
     newest_.append(tokens, counts);
   }
   /// Throws:  std::out_of_range unless tokens [first, first + count) are stored
@@ -15978,17 +16078,17 @@ class cache_rows {
     const auto size = to_index(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
-      if (size < this->size(b) || size == 0) evicted_next_[at(b)] = none_evicted;
-      sizes_[at(b)] = size;
+      if (size < this->size(b) || size == 0) of(b).evicted_next = growing_row::none_evicted;
+      of(b).used = size;
       look_again(b, size);
     }
   }
   void remove(row_range rows, Index first, Index last) {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
     for (Index b = rows.first; b < rows.last; ++b) {
-      if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
-      if (first < last && last == size(b)) evicted_next_[at(b)] = none_evicted;
-      sizes_[at(b)] -= last - first;
+      std::copy(row(b) + last, row(b) + size(b), row(b) + first);
+      if (first < last && last == size(b)) of(b).evicted_next = growing_row::none_evicted;
+      of(b).used -= last - first;
       look_again(b, first);
     }
   }
@@ -16003,108 +16103,62 @@ class cache_rows {
       });
     });
     for (Index b = rows.first; b < rows.last; ++b) {
-      evicted_next_[at(b)] = on_axes ? none_evicted : next(b);
-      if (b < batch_)
-        tokens.for_each_kept(size(b), [&](Index from, Index to, Index count) {
-          std::copy_n(row(at(b)) + from, count, row(at(b)) + to);
-        });
-      sizes_[at(b)] -= tokens.size();
-      if (on_axes && b < batch_) std::iota(row(at(b)), row(at(b)) + size(b), std::int64_t{0});
+      of(b).evicted_next = on_axes ? growing_row::none_evicted : next_[at(b)];
+      tokens.for_each_kept(size(b), [&](Index from, Index to, Index count) {
+        std::copy_n(row(b) + from, count, row(b) + to);
+      });
+      of(b).used -= tokens.size();
+      if (on_axes) std::iota(row(b), row(b) + size(b), std::int64_t{0});
       look_again(b, tokens.first());
     }
   }
-  /// Throws:  std::out_of_range if a position, or the newest position of a row that evicted it, would leave
-  ///          [-2^53, 2^53]
+  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]. This includes the largest evicted
+  ///          position of a row if it moves too
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
     const auto check_moved = [&](std::int64_t position) {
       if (delta < -position_limit - position || delta > position_limit - position)
         throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
                            " and a delta of ", delta);
     };
-    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
+    for (Index b = rows.first; b < rows.last; ++b) {
       for (Index t = first; t < last; ++t) check_moved(positions(b)[at(t)]);
-      if (moves_evicted(b, first, last)) check_moved(evicted_next_[at(b)] - 1);
+      if (moves_evicted(b, first, last)) check_moved(of(b).evicted_next - 1);
     }
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
-    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
-      for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
-      if (moves_evicted(b, first, last)) evicted_next_[at(b)] += delta;
+    for (Index b = rows.first; b < rows.last; ++b) {
+      for (Index t = first; t < last; ++t) row(b)[t] += delta;
+      if (moves_evicted(b, first, last)) of(b).evicted_next += delta;
       look_again(b, first);
     }
   }
-  /// Makes row `to` a copy of row `from` of this or another object.
-  ///
-  /// Requires:  its tokens fit; from != to in this object
-  void copy_row(const cache_rows& other, Index from, Index to) {
-    const std::span<const std::int64_t> held = other.positions(from);
-    std::copy(held.begin(), held.end(), row(at(to)));
-    sizes_[at(to)] = other.sizes_[at(from)];
-    next_[at(to)] = other.next_[at(from)];
-    evicted_next_[at(to)] = other.evicted_next_[at(from)];
-    order_[at(to)] = other.order_[at(from)];
-    newest_.copy_row(other.newest_, from, to);
-  }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
-    if (other.size(from) > capacity_)
-      throw_length(function, other.size(from), " tokens do not fit, a row holds ", Index{capacity_});
-  }
-  /// Whether no row except `row` stores a token.
-  bool empty_but(Index row) const {
-    for (std::size_t b = 0; b < sizes_.size(); ++b)
-      if (b != at(row) && sizes_[b] > 0) return false;
-    return true;
+    if (other.size(from) > slots_)
+      throw_length(function, other.size(from), " tokens do not fit, a row holds ", slots_);
   }
   /// Requires:  capacity is at least the present one, and a cache has checked the extents
   void reserve(Index capacity) {
     number_array<std::int64_t> larger(batch_ * capacity);
-    for (Index b = 0; b < batch_; ++b) std::copy_n(row(at(b)), size(b), larger.data() + b * capacity);
+    for (Index b = 0; b < batch_; ++b) std::copy_n(row(b), size(b), larger.data() + b * capacity);
     positions_ = std::move(larger);
-    capacity_ = capacity;
+    slots_ = capacity;
   }
-  void swap_rows(Index a, Index b) {
-    std::swap_ranges(row(at(a)), row(at(a)) + (std::max)(size(a), size(b)), row(at(b)));
-    std::swap(sizes_[at(a)], sizes_[at(b)]);
-    std::swap(next_[at(a)], next_[at(b)]);
-    std::swap(evicted_next_[at(a)], evicted_next_[at(b)]);
-    std::swap(order_[at(a)], order_[at(b)]);
-    newest_.swap_rows(a, b);
-  }
-  void clear() {
-    std::fill(sizes_.begin(), sizes_.end(), Index{0});
-    std::fill(next_.begin(), next_.end(), std::int64_t{0});
-    std::fill(evicted_next_.begin(), evicted_next_.end(), none_evicted);
-    std::fill(order_.begin(), order_.end(), ordered_tokens{});
-    newest_.clear();
-  }
-  const newest_tokens& newest() const { return newest_; }
  private:
-  static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
-  /// Whether a shift of tokens [first, last) of row b also moves evicted_next_: if it moves the newest token.
+  /// Whether a shift of tokens [first, last) of row b moves its evicted_next: if it moves the newest token.
   bool moves_evicted(Index b, Index first, Index last) const {
-    return first < last && last == size(b) && evicted_next_[at(b)] != none_evicted;
+    return first < last && last == size(b) && of(b).evicted_next != growing_row::none_evicted;
   }
   /// Updates next(b) and order(b) after a change of tokens from `first` on.
   void look_again(Index b, Index first) {
-    if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);
-    const std::int64_t evicted = evicted_next_[at(b)];
+    const std::int64_t evicted = of(b).evicted_next;
     next_[at(b)] = !held.empty() ? (std::max)(evicted, *std::max_element(held.begin(), held.end()) + 1)
-                   : evicted == none_evicted ? 0
-                                             : evicted;
-    order_[at(b)].forget_from(first);
-    order_[at(b)].extend(held);
+                   : evicted == growing_row::none_evicted ? 0
+                                                          : evicted;
+    of(b).order.forget_from(first);
+    of(b).order.extend(held);
   }
-  moved_index batch_, capacity_;
-  std::vector<Index> sizes_;
-  std::vector<std::int64_t> next_;
-  std::vector<std::int64_t> evicted_next_;  // next(b) when tokens were last evicted, or none_evicted
-  std::vector<ordered_tokens> order_;
-  number_array<std::int64_t> positions_;  // [batch, capacity]
-  newest_tokens newest_;
 };
 /// Checks that the new tokens of every row can be rotated.
 ///
@@ -16121,28 +16175,32 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
 
 #ifndef ROPE_CACHE_KEY_ROTATION_HPP
 #define ROPE_CACHE_KEY_ROTATION_HPP
-/// The rotation of stored keys as a value, the value for a table, and the error messages for calls that would
-/// rotate the keys of a cache differently.
+/// A value that describes the rotation of stored keys, the function that computes it for a table, and the
+/// errors of calls that would rotate the keys of a cache differently.
+///
+/// Text is a token with the same integer coordinate on every axis.
 namespace rope::inline ROPE_ABI {
-/// The rotation of the keys in a cache. Store it with saved keys, and compare it before you append them
-/// again.
+/// The rotation of the keys in a cache. Store it with saved keys, and compare it before you append those keys
+/// to a cache.
 ///
 ///     const key_rotation saved = cache.rotation();
 ///     const bool same = saved == restored.rotation_by<Layout>(table);
 ///     if (same) restored.append_rotated<Layout>(keys, values, table, positions);
 ///
-/// Four 64-bit integers without padding. They have the same bits on every machine, with every compiler and
-/// for float and double tables. Two different rotations are equal with a probability of 2^-64.
+/// The value is four 64-bit integers without padding. Their bits are the same on every machine, with every
+/// compiler, and for float and double tables. Two different rotations are equal with a probability of 2^-64.
 ///
-/// In a cache with axes, the value does not depend on the coordinates of tokens. There a table of positions
-/// has `frequencies` 0, because it determines only the rotation of text. A table of coordinates sets both
-/// hashes. The cache keeps the value of the table of coordinates once one was used.
+/// In a cache with axes, the value does not depend on the coordinates of tokens. For a table of positions,
+/// `frequencies` is 0, because such a table determines only the rotation of text. A table of coordinates sets
+/// both `frequencies` and `text`. Once the cache has taken a table of coordinates, it keeps the value of that
+/// table.
 struct key_rotation {
-  /// A hash of inv_freq, the attention_factor and how angles are computed. Without axes it is the fingerprint
-  /// of the table. With axes it does not cover coordinates, and is 0 for a table of positions.
+  /// A hash of inv_freq, the attention_factor and how angles are computed. Without axes, this is the
+  /// fingerprint of the table. With axes, coordinates are not part of the hash, and it is 0 for a table of
+  /// positions.
   std::uint64_t frequencies = 0;
-  /// With axes, the hash of the rotation of text, whose coordinates are equal on all axes; 0 if a pair is
-  /// rotated along several axes. Without axes 0.
+  /// With axes, a hash of the rotation of text. It is 0 if a pair is rotated along several axes. Without
+  /// axes, it is 0.
   std::uint64_t text = 0;
   /// 1 for half_split, 2 for interleaved, a hash of the pairs for other layouts.
   std::uint64_t layout = 0;
@@ -16165,9 +16223,9 @@ bool same_layout(Index pairs) {
       return false;
   return true;
 }
-/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
-/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
-/// library, where these differ.
+/// A number that is equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for
+/// interleaved, a hash of the channels for others. Types and addresses cannot be compared, because they
+/// differ in a shared library to which a cache may be passed.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
   if constexpr (std::is_same_v<Layout, half_split>) {
@@ -16308,10 +16366,13 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 /// Tables that a cache with axes accepts: a table of coordinates, with one row per new token, or, for text, a
-/// table of positions. Frequencies are hashed without the coordinates: each append has new coordinates but
-/// must use the same frequencies.
+/// table of positions. Text is a token with the same integer coordinate on every axis.
+///
+/// Frequencies are hashed without the coordinates, because each append has new coordinates but must use the
+/// same frequencies.
 namespace rope::inline ROPE_ABI::detail {
-/// The row of a list of coordinates for token t of row b: t, or b * tokens + t.
+/// The row of token t of row b in a list of coordinates. It is t if the rows of the batch share the list,
+/// otherwise b * tokens + t.
 struct token_rows {
   Index row_stride;  // 0 if the rows of a batch share the coordinates
   Index operator()(Index b, Index t) const { return b * row_stride + t; }
@@ -16354,7 +16415,8 @@ bool is_coordinate_table(const char* function, Index axes, const frequency_table
 }
 /// The position by which a table of positions rotates a token at coordinate(a) on each axis a.
 ///
-/// Throws:  std::invalid_argument unless the token is text: at one integer on all axes
+/// Throws:  std::invalid_argument unless the token is text, that is, has the same integer coordinate on every
+///          axis
 template <class Coordinate>
 std::int64_t text_position(const char* function, const char* token, Index axes,
                            const Coordinate& coordinate) {
@@ -16369,8 +16431,8 @@ std::int64_t text_position(const char* function, const char* token, Index axes,
 }
 /// The rotation of keys by a table in a cache with axes. `frequencies` is a hash of the frequencies on all
 /// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
-/// fingerprint of the table of positions with the same rotation of text, whose coordinates are equal on all
-/// axes. It is 0 if a pair is rotated along several axes, because no such table exists.
+/// fingerprint of the table of positions that rotates text in the same way. It is 0 if a pair is rotated
+/// along several axes, because then no such table exists.
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -16418,7 +16480,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
   if (got != nullptr)
     throw_invalid(owner, "give the layout and the frequencies that the keys were rotated by, got ", got);
 }
-/// Rotates keys by steps along all axes together, without the attention_factor.
+/// Rotates keys by the same step along every axis, without the attention_factor.
 template <class Layout, class T, class S>
 key_rotator<Layout, T> rotator_along_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -16437,7 +16499,7 @@ class rotator_between_axes {
   rotator_between_axes(const char* function, Index axes, bool text_only, const placed_table<From>& from,
                        const placed_table<To>& to)
       : from_(from.table()), to_(to.table()), rotator_(checked(function, axes, text_only, from, to)) {}
-  /// \param coordinates  of the token, [axes], all equal if a table has one axis
+  /// \param coordinates  of the token, [axes]. They are all equal if a table has one axis
   void rotate(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
     rotator_.rotate_by(keys, b, slot,
                        [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
@@ -16489,10 +16551,11 @@ namespace rope::inline ROPE_ABI {
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///     attention<Layout>(q, pages, out, table);
 ///
-/// Sequences with a common prefix may share its pages: one page in two rows of `blocks`.
+/// Sequences with a common prefix may share the pages of the prefix. Such a page is listed in several rows of
+/// `blocks`.
 ///
-/// \tparam T  a channel type, or std::int8_t: the pools are then quantized_view of heads as `quantize` stores
-///            them. const T for pages that are only read
+/// \tparam T  a channel type, or std::int8_t. With std::int8_t the pools are quantized_view of heads as
+///            `quantize` stores them. Use const T for pages that are only read
 ///
 /// Requires:  the pool and both lists outlive the view, which reads them again in every call
 template <class T>
@@ -16501,8 +16564,8 @@ class page_view {
   using value_type = std::remove_const_t<T>;  // a channel as it is stored
   /// The pages of a pool, in any order of axes.
   struct pool {
-    detail::stored_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
-    detail::stored_view<T> values;  // [pages, page_size, kv_heads, value_dim]
+    head_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
+    head_view<T> values;  // [pages, page_size, kv_heads, value_dim]
   };
   /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
   ///                 entries after the last token of a sequence are not read
@@ -16541,16 +16604,16 @@ class page_view {
     refer_to(blocks);
   }
   /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
-  const detail::stored_view<T>& keys() const { return memory_.keys; }
+  const head_view<T>& keys() const { return memory_.keys; }
   /// The values of the pool, [pages, page_size, kv_heads, value_dim].
-  const detail::stored_view<T>& values() const { return memory_.values; }
+  const head_view<T>& values() const { return memory_.values; }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return storage_; }
   /// Number of sequences.
   Index sequences() const { return static_cast<Index>(lengths_.size()); }
   /// Tokens of a page.
   Index page_size() const { return memory_.keys.tokens; }
-  /// Tokens of a sequence.  Requires: sequence in [0, sequences()), as do the functions below
+  /// Tokens of a sequence.  Requires: sequence in [0, sequences()). The functions below require this too
   Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
   /// The page with token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
@@ -16568,7 +16631,7 @@ class page_view {
   ///          block that holds tokens names a page beyond the pool
   void check_blocks(const char* function) const {
     for (Index s = 0; s < sequences(); ++s) {
-      // Not blocks * page_size, which may overflow.
+      // Compares numbers of blocks, because blocks * page_size may overflow.
       const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
       if (tokens < 0 || used > blocks_of_a_sequence_)
         detail::throw_invalid(function, "a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
@@ -16594,9 +16657,10 @@ class page_view {
     blocks_ = detail::block_table(list, blocks_of_a_sequence_);
   }
   void check_memory() const {
-    const detail::stored_view<T>&k = memory_.keys, &v = memory_.values;
-    detail::check_stored("page_view", k);
-    detail::check_stored("page_view", v);
+    const head_view<T>&k = memory_.keys, &v = memory_.values;
+    detail::check_extents("page_view", k);
+    detail::check_extents("page_view", v);
+    detail::check_memory("page_view", k, v);
     if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
       detail::throw_invalid("page_view",
                             "keys and values must have the same pages, page_size and heads, got ",
@@ -16611,8 +16675,8 @@ class page_view {
   key_storage storage_;
 };
 namespace detail {
-/// Checks that no page with a token to be changed is shared. These are tokens [first(s), first(s) + count(s))
-/// of every sequence s.
+/// Checks that no shared page will be changed. Tokens [first(s), first(s) + count(s)) of every sequence s
+/// will be changed.
 ///
 /// Throws:  std::invalid_argument if a page that holds such a token is listed twice among the blocks that
 ///          hold tokens
@@ -16647,28 +16711,29 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_PAGE_VIEW_HPP
-/// Assigns the tokens of a call to rows. They are padded ([rows, tokens]) or concatenated with offsets.
+/// Assigns the tokens of a call to rows. The tokens are padded ([rows, tokens]) or concatenated with offsets.
 namespace rope::inline ROPE_ABI::detail {
 /// The tokens of a call that belong to each row. Without offsets, row b has the first count(b) tokens of row
-/// b of the call. With offsets the call has one row, and row b has its tokens [offsets[b], offsets[b + 1]).
+/// b of the call. With offsets the call has one row, of which row b has tokens [offsets[b], offsets[b + 1]).
 class row_queries {
  public:
-  /// \param rows  the number of rows with queries, which are the first ones
+  /// \param rows  the number of rows with queries. They are the first rows
   row_queries(Index rows, Index tokens, const row_counts& counts)
       : rows_(rows), tokens_(tokens), counts_(counts) {}
   row_queries(Index rows, Index tokens, const any_integers& offsets)
       : rows_(rows), tokens_(tokens), offsets_(offsets) {}
   Index asking() const { return rows_; }
-  /// Number of tokens of row b. first(b) is the index of its first token in its row of the call.
+  /// The number of tokens of row b.
   Index count(Index b) const {
     return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
   }
+  /// The index of the first token of row b within its row of the call (with offsets: within the only row).
   Index first(Index b) const { return offsets_.empty() ? 0 : to_index(offset(b)); }
   /// The index of token i of row b among all tokens of the call.
   Index place(Index b, Index i) const { return (offsets_.empty() ? b * tokens_ : first(b)) + i; }
   /// Tokens of row b of the call that are padding.
   Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
-  /// The tokens of `number` rows from b on with equal counts, [number, count(b), heads, head_dim].
+  /// The tokens of rows [b, b + number), which have equal counts, [number, count(b), heads, head_dim].
   template <class X>
   head_view<X> rows(const head_view<X>& x, Index b, Index number) const {
     if (offsets_.empty()) return x.batch_range(b, number).token_range(0, count(b));
@@ -16738,13 +16803,13 @@ class newest_in_pages : public row_queries {
 #define ROPE_ROTATION_NORMED_TABLE_HPP
 /// A norm and the table of the rotation that follows it, as one argument.
 namespace rope::inline ROPE_ABI {
-/// A norm and a table for new keys. The append functions of caches and pages accept it in place of a table:
-/// they then normalise, rotate and write the keys in one pass.
+/// A norm and a table for new keys. The append functions of caches and pages accept a normed_table in place
+/// of a table. They then normalise, rotate and write the keys in one pass.
 ///
 ///     cache.append<half_split>(k, v, normed_table(k_norm, table));
 ///
 /// The stored keys have the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
-/// Attention takes the table alone. A normed_table does not own the table or the weights of the norm.
+/// Pass attention only the table. A normed_table does not own the table or the weights of the norm.
 ///
 /// \tparam S  float or double: the type of a table entry
 /// \tparam W  the type of a weight
@@ -16799,26 +16864,26 @@ concept key_table = requires(const Table& table) {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_NORMED_TABLE_HPP
-/// Memory of the heads of a cache, and conversion of channels to and from its type: copied, rotated, or
-/// normalised and rotated, each rounded once.
+/// The memory of the heads of a cache, and the conversion of channels to and from its type. Channels are
+/// copied, rotated, or normalised and rotated, and each is rounded once.
 namespace rope::inline ROPE_ABI::detail {
 /// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
 template <class T>
 class head_memory {
  public:
-  /// \param channels  of all heads, 0 if there are no heads or no channels
-  /// \param scales    of all heads if T is quantized, otherwise 0
+  /// \param channels  the number of channels of all heads, 0 if there are no heads or no channels
+  /// \param scales    the number of scales of all heads if T is quantized, otherwise 0
   head_memory(std::size_t channels, std::size_t scales) : channels_(channels), scales_(scales) {}
-  stored_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
+  head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
     return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
   }
-  stored_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
+  head_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
     return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
   }
  private:
   template <class X, class Scale>
-  static stored_view<X> view_of(X* channels, Scale* scales, Index batch, Index heads, Index slot_count,
-                                Index head_dim) {
+  static head_view<X> view_of(X* channels, Scale* scales, Index batch, Index heads, Index slot_count,
+                              Index head_dim) {
     if constexpr (is_quantized<T>)
       return bhsd(channels, scales, batch, heads, slot_count, head_dim);
     else
@@ -16889,7 +16954,7 @@ void copy_channels(const From& x, const To& out) {
         }
   }
 }
-/// Writes the rotated `x` to `out`, which may have another type, and first normalises it if there is a norm.
+/// Writes the rotated `x` to `out`, which may have another type. If there is a norm, x is normalised first.
 /// Computes in the wider of both types, so that every channel is rounded to 16 or 8 bits at most once.
 template <class Layout, class From, class To, class S, class Source, class Norm = no_norm>
 void rotate_channels(const From& x, const To& out, const placed_table<S>& table, const Source& positions,
@@ -16923,10 +16988,11 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-/// The table rows that rotate queries with coordinates. A table of coordinates must have those of the tokens.
-/// A table of positions can only rotate text.
+/// Finds the table rows that rotate queries with coordinates. A table of coordinates must be at the
+/// coordinates of the queries. A table of positions can rotate only text, that is, tokens with the same
+/// integer coordinate on every axis.
 ///
-/// Copies of the keys visible to one query, rotated by their ranks among these keys.
+/// Copies the keys visible to one query, and rotates the copies by their ranks among these keys.
 namespace rope::inline ROPE_ABI::detail {
 /// The row of the table for query i of row first + b of the stored tokens.
 struct listed_angles {
@@ -16945,7 +17011,7 @@ void check_coordinates(const frequency_table<S>& table, Index row, const double*
       throw_invalid("attention", "the table must be at the coordinates of ", token, ", row ", row, " is at ",
                     of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
 }
-/// Checks a table for raw keys, which has a row for every token, one batch row after another.
+/// Checks a table for raw keys. It must have a row for every token, one batch row after another.
 ///
 /// Throws:  std::invalid_argument
 template <class Layout, class T, class Rows, class S>
@@ -17057,11 +17123,11 @@ score_view<X> scores_of(score_view<X> x, Index b, Index number, Index queries, I
   if (x.keys != 1) x.keys = keys;
   return x;
 }
-/// The queries of a call that one kernel call processes: from first_query on, of rows [b, b + number), in
+/// The part of a call that one kernel call processes: rows [b, b + number), queries from first_query on, and
 /// query heads from first_head on.
 struct attended_part {
   Index b, number, first_query, first_head;
-  std::int64_t position, rank;  // of the query whose keys are copied by rank; rank -1: none
+  std::int64_t position, rank;  // of the query if its keys are copied by rank, otherwise rank is -1
   /// The slot of key j of the kernel call.
   template <class Rows>
   Index slot(const Rows& rows, Index j) const {
@@ -17070,20 +17136,20 @@ struct attended_part {
     return j;
   }
 };
-/// A call of attention to stored tokens. The constructor checks it, run() computes it.
+/// A call of attention to stored tokens. The constructor checks the call, and run() computes the output.
 template <class Layout, class T, class Rows, class S, class Threads>
 class attended_call {
   using C = typename Rows::value_type;
   ROPE_DETAIL_CHECK_READ("attention", T, C);
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
  public:
-  /// \param queries       the tokens of q for each row; the last rows may have none
-  /// \param only_weights  whether kernels read only keys; out then has heads without channels
+  /// \param queries       which tokens of q belong to each row. The last rows may have none
+  /// \param only_weights  whether kernels read only keys. Heads of out then have no channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
                 const Threads& threads, bool only_weights = false);
   void run() const;
-  /// Calls visit(call, part) for every kernel call. Joins adjacent compatible rows into one.
+  /// Calls visit(call, part) for every kernel call. Adjacent compatible rows share one kernel call.
   template <class Visit>
   void for_each_call(const Visit& visit) const {
     for (Index b = 0, number; b < queries_.asking(); b += number) {
@@ -17134,7 +17200,8 @@ class attended_call {
     raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
           : check_products<T, C, false>("attention", options_.products, q_.head_dim);
   }
-  /// Queries and stored keys must be rotated alike. A call without a table does not show whether they are.
+  /// Queries and stored keys must be rotated in the same way. A call without a table does not show whether
+  /// they are.
   void check_key_rotation() const {
     if (!rotates && rows_.rotates_keys() && !options_.queries_are_rotated)
       throw_invalid("attention",
@@ -17222,8 +17289,8 @@ class attended_call {
       std::fill_n(options_.log_sum_exp.data() + queries_.place(b, queries_.count(b)) * q_.heads,
                   padding * q_.heads, attention_options::no_keys);
   }
-  /// The row of the table that rotates a key at position 0. For raw keys on axes, the table has a row for
-  /// every token, one batch row after another.
+  /// The row of the table that rotates the key at position 0 of row b. For raw keys in a cache with axes, the
+  /// table has a row for every token, one batch row after another. Otherwise the result is 0.
   std::int64_t row_of_zero(Index b) const {
     std::int64_t row = 0;
     if constexpr (rotates && rows_on_axes<Rows>)
@@ -17232,7 +17299,7 @@ class attended_call {
     return row;
   }
   /// Whether a kernel call for rows [first, next) can include row `next`. The numbers of queries must be
-  /// equal: the choice of the kernel, and with it the bits, depends on the number.
+  /// equal, because the choice of the kernel, and therefore the bits of the output, depends on this number.
   bool are_alike(Index first, Index next) const {
     return next < queries_.asking() && queries_.count(next) == queries_.count(first) &&
            is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
@@ -17241,11 +17308,11 @@ class attended_call {
            keys(first).is_followed_by(keys(next), next - first) &&
            values(first).is_followed_by(values(next), next - first);
   }
-  /// Whether every row has key_ranges, or selected keys, of its own. Then those of joined rows must be
-  /// contiguous.
+  /// Whether every row has its own key_ranges. Those of joined rows must then be contiguous.
   bool ranges_differ_by_row() const { return static_cast<Index>(options_.key_ranges.size()) > q_.tokens; }
+  /// Whether every row has its own selected keys. Those of joined rows must then be contiguous.
   bool lists_differ_by_row() const { return options_.selected && options_.selected.queries() > q_.tokens; }
-  /// The options of all queries of rows [b, b + number), whose log_sum_exp are contiguous.
+  /// The options for the queries of rows [b, b + number). The log_sum_exp of these queries are contiguous.
   attention_options options_of(Index b, Index number, Index keys) const {
     const Index count = queries_.count(b);
     attention_options options = options_;
@@ -17304,14 +17371,14 @@ class attended_call {
     const head_view<T> out = queries_.rows(out_, b, number);
     const attended_part part = {b, number, 0, 0, 0, -1};
     if constexpr (rotates)
-      if (raw())
-        return visit(
-            attention_call<T, table_rotation<Layout, S>, C>{
-                q, k, v, out, rules, {tables_of(*table_), row_of_zero(b)}},
-            part);
-    visit(attention_call<T, no_rotation, C>{rotated(q, b, 0), k, v, out, rules, {}}, part);
+      if (raw()) {
+        const query_key_tables tables = tables_of(*table_);
+        const read_rotation<T> rotation(std::type_identity<Layout>{}, tables, row_of_zero(b));
+        return visit(attention_call<T, read_rotation<T>, C>{q, k, v, out, rules, rotation}, part);
+      }
+    visit(attention_call<T, no_rotation_of<T, C>, C>{rotated(q, b, 0), k, v, out, rules, {}}, part);
   }
-  /// Rotated queries [first, first + q.tokens) of the rows from b on.
+  /// Returns q, rotated. Its tokens are queries [first, first + q.tokens) of the rows from b on.
   head_view<const T> rotated(const head_view<const T>& q, Index b, Index first) const {
     if constexpr (!rotates) {
       return q;
@@ -17323,9 +17390,9 @@ class attended_call {
       return to;
     }
   }
-  /// Assigns positions 0, 1, 2, ... to the keys visible to a query, from the oldest key to its own. A kernel
-  /// call processes one key head, so that the copy of the head stays in cache. With log_sum_exp it processes
-  /// all heads, whose sums are contiguous.
+  /// Attention with ring_positions::cache. The keys visible to a query get positions 0, 1, 2, ..., from the
+  /// oldest key to that of the query. A kernel call processes one key head, so that the copy of the head
+  /// stays in cache. With log_sum_exp, a kernel call processes all heads, because their sums are contiguous.
   template <class Visit>
   void attend_by_rank(Index b, const Visit& visit) const {
     if constexpr (rows_by_rank<Rows> && rotates) {
@@ -17346,12 +17413,12 @@ class attended_call {
           options.causal = false;
           options.window = options.sinks = 0;
           const visibility rules(options, {1, 1, seen.keys.tokens, heads, q.head_dim});
-          visit(attention_call<T, no_rotation, T>{query.head_range(first, heads),
-                                                  seen.keys,
-                                                  seen.values,
-                                                  out.token_range(i, 1).head_range(first, heads),
-                                                  rules,
-                                                  {}},
+          visit(attention_call<T, read_rotation<T>, T>{query.head_range(first, heads),
+                                                       seen.keys,
+                                                       seen.values,
+                                                       out.token_range(i, 1).head_range(first, heads),
+                                                       rules,
+                                                       {}},
                 attended_part{b, 1, i, first, position, rank});
         }
       }
@@ -17365,7 +17432,7 @@ class attended_call {
   const row_queries& queries_;
   const Threads& threads_;
   bool only_weights_;
-  std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries: positions, table rows
+  std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // positions and table rows of all queries
 };
 // Not inline, so that programs can compile them once.
 template <class Layout, class T, class Rows, class S, class Threads>
@@ -17397,12 +17464,139 @@ void attended_call<Layout, T, Rows, S, Threads>::run() const {
 
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+
+#ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
+#define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
+/// Checks of argument types in calls that store or rotate tokens. Each check reports an error in one
+/// sentence.
+namespace rope::inline ROPE_ABI::detail {
+/// Instead of positions: new tokens are at the next positions, or at the coordinates of their table.
+struct next_tokens {};
+/// The types of argument that give the positions of tokens to append_rotated.
+template <class P>
+concept place_form =
+    position_form<P> || std::is_same_v<P, token_coordinates> || std::is_same_v<P, next_tokens>;
+/// Converts positions to a source, and returns other arguments unchanged.
+template <position_form P>
+auto place_source(const P& positions, Index tokens) {
+  return position_source(positions, tokens);
+}
+template <place_form P>
+requires(!position_form<P>) const P& place_source(const P& place, Index /*tokens*/) { return place; }
+/// Where the values of a cache are stored: in memory of their own, or in the first channels of the keys, as
+/// latents. Heads may be normalised before rotation and may have coordinates. Latents may not.
+enum class value_place { own, in_keys };
+/// Whether `More` begin with a table for keys.
+template <value_place place, class... More>
+constexpr bool begins_with_table() {
+  constexpr bool tables[] = {(place == value_place::own ? key_table<std::remove_cvref_t<More>>
+                                                        : rotation_table<std::remove_cvref_t<More>>)...,
+                             false};
+  return tables[0];
+}
+/// Whether argument `place` of `More` exists and is not a `List`. The next argument is threads, which another
+/// check reports.
+template <class List, class... More>
+constexpr bool lacks_list(std::size_t place) {
+  constexpr bool lists[] = {std::is_convertible_v<More, List>..., false};
+  return place < sizeof...(More) && !lists[place];
+}
+/// Whether the arguments of `append` after its two views are not a table, counts and threads, in this order.
+template <value_place place, class K, class V, class... More>
+constexpr bool misplaced_in_append() {
+  return lacks_list<row_counts, More...>(begins_with_table<place, More...>() ? 1 : 0);
+}
+/// Whether the arguments of `append_at` after its two views are not a table, positions, counts and threads,
+/// in this order.
+template <value_place place, class K, class V, class... More>
+constexpr bool misplaced_in_append_at() {
+  constexpr bool positions[] = {position_form<std::remove_cvref_t<More>>..., false},
+                 coordinates[] = {std::is_same_v<std::remove_cvref_t<More>, token_coordinates>..., false};
+  const std::size_t first = begins_with_table<place, More...>() ? 1 : 0;
+  const bool given = positions[first] || (place == value_place::own && first == 0 && coordinates[0]);
+  return !given || lacks_list<row_counts, More...>(first + 1);
+}
+/// Whether `shift` rejects the arguments after its numbers. It takes a table and a row, in this order. The
+/// table is required if there is a layout. The row is optional.
+template <class Layout, class... More>
+constexpr bool misplaced_in_shift() {
+  const std::size_t place = begins_with_table<value_place::in_keys, More...>() ? 1 : 0;
+  return (place == 0 && !std::is_same_v<Layout, unnamed_layout>) || sizeof...(More) > place + 1 ||
+         lacks_list<batch_row, More...>(place);
+}
+/// Whether append_rotated rejects the arguments after its two views. It takes a table, positions (or
+/// coordinates, or {}), counts and threads, in this order. All except the table are optional.
+template <class K, class V, class... More>
+constexpr bool misplaced_in_append_rotated() {
+  constexpr bool places[] = {place_form<std::remove_cvref_t<More>>..., true, true};
+  return !begins_with_table<value_place::in_keys, More...>() || !places[1] ||
+         lacks_list<row_counts, More...>(2);
+}
+/// Whether `Arguments` are not `count` tables.
+template <class... Arguments>
+constexpr bool lacks_tables(std::size_t count) {
+  return sizeof...(Arguments) != count || !(rotation_table<std::remove_cvref_t<Arguments>> && ...);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+/// ROPE_DETAIL_ASK for functions that need a table only with a layout.
+#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function)                           \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<2, Arguments...>()), \
+                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
+/// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
+/// with misplaced arguments after the views.
+#define ROPE_DETAIL_ASK_FOR_TOKENS(function, misplaced, sentence)                                          \
+  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                                                    \
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function);                                                           \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
+  requires(!detail::lacks_view<2, Arguments...>() && (std::is_same_v<Layout, detail::unnamed_layout> ||    \
+                                                      !detail::lacks_table<Arguments...>)&&misplaced) void \
+  function(Arguments&&...) {                                                                               \
+    static_assert(!misplaced, #function ": " sentence);                                                    \
+  }                                                                                                        \
+  static_assert(true)
+/// Such overloads of the functions that append tokens.
+#define ROPE_DETAIL_ASK_FOR_APPENDS(place)                                                                   \
+  ROPE_DETAIL_ASK_FOR_TOKENS(append, (detail::misplaced_in_append<place, Arguments...>()),                   \
+                             "after both views pass the table if the cache rotates keys, then counts (any "  \
+                             "integers, [batch], or {}), then the threads");                                 \
+  ROPE_DETAIL_ASK_FOR_TOKENS(append_at, (detail::misplaced_in_append_at<place, Arguments...>()),             \
+                             "after both views pass the table if the cache rotates keys, then positions "    \
+                             "(a start, a list of ids, row_starts, segments or, for heads without a table, " \
+                             "token_coordinates), then counts (any integers, [batch], or {}), then the "     \
+                             "threads");                                                                     \
+  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(append_rotated, "append_rotated");                                         \
+  template <class Layout = detail::unnamed_layout, class K, class V, class... More>                          \
+  requires(detail::lacks_view<2, K, V>() || detail::misplaced_in_append_rotated<K, V, More...>()) void       \
+  append_rotated(const K&, const V&, const More&...) {                                                       \
+    static_assert(!detail::lacks_view<2, K, V>(), ROPE_DETAIL_VIEW_SENTENCE("append_rotated"));              \
+    static_assert(!detail::misplaced_in_append_rotated<K, V, More...>(),                                     \
+                  "append_rotated: after both views pass the table that rotated the keys, then positions "   \
+                  "or {}, then counts (any integers, [batch], or {}), then the threads");                    \
+  }                                                                                                          \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                       \
+  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {              \
+    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));        \
+  }                                                                                                          \
+  static_assert(true)
+/// Overloads of rebase and shift for calls with missing or misplaced tables.
+#define ROPE_DETAIL_ASK_FOR_TURNS()                                                                        \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
+  requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                       \
+    static_assert(!detail::lacks_tables<Arguments...>(2),                                                  \
+                  "rebase: pass the table that rotated the keys, and the table of their new rotation");    \
+  }                                                                                                        \
+  template <class Layout = detail::unnamed_layout, class... More>                                          \
+  requires(detail::misplaced_in_shift<Layout, More...>()) void shift(Index, Index, std::int64_t,           \
+                                                                     const More&...) {                     \
+    static_assert(!detail::misplaced_in_shift<Layout, More...>(),                                          \
+                  "shift: after delta pass the table of keys that are stored rotated, with their layout, " \
+                  "and then batch_row{b} for a single row");                                               \
+  }                                                                                                        \
+  static_assert(true)
+#endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], which may be part of the keys. Writes, moves and copies tokens.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether values have their own memory, or are the first value_dim channels of the keys. New keys are then
-/// passed as the remaining channels.
-enum class value_place { own, in_keys };
 /// Invariant: slots that the owner has not written are indeterminate. A moved-from object has no extents.
 template <class T, value_place place = value_place::own>
 class cache_memory {
@@ -17425,15 +17619,15 @@ class cache_memory {
         values_(shared ? head_memory<T>(0, 0) : memory_of(owner, value_dim)) {}
   Index batch() const { return batch_; }
   Index slot_count() const { return slots_; }
-  stored_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
-  stored_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
-  stored_view<const T> values() const {
+  head_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  head_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  head_view<const T> values() const {
     if constexpr (shared)
       return keys().channels(0, value_dim_);
     else
       return values_.view(batch_, heads_, slots_, value_dim_);
   }
-  stored_view<T> values() {
+  head_view<T> values() {
     if constexpr (shared)
       return keys().channels(0, value_dim_);
     else
@@ -17462,10 +17656,10 @@ class cache_memory {
     copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
     write_values(v, b, first, count, slot);
   }
-  /// Like write(), but rotates the keys by their positions in a batch of one.
+  /// Like write(), but rotates the keys. `positions` are those of a batch that has only these tokens.
   ///
-  /// \param table  placed relative to the first channel of the new keys
-  /// \param norm   checked, or no_norm
+  /// \param table  a table whose first channel counts from the first channel of the new keys
+  /// \param norm   a norm that was checked, or no_norm
   template <class Layout, class K, class V, class S, class Source, class Norm>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
                      Index slot, const placed_table<S>& table, const Source& positions, const Norm& norm) {
@@ -17473,7 +17667,7 @@ class cache_memory {
                             positions, norm);
     write_values(v, b, first, count, slot);
   }
-  /// Moves runs of tokens of row b to lower slots: runs(visit) calls visit(from, to, count) for each, in
+  /// Moves runs of tokens of row b to lower slots. runs(visit) calls visit(from, to, count) for each run, in
   /// ascending order.
   template <class Runs>
   void move_down(Index b, const Runs& runs) {
@@ -17485,8 +17679,8 @@ class cache_memory {
       std::fill_n(y, size, std::remove_pointer_t<decltype(y)>(0));
     });
   }
-  /// Copies the first `count` slots of row `from` of a memory of the same heads, this or another, to those of
-  /// row `to`.
+  /// Copies the first `count` slots of row `from` of `other` to the first slots of row `to`. `other` has
+  /// heads of the same shape, and may be this memory.
   void copy_row(const cache_memory& other, Index from, Index to, Index count) {
     for_each_part(other, from, 0, to, 0, count, copy);
   }
@@ -17496,8 +17690,8 @@ class cache_memory {
   }
  private:
   static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
-  /// Calls visit(x, size, y) for each contiguous part of `count` slots, from slot `from` of row a of a memory
-  /// of the same heads and from slot `to` of row b.
+  /// Calls visit(x, size, y) for each contiguous part of `count` slots. x is in `other`, from slot `from` of
+  /// row a on. y is in this memory, from slot `to` of row b on. Both have heads of the same shape.
   template <class Other, class Visit>
   void for_each_part(Other& other, Index a, Index from, Index b, Index to, Index count, const Visit& visit) {
     const auto visit_heads = [&](const auto& x, const auto& y) {
@@ -17510,8 +17704,8 @@ class cache_memory {
     if constexpr (!shared) visit_heads(other.values(), values());
   }
   /// The destination of new keys in slots [slot, slot + count) of row b.
-  stored_view<T> new_keys(Index b, Index slot, Index count) {
-    const stored_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
+  head_view<T> new_keys(Index b, Index slot, Index count) {
+    const head_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
     if constexpr (shared)
       return those.channels(first_new_channel(), head_dim_ - first_new_channel());
     else
@@ -17524,11 +17718,11 @@ class cache_memory {
   }
   template <class X>
   void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
-    check_view(function, shape_of(x));
+    check_extents(function, x);
     if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
       throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
                     shape_text(x));
-    check_stored(function, x);
+    check_memory(function, x);
   }
   head_memory<T> memory_of(const char* owner, Index head_dim) const {
     const std::size_t channels = checked_size(owner, head_dim);
@@ -17540,7 +17734,8 @@ class cache_memory {
       if (extent < 0)
         throw_invalid(owner, "extents must not be negative, got ",
                       shape_text({batch_, slots_, heads_, head_dim}));
-      // Strides are products of extents even if another extent is zero.
+      // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
+      // zeros count as 1 in this check.
       if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
         throw_length(owner, shape_text({batch_, slots_, heads_, head_dim}), " exceeds the address space");
       size *= (std::max)(extent, Index{1});
@@ -17554,175 +17749,31 @@ class cache_memory {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 
-#ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
-#define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
-/// Checks of argument types of calls that store or rotate tokens. Each reports an error with one sentence.
-namespace rope::inline ROPE_ABI::detail {
-template <class X>
-inline constexpr bool is_quantized_view = false;
-template <class T>
-inline constexpr bool is_quantized_view<quantized_view<T>> = true;
-/// Views of new tokens that are stored unchanged.
-template <class X>
-concept new_heads = is_head_view<X> || is_quantized_view<X>;
-/// Instead of positions: new tokens are at the next positions, or at the coordinates of their table.
-struct next_tokens {};
-/// The positions of the tokens of append_rotated.
-template <class P>
-concept place_form =
-    position_form<P> || std::is_same_v<P, token_coordinates> || std::is_same_v<P, next_tokens>;
-/// Positions as a source. Other arguments are unchanged.
-template <position_form P>
-auto place_source(const P& positions, Index tokens) {
-  return position_source(positions, tokens);
-}
-template <place_form P>
-requires(!position_form<P>) const P& place_source(const P& place, Index /*tokens*/) { return place; }
-/// How a cache stores a token. Heads may be normalised before rotation and may have coordinates. Latents may
-/// not.
-enum class stored_as { heads, latents };
-/// Whether `More` begin with a table for keys.
-template <stored_as as, class... More>
-constexpr bool begins_with_table() {
-  constexpr bool tables[] = {(as == stored_as::heads ? key_table<std::remove_cvref_t<More>>
-                                                     : rotation_table<std::remove_cvref_t<More>>)...,
-                             false};
-  return tables[0];
-}
-/// Whether argument `place` of `More` exists and is not a `List`. The next argument is threads, which another
-/// check reports.
-template <class List, class... More>
-constexpr bool lacks_list(std::size_t place) {
-  constexpr bool lists[] = {std::is_convertible_v<More, List>..., false};
-  return place < sizeof...(More) && !lists[place];
-}
-/// Whether the arguments of `append` after its two views are not a table, counts and threads, in this order.
-template <stored_as as, class K, class V, class... More>
-constexpr bool misplaced_in_append() {
-  return lacks_list<row_counts, More...>(begins_with_table<as, More...>() ? 1 : 0);
-}
-/// Whether the arguments of `append_at` after its two views are not a table, positions, counts and threads,
-/// in this order.
-template <stored_as as, class K, class V, class... More>
-constexpr bool misplaced_in_append_at() {
-  constexpr bool positions[] = {position_form<std::remove_cvref_t<More>>..., false},
-                 coordinates[] = {std::is_same_v<std::remove_cvref_t<More>, token_coordinates>..., false};
-  const std::size_t place = begins_with_table<as, More...>() ? 1 : 0;
-  const bool given = positions[place] || (as == stored_as::heads && place == 0 && coordinates[0]);
-  return !given || lacks_list<row_counts, More...>(place + 1);
-}
-/// Whether the arguments of `shift` after its numbers are not a table, required with a layout, and a row.
-template <class Layout, class... More>
-constexpr bool misplaced_in_shift() {
-  const std::size_t place = begins_with_table<stored_as::latents, More...>() ? 1 : 0;
-  return (place == 0 && !std::is_same_v<Layout, unnamed_layout>) || sizeof...(More) > place + 1 ||
-         lacks_list<batch_row, More...>(place);
-}
-/// Whether the arguments of append_rotated after its two views are not a table, then positions or coordinates
-/// or {}, counts and threads, in this order.
-template <class K, class V, class... More>
-constexpr bool misplaced_in_append_rotated() {
-  constexpr bool places[] = {place_form<std::remove_cvref_t<More>>..., true, true};
-  return !begins_with_table<stored_as::latents, More...>() || !places[1] ||
-         lacks_list<row_counts, More...>(2);
-}
-/// Whether a call has no views of new tokens. Without a layout, views may have integers with scales.
-template <class Layout, class K, class... More>
-constexpr bool lacks_tokens() {
-  if constexpr (std::is_same_v<Layout, unnamed_layout> && new_heads<std::remove_cvref_t<K>>)
-    return has_memory_at<0b10, K, More...>();
-  else
-    return lacks_view<2, K, More...>();
-}
-/// Whether `Arguments` are not `count` tables.
-template <class... Arguments>
-constexpr bool lacks_tables(std::size_t count) {
-  return sizeof...(Arguments) != count || !(rotation_table<std::remove_cvref_t<Arguments>> && ...);
-}
-}  // namespace rope::inline ROPE_ABI::detail
-/// ROPE_DETAIL_ASK for functions that need a table only with a layout and have another name in messages.
-#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name)                       \
-  ROPE_DETAIL_ASK(function, name, (detail::lacks_tokens<Layout, Arguments...>()), \
-                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
-/// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
-/// with misplaced arguments after the views.
-#define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence) \
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name);                  \
-  template <class Layout = detail::unnamed_layout, class... Arguments>  \
-  requires(!detail::lacks_tokens<Layout, Arguments...>() &&             \
-           (std::is_same_v<Layout, detail::unnamed_layout> ||           \
-            !detail::lacks_table<Arguments...>)&&misplaced) void        \
-  function(Arguments&&...) {                                            \
-    static_assert(!misplaced, name ": " sentence);                      \
-  }                                                                     \
-  static_assert(true)
-#define ROPE_DETAIL_ASK_FOR_APPEND(cache, as)                                                         \
-  ROPE_DETAIL_ASK_FOR_TOKENS(                                                                         \
-      append, cache "::append", (detail::misplaced_in_append<detail::stored_as::as, Arguments...>()), \
-      "after both views pass the table if the cache rotates keys, then counts (any integers, "        \
-      "[batch], or {}), then the threads")
-#define ROPE_DETAIL_ASK_FOR_APPEND_AT(cache, as)                                                \
-  ROPE_DETAIL_ASK_FOR_TOKENS(                                                                   \
-      append_at, cache "::append_at",                                                           \
-      (detail::misplaced_in_append_at<detail::stored_as::as, Arguments...>()),                  \
-      "after both views pass the table if the cache rotates keys, then "                        \
-      "positions (a start, a list of ids, row_starts, segments" ROPE_DETAIL_COORDINATES_OF_##as \
-      "), then counts (any integers, [batch], or {}), then the threads")
-#define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
-#define ROPE_DETAIL_COORDINATES_OF_latents
-#define ROPE_DETAIL_ASK_FOR_APPEND_ROTATED(cache)                                                            \
-  template <class Layout = detail::unnamed_layout, class K, class V, class... More>                          \
-  requires(!detail::new_heads<std::remove_cvref_t<K>> || !detail::new_heads<std::remove_cvref_t<V>> ||       \
-           detail::misplaced_in_append_rotated<K, V, More...>()) void                                        \
-  append_rotated(const K&, const V&, const More&...) {                                                       \
-    static_assert(detail::new_heads<std::remove_cvref_t<K>> && detail::new_heads<std::remove_cvref_t<V>>,    \
-                  ROPE_DETAIL_VIEW_SENTENCE(cache "::append_rotated"));                                      \
-    static_assert(!detail::misplaced_in_append_rotated<K, V, More...>(), cache                               \
-                  "::append_rotated: after both views pass the table that rotated the keys, then positions " \
-                  "or {}, then counts (any integers, [batch], or {}), then the threads");                    \
-  }                                                                                                          \
-  static_assert(true)
-/// Overloads of check_table, rebase and shift for calls with missing or misplaced tables.
-#define ROPE_DETAIL_ASK_FOR_TURNS()                                                                        \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
-  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {            \
-    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));      \
-  }                                                                                                        \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
-  requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                       \
-    static_assert(!detail::lacks_tables<Arguments...>(2),                                                  \
-                  "rebase: pass the table that rotated the keys, and the table of their new rotation");    \
-  }                                                                                                        \
-  template <class Layout = detail::unnamed_layout, class... More>                                          \
-  requires(detail::misplaced_in_shift<Layout, More...>()) void shift(Index, Index, std::int64_t,           \
-                                                                     const More&...) {                     \
-    static_assert(!detail::misplaced_in_shift<Layout, More...>(),                                          \
-                  "shift: after delta pass the table of keys that are stored rotated, with their layout, " \
-                  "and then batch_row{b} for a single row");                                               \
-  }                                                                                                        \
-  static_assert(true)
-#endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
-
 #ifndef ROPE_CACHE_GROWING_CACHE_HPP
 #define ROPE_CACHE_GROWING_CACHE_HPP
+
+#ifndef ROPE_CACHE_TOKEN_CACHE_HPP
+#define ROPE_CACHE_TOKEN_CACHE_HPP
 
 #ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 
 #ifndef ROPE_CACHE_DETAIL_AXES_ROWS_HPP
 #define ROPE_CACHE_DETAIL_AXES_ROWS_HPP
-/// The coordinates of the tokens in each row of a cache with axes. cache_rows.hpp counts the tokens.
+/// The coordinates of the tokens in each row of a cache with axes. cache_rows.hpp counts the tokens. Text is
+/// a token with the same integer coordinate on every axis.
 namespace rope::inline ROPE_ABI::detail {
-/// [tokens, axes], the axes of a token contiguous. For the dependence on the channel type T see
-/// owned_doubles.
+/// Coordinates [tokens, axes]. Those of a token are contiguous. owned_doubles explains why the type depends
+/// on T.
 template <class T>
 using coordinate_map = Eigen::Map<
     const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 /// The coordinates of the tokens of a cache, and the next position of text in each row.
 ///
-/// Invariant: largest(b) is the largest coordinate on any axis of the tokens that row b holds or has evicted
-///            since its last rollback, -1 if there are none, and next_[b] = floor(largest(b)) + 1. A
-///            moved-from object has no axes and no rows. Without axes there is no memory.
+/// Invariant: the `largest` of row b is the largest coordinate on any axis of the tokens that row b holds,
+///            has evicted since its last rollback, or has overwritten in a ring; -1 if there are none.
+///            next_[b] = floor(largest) + 1. A moved-from object has no axes and no rows. Without axes there
+///            is no memory.
 class axes_rows {
  public:
   /// No axes: every token has one position, stored in cache_rows or ring_rows.
@@ -17733,19 +17784,18 @@ class axes_rows {
       : batch_(batch),
         capacity_(capacity),
         axes_(axes.count),
-        largest_(at(batch), -1.0),
-        evicted_(at(batch), none_evicted),
-        next_(at(batch), 0),
-        coordinates_(checked_size(owner, batch, capacity, axes.count)) {}
+        rows_(at(batch)),
+        next_(at(batch)),
+        coordinates_(checked_size(owner, batch, capacity, axes.count)),
+        up_to_(batch * capacity) {}
   Index axes() const { return axes_; }
-  Index batch() const { return batch_; }
-  /// The first `size` tokens of row b.
+  /// The first `size` slots of row b.
   template <class Map>
   Map of(Index b, Index size) const {
     return Map(row(b), size, axes_);
   }
-  /// Coordinates of token t of row b, [axes].
-  const double* token(Index b, Index t) const { return row(b) + t * axes_; }
+  /// Coordinates of the token in a slot of row b, [axes].
+  const double* token(Index b, Index slot) const { return row(b) + slot * axes_; }
   /// The coordinates of all tokens, row after row.
   template <class Rows>
   number_array<double> all(const Rows& rows) const {
@@ -17762,10 +17812,10 @@ class axes_rows {
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
-    for (const double largest : largest_)
-      if (!equal(largest, std::floor(largest)))
+    for (const axes_row& of : rows_)
+      if (!equal(of.largest, std::floor(of.largest)))
         throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
-                      largest, "; give coordinates, see next_coordinates");
+                      of.largest, "; give coordinates, see next_coordinates");
     return {next_.data(), next_.size()};
   }
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
@@ -17779,69 +17829,69 @@ class axes_rows {
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
         for (Index a = 0; a < axes_; ++a)
-          text(b * tokens + t, a) = largest_[at(b)] + static_cast<double>(t + 1);
+          text(b * tokens + t, a) = rows_[at(b)].largest + static_cast<double>(t + 1);
     return text;
   }
   /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
   void check_text(const char* function, Index tokens) const {
-    for (const double largest : largest_)
-      if (largest > limit - static_cast<double>(tokens))
-        throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", largest);
+    for (const axes_row& of : rows_)
+      if (of.largest > 0x1p53 - static_cast<double>(tokens))
+        throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", of.largest);
   }
-  /// Appends new tokens to rows of size(b) tokens. Token t of row b is at coordinate(b, t, a) on axis a.
-  /// `coordinate` may read next_positions().
+  /// Records new tokens, before `rows` records them. Token t of row b is at coordinate(b, t, a) on axis a.
+  /// The next position of text depends on all of them, including those that later tokens of the same append
+  /// overwrite in a ring. `coordinate` may read next_positions().
   template <class Rows, class CoordinateOf>
   void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
     for (Index b = 0; b < batch_; ++b) {
-      const Index size = rows.size(b), count = count_of(b, tokens, counts);
-      for (Index t = 0; t < count; ++t)
-        for (Index a = 0; a < axes_; ++a) row(b)[(size + t) * axes_ + a] = coordinate(b, t, a);
-      find_largest(b, size, size + count, size > 0 ? largest(b) : none_evicted);
+      const std::int64_t seen = rows.seen(b);
+      double most = seen == 0 ? rows_[at(b)].evicted : rows_[at(b)].largest;
+      const Index count = count_of(b, tokens, counts);
+      for (Index t = 0; t < count; ++t) {
+        const Index slot = rows.slot(seen + t);
+        for (Index a = 0; a < axes_; ++a) row(b)[slot * axes_ + a] = coordinate(b, t, a);
+        most = add(b, slot, most);
+      }
+      if (count > 0) go_on_behind(b, most);
     }
   }
-  /// Sets token t of row b to coordinate(a) on every axis a.
-  template <class CoordinateOf>
-  void put(Index b, Index t, const CoordinateOf& coordinate) {
-    for (Index a = 0; a < axes_; ++a) row(b)[t * axes_ + a] = static_cast<double>(coordinate(a));
-  }
-  double largest(Index b) const { return largest_[at(b)]; }
-  /// Sets the largest coordinate of row b. The next text begins one after it.
-  void go_on_behind(Index b, double largest) {
-    largest_[at(b)] = largest;
-    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
-  }
-  /// Checks nothing, because the functions that append check the positions of text.
-  void check_next(const char* /*function*/, Index /*tokens*/) const {}
-  /// Reduces rows to their first `size` tokens.
+  /// Rolls rows back to `size` tokens.
+  ///
+  /// Requires:  size is 0, or token size - 1 is stored
   template <class Rows>
   void keep(const Rows& all, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < last_of(rows); ++b) {
-      if (size < all.size(b) || size == 0) evicted_[at(b)] = none_evicted;
-      find_largest(b, 0, to_index(size));
+      if (size > 0 && size == all.seen(b)) continue;
+      if (is_evicted(b) || size == 0) {
+        rows_[at(b)].evicted = none_evicted;
+        look_again(b, to_index(size));
+      } else {
+        go_on_behind(b, up_to_(b * capacity_ + all.slot(size - 1)));
+      }
     }
   }
-  /// Removes tokens [first, last) of rows, which still have size(b) tokens. Later tokens move up.
+  /// Removes tokens [first, last) of the rows in `range`. `rows` still counts them. Later tokens move up.
   template <class Rows>
   void remove(row_range range, const Rows& rows, Index first, Index last) {
     for (Index b = range.first; b < last_of(range); ++b) {
       const Index size = rows.size(b);
       std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
-      if (first < last && last == size) evicted_[at(b)] = none_evicted;
-      find_largest(b, 0, size - (last - first));
+      if (first < last && last == size) rows_[at(b)].evicted = none_evicted;
+      look_again(b, size - (last - first));
     }
   }
-  /// Removes the listed tokens of rows, which still have size(b) tokens. largest(b) does not change.
+  /// Removes the listed tokens of rows, which still have size(b) tokens. The next position does not change.
   template <class Rows>
   void evict(row_range range, const Rows& rows, const token_list& tokens) {
     for (Index b = range.first; b < last_of(range); ++b) {
-      evicted_[at(b)] = largest(b);
+      rows_[at(b)].evicted = rows_[at(b)].largest;
       tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
         std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
       });
     }
   }
-  /// Throws:  std::out_of_range if a coordinate, or the largest of a row that evicted it, would leave
-  ///          [-2^53, 2^53]
+  /// Throws:  std::out_of_range if a coordinate would leave [-2^53, 2^53]. This includes the largest evicted
+  ///          coordinate of a row if it moves too
   template <class Rows>
   void check_shift(const char* function, row_range range, const Rows& rows, Index first, Index last,
                    std::int64_t delta) const {
@@ -17853,58 +17903,60 @@ class axes_rows {
     };
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) check_moved(row(b)[i]);
-      if (moves_evicted(b, rows, first, last)) check_moved(evicted_[at(b)]);
+      if (moves_evicted(b, rows, first, last)) check_moved(rows_[at(b)].evicted);
     }
   }
   template <class Rows>
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
-      if (moves_evicted(b, rows, first, last)) evicted_[at(b)] = moved(evicted_[at(b)], delta);
-      find_largest(b, 0, rows.size(b));
+      double& evicted = rows_[at(b)].evicted;
+      if (moves_evicted(b, rows, first, last)) evicted = moved(evicted, delta);
+      look_again(b, rows.size(b));
     }
   }
-  /// Copies the first `size` tokens of row `from` of an object with as many axes, this or another, to row
-  /// `to`.
+  /// Copies the first `size` slots of row `from` of this or another object with as many axes to row `to`.
   void copy_row(const axes_rows& other, Index from, Index to, Index size) {
     if (axes_ == 0) return;
     std::copy_n(other.row(from), size * axes_, row(to));
-    largest_[at(to)] = other.largest_[at(from)];
-    evicted_[at(to)] = other.evicted_[at(from)];
+    std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
+    rows_[at(to)] = other.rows_[at(from)];
     next_[at(to)] = other.next_[at(from)];
   }
   /// Throws:  std::length_error if the coordinates exceed the address space
   template <class Rows>
   void reserve(const char* owner, const Rows& rows, Index capacity) {
-    number_array<double> larger(checked_size(owner, batch_, capacity, axes_));
-    for (Index b = 0; b < batch_ && axes_ > 0; ++b)
-      std::copy_n(row(b), rows.size(b) * axes_, larger.data() + b * capacity * axes_);
-    coordinates_ = std::move(larger);
-    capacity_ = capacity;
+    if (axes_ == 0) return;
+    axes_rows larger(owner, batch_, capacity, token_axes(axes_));
+    for (Index b = 0; b < batch_; ++b) larger.copy_row(*this, b, b, rows.size(b));
+    *this = std::move(larger);
   }
   void swap_rows(Index a, Index b, Index size) {
     if (axes_ == 0) return;
     std::swap_ranges(row(a), row(a) + size * axes_, row(b));
-    std::swap(largest_[at(a)], largest_[at(b)]);
-    std::swap(evicted_[at(a)], evicted_[at(b)]);
+    double* const up_to = up_to_.data();
+    std::swap_ranges(up_to + a * capacity_, up_to + a * capacity_ + size, up_to + b * capacity_);
+    std::swap(rows_[at(a)], rows_[at(b)]);
     std::swap(next_[at(a)], next_[at(b)]);
   }
   void clear() {
-    std::fill(largest_.begin(), largest_.end(), -1.0);
-    std::fill(evicted_.begin(), evicted_.end(), none_evicted);
+    std::fill(rows_.begin(), rows_.end(), axes_row{});
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
   }
  private:
-  static constexpr double limit = 0x1p53;
   /// Below every coordinate.
   static constexpr double none_evicted = -0x1p60;
-  bool is_evicted(Index b) const { return evicted_[at(b)] > none_evicted; }
-  /// Whether a shift of tokens [first, last) of row b also moves evicted_: if it moves the newest token.
+  struct axes_row {
+    double largest = -1.0;
+    double evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
+  };
+  bool is_evicted(Index b) const { return rows_[at(b)].evicted > none_evicted; }
+  /// Whether a shift of tokens [first, last) of row b also moves its `evicted`: if it moves the newest token.
   template <class Rows>
   bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
     return first < last && last == rows.size(b) && is_evicted(b);
   }
-  /// x + delta, rounded once: a delta beyond 2^53 may not be a double.
+  /// x + delta, rounded once. Integers are added first, because a delta beyond 2^53 may not be a double.
   static double moved(double x, std::int64_t delta) {
     const double whole = std::trunc(x);
     return static_cast<double>(static_cast<std::int64_t>(whole) + delta) + (x - whole);
@@ -17917,22 +17969,32 @@ class axes_rows {
                    " tokens exceed the address space");
     return batch * capacity * axes;
   }
-  /// The end of `rows`, limited to the batch: cache_rows counts one row in a batch without rows.
-  Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
+  /// No row without axes.
+  Index last_of(row_range rows) const { return axes_ > 0 ? rows.last : 0; }
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
-  /// Finds the largest coordinate of row b: of tokens [first, last), of evicted ones, and `before`.
-  void find_largest(Index b, Index first, Index last, double before = none_evicted) {
-    double largest = (std::max)(before, evicted_[at(b)]);
-    if (first < last)
-      largest = (std::max)(largest, *std::max_element(row(b) + first * axes_, row(b) + last * axes_));
-    go_on_behind(b, largest > none_evicted ? largest : -1.0);
+  /// The largest of `most` and the coordinates in a slot, recorded there.
+  double add(Index b, Index slot, double most) {
+    const double* const at_slot = token(b, slot);
+    return up_to_(b * capacity_ + slot) = (std::max)(most, *std::max_element(at_slot, at_slot + axes_));
+  }
+  /// The next text of row b begins one after `largest`, or at 0.
+  void go_on_behind(Index b, double largest) {
+    if (largest <= none_evicted) largest = -1.0;
+    rows_[at(b)].largest = largest;
+    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
+  }
+  /// Finds the largest coordinates of the `size` tokens of row b again.
+  void look_again(Index b, Index size) {
+    double most = rows_[at(b)].evicted;
+    for (Index t = 0; t < size; ++t) most = add(b, t, most);
+    go_on_behind(b, most);
   }
   moved_index batch_, capacity_, axes_;
-  std::vector<double> largest_;
-  std::vector<double> evicted_;  // largest(b) when tokens were last evicted, or none_evicted
+  std::vector<axes_row> rows_;
   std::vector<std::int64_t> next_;
   number_array<double> coordinates_;  // [batch, capacity, axes]
+  number_array<double> up_to_;  // [batch, capacity]: the largest of the row up to the token in each slot
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_AXES_ROWS_HPP
@@ -17945,15 +18007,14 @@ inline constexpr bool are_coordinates = requires(const At& at) {
   at.coordinate(Index{}, Index{});
 };
 /// Memory, rows and the rotation of the keys, which change together. Tables are placed in the head of a
-/// stored key. `function` is the name of the public function for messages.
+/// stored key. `function` is the name of the public function in messages.
 ///
 /// Invariant: the slots of row b that rows().positions(b) lists are written. A function that throws changes
 ///            nothing, except if threads fail while a ring overwrites tokens: the store is then empty. With
 ///            axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
 ///
 /// \tparam Rows         assigns slots to tokens: cache_rows or ring_rows
-/// \tparam Coordinates  stores the coordinates of tokens: axes_rows or ring_axes
-template <class T, value_place place, class Rows = cache_rows, class Coordinates = axes_rows>
+template <class T, value_place place, class Rows = cache_rows>
 class stored_tokens {
  public:
   /// \param policy  the ring_policy of a ring, otherwise nothing
@@ -17965,34 +18026,28 @@ class stored_tokens {
         storage_(storage) {}
   /// Gives tokens coordinates.  Requires: no token is stored
   void put_on_axes(const char* owner, token_axes axes) {
-    coordinates_ = Coordinates(owner, memory_.batch(), memory_.slot_count(), axes);
+    coordinates_ = axes_rows(owner, memory_.batch(), memory_.slot_count(), axes);
   }
   const cache_memory<T, place>& memory() const { return memory_; }
   const Rows& rows() const { return rows_; }
   key_storage storage() const { return storage_; }
-  const Coordinates& coordinates() const { return coordinates_; }
+  const axes_rows& coordinates() const { return coordinates_; }
   bool on_axes() const { return coordinates_.axes() > 0; }
-  /// Throws:  std::invalid_argument if tokens have coordinates, std::out_of_range if there is no such row
-  std::span<const std::int64_t> positions(const char* function, Index b) const {
-    if (on_axes()) refuse_positions_on_axes(function, coordinates_.axes());
-    return rows_.positions(rows_.checked(function, b));
-  }
   /// The position of the next token of each row; with axes, if that token is text.
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
   }
-  auto next_source(const char* function, Index tokens) const {
-    if (on_axes()) coordinates_.check_next(function, tokens);
+  auto next_source(const char* function) const {
     return started_rows<std::int64_t>{next_positions(function)};
   }
   bool rotates_keys() const { return rotation().known(); }
-  key_rotation rotation() const { return rows_.empty() ? key_rotation{} : rotation_; }
+  key_rotation rotation() const { return empty() ? key_rotation{} : rotation_; }
   /// The rotation of keys that are appended by this table.
   ///
-  /// Throws:  std::invalid_argument if tokens have coordinates and the table is of other axes or given
-  ///          entries
+  /// Throws:  std::invalid_argument if tokens have coordinates, and the table has another number of axes or
+  ///          was made from given entries or float angles
   template <class Layout, class S>
   key_rotation rotation_of(const char* function, const placed_table<S>& table) const {
     if (!on_axes()) return rotation_by<Layout>(table);
@@ -18019,7 +18074,7 @@ class stored_tokens {
   }
   /// Stores keys unchanged, and records that `table` rotated them.
   ///
-  /// \param at  a source of positions, token_coordinates, or next_tokens: as in store_next
+  /// \param at  a source of positions, token_coordinates, or next_tokens (as in store_next)
   template <class Layout, class K, class V, class S, class At, class Threads>
   void store_as_rotated(const char* owner, const char* function, const K& k, const V& v,
                         const placed_table<S>& table, const At& at, const row_counts& counts,
@@ -18028,8 +18083,7 @@ class stored_tokens {
       if (on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
         store_as_rotated<Layout>(owner, function, k, v, table, table.table(), counts, threads);
       else
-        store_as_rotated<Layout>(owner, function, k, v, table, next_source(function, k.tokens), counts,
-                                 threads);
+        store_as_rotated<Layout>(owner, function, k, v, table, next_source(function), counts, threads);
     } else {
       memory_.check_new(function, k, v, counts);
       check_places(function, k.tokens, at, counts);
@@ -18048,7 +18102,7 @@ class stored_tokens {
       note(k.tokens, counts, at);
     }
   }
-  /// Rotates new keys: by a table of coordinates, with one row per token, or by their next positions.
+  /// Rotates and stores new keys, by the rows of a table of coordinates or by their next positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
                   const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads);
@@ -18081,7 +18135,7 @@ class stored_tokens {
   template <class Layout, class S>
   void check_table(const char* owner, const placed_table<S>& table) const {
     if (on_axes()) is_coordinate_table(owner, coordinates_.axes(), table.table());
-    if (rows_.empty() || storage_ == key_storage::raw) return;
+    if (empty() || storage_ == key_storage::raw) return;
     if (on_axes())
       require_rotation_on_axes(owner, rotation_, rotation_on_axes<Layout>(table));
     else
@@ -18095,7 +18149,7 @@ class stored_tokens {
     check_table<Layout>(owner, from);
     if (on_axes()) {
       rotator_between_axes<Layout, numbers_of<T>, From, To> rotator(
-          function, coordinates_.axes(), rows_.empty() || rotation_.frequencies == 0, from, to);
+          function, coordinates_.axes(), empty() || rotation_.frequencies == 0, from, to);
       for (Index b = 0; b < memory_.batch(); ++b)
         for (Index t = 0; t < rows_.size(b); ++t)
           rotate_stored(rotator, memory_.keys(), b, t, coordinates_.token(b, t));
@@ -18118,7 +18172,7 @@ class stored_tokens {
     const row_range rows = rows_.rows(function, row);
     rows_.check_tokens(function, rows, first, count);
     const Index last = first + count;
-    for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
+    for (Index b = rows.first; b < rows.last; ++b)
       memory_.move_down(b, [&](const auto& visit) { visit(last, first, rows_.size(b) - last); });
     coordinates_.remove(rows, rows_, first, last);
     rows_.remove(rows, first, last);
@@ -18128,7 +18182,7 @@ class stored_tokens {
     const row_range rows = rows_.rows(function, row);
     const token_list tokens(function, indices, rows_.size(rows.first));
     if (tokens.size() == 0) return;
-    for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
+    for (Index b = rows.first; b < rows.last; ++b)
       memory_.move_down(b, [&](const auto& visit) { tokens.for_each_kept(rows_.size(b), visit); });
     coordinates_.evict(rows, rows_, tokens);
     rows_.evict(rows, tokens, on_axes());
@@ -18140,7 +18194,7 @@ class stored_tokens {
     cache_memory<T, place> memory(owner, memory_.batch(), capacity, memory_.keys().heads,
                                   memory_.keys().head_dim, memory_.values().head_dim);
     for (Index b = 0; b < memory_.batch(); ++b) memory.copy_row(memory_, b, b, rows_.used(b));
-    Coordinates coordinates = coordinates_;
+    axes_rows coordinates = coordinates_;
     coordinates.reserve(owner, rows_, capacity);
     Rows rows = rows_;
     rows.reserve(capacity);
@@ -18166,7 +18220,7 @@ class stored_tokens {
     const row_range rows = checked_shift(function, first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
-      for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
+      for (Index b = rows.first; b < rows.last; ++b)
         for (Index t = first; t < last; ++t) rotate_stored(rotator, memory_.keys(), b, t, delta);
     note_shift(rows, first, last, delta);
   }
@@ -18176,7 +18230,7 @@ class stored_tokens {
     rows_.checked(function, to);
     if (&other == this && from == to) return;
     check_copy(owner, function, other, from, to);
-    const bool other_rotation = rows_.empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
+    const bool other_rotation = empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
     memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
     coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
     rows_.copy_row(other.rows_, from, to);
@@ -18191,26 +18245,20 @@ class stored_tokens {
     coordinates_.clear();
   }
   /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
-  stored_view<const T> keys(const char* function) const {
-    return memory_.keys().token_range(0, rows_.common_size(function));
-  }
-  stored_view<const T> values(const char* function) const {
-    return memory_.values().token_range(0, rows_.common_size(function));
-  }
-  /// Keys and values of row b.  Throws: std::out_of_range
-  stored_view<const T> keys(const char* function, Index b) const {
-    return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
-  }
-  stored_view<const T> values(const char* function, Index b) const {
-    return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
-  }
  private:
+  /// Whether no row stores a token, or no row except `row`.
+  bool empty() const { return empty_but(-1); }
+  bool empty_but(Index row) const {
+    for (Index b = 0; b < memory_.batch(); ++b)
+      if (b != row && !rows_.empty(b)) return false;
+    return true;
+  }
   /// Records the rotation of new keys. If it is equivalent to the recorded one, keeps the one with the
   /// frequencies on all axes.
   template <class Layout, class S>
   void remember(const char* function, const placed_table<S>& table) {
     if (const key_rotation given = rotation_of<Layout>(function, table);
-        !on_axes() || rows_.empty() || given.frequencies != 0)
+        !on_axes() || empty() || given.frequencies != 0)
       rotation_ = given;
   }
   /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
@@ -18252,7 +18300,7 @@ class stored_tokens {
       throw_invalid(function, "both caches must store keys alike, got rotated and raw keys");
     check_equal(function, "both caches", "axes", coordinates_.axes(), other.coordinates_.axes());
     rows_.check_copy(function, other.rows_, from);
-    if (other.rows_.empty(from) || rows_.empty_but(to) || storage_ == key_storage::raw) return;
+    if (other.rows_.empty(from) || empty_but(to) || storage_ == key_storage::raw) return;
     if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
       require_rotation_on_axes(owner, rotation_, other.rotation_);
@@ -18269,7 +18317,7 @@ class stored_tokens {
         tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens),
         [&](Index b, Index t) { return position_in_row(at, b, t); }, write, [&] { clear(); });
   }
-  /// The position of a new token in rows_. With axes, rows number their tokens.
+  /// The position of a new token in rows_. With axes, rows_ numbers the tokens.
   template <class At>
   std::int64_t position_in_row(const At& at, Index b, Index t) const {
     if constexpr (std::is_invocable_v<const At&, Index, Index> && !std::is_same_v<At, token_rows>)
@@ -18318,64 +18366,74 @@ class stored_tokens {
   }
   cache_memory<T, place> memory_;
   Rows rows_;
-  Coordinates coordinates_;
+  axes_rows coordinates_;
   key_storage storage_;
   key_rotation rotation_;
 };
 // Not inline, so that programs can compile it once.
-template <class T, value_place place, class Rows, class Coordinates>
+template <class T, value_place place, class Rows>
 template <class Layout, class K, class V, class S, class Norm, class Threads>
-void stored_tokens<T, place, Rows, Coordinates>::store_next(const char* owner, const char* function,
-                                                            const head_view<K>& k, const head_view<V>& v,
-                                                            const key_transform<S, Norm>& transform,
-                                                            const row_counts& counts,
-                                                            const Threads& threads) {
+void stored_tokens<T, place, Rows>::store_next(const char* owner, const char* function, const head_view<K>& k,
+                                               const head_view<V>& v, const key_transform<S, Norm>& transform,
+                                               const row_counts& counts, const Threads& threads) {
   if (on_axes() && is_coordinate_table(function, coordinates_.axes(), transform.table.table()))
     store_rotated<Layout>(
         owner, function, k, v, transform,
         checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
         threads);
   else
-    store_rotated<Layout>(owner, function, k, v, transform, next_source(function, k.tokens), counts, threads);
+    store_rotated<Layout>(owner, function, k, v, transform, next_source(function), counts, threads);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
-/// The functions of kv_cache and latent_cache on stored tokens.
+/// The functions that kv_cache, latent_cache and ring_cache have in common.
 namespace rope::inline ROPE_ABI::detail {
 /// The names of a cache and its functions in error messages.
 struct cache_names {
-  const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *evict, *shift,
-      *copy_row, *reorder, *reserve, *keys, *values, *order, *rotation_by;
+  const char *cache, *size, *positions, *order, *seen, *next_positions, *coordinates, *next_coordinates,
+      *rotation_by, *append, *append_at, *append_rotated, *truncate, *copy_row, *reorder, *keys, *values,
+      *rebase, *remove, *evict, *shift, *reserve;
 };
 }  // namespace rope::inline ROPE_ABI::detail
 /// A macro, because only string literals are concatenated.
-#define ROPE_DETAIL_CACHE_NAMES(name)                                                                    \
-  {                                                                                                      \
-    .cache = name, .size = name "::size", .positions = name "::positions",                               \
-    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate", \
-    .remove = name "::remove", .evict = name "::evict", .shift = name "::shift",                         \
-    .copy_row = name "::copy_row", .reorder = name "::reorder", .reserve = name "::reserve",             \
-    .keys = name "::keys", .values = name "::values", .order = name "::order",                           \
-    .rotation_by = name "::rotation_by"                                                                  \
+#define ROPE_DETAIL_CACHE_NAMES(name)                                                                        \
+  {                                                                                                          \
+    name, name "::size", name "::positions", name "::order", name "::seen", name "::next_positions",         \
+        name "::coordinates", name "::next_coordinates", name "::rotation_by", name "::append",              \
+        name "::append_at", name "::append_rotated", name "::truncate", name "::copy_row", name "::reorder", \
+        name "::keys", name "::values", name "::rebase", name "::remove", name "::evict", name "::shift",    \
+        name "::reserve"                                                                                     \
   }
 namespace rope::inline ROPE_ABI {
-/// The base class of kv_cache and latent_cache: one growing sequence per row of the batch. In a latent_cache
-/// only the rotated part of a stored key is rotated; latents keep their bits.
+/// The base class of kv_cache, latent_cache and ring_cache: one sequence per row of the batch.
 ///
 ///     cache.truncate(5, batch_row{2});
 ///
-/// \tparam Cache  the derived class
-/// \tparam T      a channel type, as in kv_cache and latent_cache
-/// \tparam place  where values are stored
+/// A token of a latent_cache is a latent and its rotated part, [batch, tokens, 1, latent_dim] and [batch,
+/// tokens, 1, rotary_dim], in place of k and v. Only the rotated part is rotated; latents keep their bits.
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
-///            function that throws leaves the cache unchanged. A moved-from cache is empty.
-template <class Cache, class T, detail::value_place place>
-class growing_cache {
+/// \tparam Cache        the derived class
+/// \tparam T            a channel type, as in kv_cache and latent_cache
+/// \tparam place        where values are stored
+/// \tparam Rows         assigns slots to tokens
+///
+/// Invariant: a function that throws leaves the cache unchanged, except as ring_cache says. A moved-from
+///            cache is empty.
+template <class Cache, class T, detail::value_place place, class Rows>
+class token_cache {
+  static constexpr bool of_heads = place == detail::value_place::own;
  public:
   using value_type = T;  // a stored channel
-  /// Tokens that can be stored per row.
-  Index capacity() const { return tokens_.memory().slot_count(); }
+  /// Rows of the batch.
+  Index batch() const { return memory().batch(); }
+  /// Heads of keys and values.
+  Index kv_heads() const requires(of_heads) { return memory().keys().heads; }
+  /// Channels of a key head.
+  Index head_dim() const requires(of_heads) { return memory().keys().head_dim; }
+  /// Channels of a value head.
+  Index value_dim() const requires(of_heads) { return memory().values().head_dim; }
+  /// Tokens that can be stored per row. For a ring: sinks + window + chunk - 1.
+  Index capacity() const { return memory().slot_count(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
   /// Whether the rotation of the stored keys is known: by a table of `append` or append_rotated. False for
@@ -18392,31 +18450,34 @@ class growing_cache {
     ROPE_DETAIL_CHECK_LAYOUT("rotation_by", Layout);
     if constexpr (pair_layout<Layout>)
       return tokens_.template rotation_of<Layout>(Cache::names.rotation_by,
-                                                  placed(Cache::names.rotation_by, table));
+                                                  cache().placed(Cache::names.rotation_by, table));
     else
       return {};
   }
-  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
-  Index size() const { return rows().common_size(Cache::names.size); }
   /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, like all functions of b
   /// below
   Index size(Index b) const { return rows().size(rows().checked(Cache::names.size, b)); }
-  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
+  /// Positions of the tokens of row b, in the order of keys(b) and values(b); valid until the cache changes.
+  /// In a ring, of the token in each slot that was ever used.  Throws: std::out_of_range;
   /// std::invalid_argument if tokens have coordinates
   std::span<const std::int64_t> positions(Index b) const {
-    return tokens_.positions(Cache::names.positions, b);
+    if (tokens_.on_axes())
+      detail::refuse_positions_on_axes(Cache::names.positions, tokens_.coordinates().axes());
+    return rows().positions(rows().checked(Cache::names.positions, b));
   }
-  /// The positions that decide visibility in attention, [size(b)]: those of the tokens, or 0, 1, 2, ... if
-  /// tokens have coordinates; valid until the cache changes.  Throws: std::out_of_range
+  /// The positions that decide visibility in attention, in the same order: those of the tokens, or 0, 1, 2,
+  /// ... if tokens have coordinates; valid until the cache changes.  Throws: std::out_of_range
   std::span<const std::int64_t> order(Index b) const {
     return rows().positions(rows().checked(Cache::names.order, b));
   }
-  /// order(b) of one token.  Throws: std::out_of_range if there is no such row. Requires: token < size(b)
+  /// order(b) of one token, even if a ring has overwritten it.  Throws: std::out_of_range if there is no such
+  /// row. Requires: token < seen(b)
   std::int64_t order_of(Index b, std::int64_t token) const {
-    return order(b)[static_cast<std::size_t>(token)];
+    return rows().order_of(rows().checked(Cache::names.order, b), token);
   }
-  /// Number of tokens appended to row b and not removed since: size(b).  Throws: std::out_of_range
-  std::int64_t seen(Index b) const { return size(b); }
+  /// Number of tokens appended to row b and not removed since, with those that a ring has overwritten and the
+  /// positions that its append_at skipped.  Throws: std::out_of_range
+  std::int64_t seen(Index b) const { return rows().seen(rows().checked(Cache::names.seen, b)); }
   /// Returns `options` unchanged, because this cache adds no rules.
   attention_options rules(const char* /*function*/, const attention_options& options) const {
     return options;
@@ -18434,99 +18495,159 @@ class growing_cache {
   }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
-  /// The numbers of tokens at the start of row b at positions 0, 1, 2, ..., and in ascending order.
-  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
+  /// Number of coordinates of a token, or 0 if it has one position instead.
+  Index axes() const requires(of_heads) { return tokens_.coordinates().axes(); }
+  /// Coordinates of the tokens of row b, [size(b), axes]; in a ring slot by slot; valid until the cache
+  /// changes.  Throws: std::out_of_range
+  auto coordinates(Index b) const requires(of_heads) {
+    const Index row = rows().checked(Cache::names.coordinates, b);  // before any access to the row
+    return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
+  }
+  /// Coordinates of one token, [axes].  Requires: there is such a row, and it stores the token
+  const double* coordinates_of(Index b, std::int64_t token) const requires(of_heads) {
+    return tokens_.coordinates().token(b, rows().slot(token));
+  }
+  /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
+  ///
+  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53
+  detail::owned_doubles<T> next_coordinates(Index tokens = 1) const requires(of_heads) {
+    return tokens_.coordinates().next_coordinates(Cache::names.next_coordinates, tokens);
+  }
+  /// Appends copies of new tokens.
+  ///
+  /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
+  ///                 rotated. A cache of std::int8_t also takes quantized views: integers and scales are
+  ///                 copied without another rounding. In a latent_cache the latent
+  /// \param v        [batch, tokens, kv_heads, value_dim]; in a latent_cache the rotated part
+  /// \param counts   any integers, [batch]: row b takes its first counts[b] tokens; empty: all of them
+  /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
+  ///
+  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
+  ///          the cache holds keys that it rotated itself; std::length_error if the tokens do not fit
+  /// Cost:    one copy of k and v
+  template <int no_layout = 0, class K, class V, class Threads = this_thread>  // append<Layout> is another
+  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("append", Threads);
+    tokens_.check_given(Cache::names.append);
+    tokens_.store(Cache::names.append, keys_of(k, v), values_of(k, v),
+                  tokens_.next_source(Cache::names.append), counts, threads);
+  }
+  /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
+  /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
+  /// length (dynamic NTK, LongRoPE) cannot change while the cache stores keys of the old schedule.
+  ///
+  /// \param k      as above, not rotated
+  /// \param table  the table that rotates k, or a normed_table, which normalises the heads first
+  ///
+  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, or keys of another, or an
+  ///          unknown, table or layout; std::out_of_range if a position is outside the table
+  /// Cost:    one rotation of k and one copy of v
+  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
+            class Threads = this_thread>
+  requires(of_heads || rotation_table<Table>) void append(head_view<K> k, head_view<V> v, const Table& table,
+                                                          const detail::row_counts& counts = {},
+                                                          const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("append", Layout);
+    ROPE_DETAIL_CHECK_THREADS("append", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, keys_of(k, v),
+                                          values_of(k, v), transform_of(Cache::names.append, table), counts,
+                                          threads);
+  }
+  /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
+  /// positions. Attention uses these positions, not the order of appending: `causal` admits keys at positions
+  /// up to and including that of the query, and `window` limits the difference. Left padding and other
+  /// sequences in the same row are visible unless a mask hides them. For right padding pass `counts`.
+  /// Positions of a ring ascend, see ring_cache.
+  ///
+  ///     cache.append_at<Layout>(k, v, table, ids);
+  ///     attention<Layout>(q, cache, out, table);
+  ///
+  /// \param positions  as in `rotate`; or token_coordinates for a cache with axes
+  ///
+  /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude;
+  ///          std::invalid_argument unless there is a row of axes() coordinates for every token
+  template <int no_layout = 0, class K, class V, detail::place_form P, class Threads = this_thread>
+  requires(position_form<P> || (of_heads && std::is_same_v<P, token_coordinates>)) void append_at(
+      head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
+      const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
+    tokens_.store(Cache::names.append_at, keys_of(k, v), values_of(k, v),
+                  detail::place_source(positions, k.tokens), counts, threads);
+  }
+  /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
+  /// with a table
+  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
+            class Threads = this_thread>
+  requires(of_heads || rotation_table<Table>) void append_at(head_view<K> k, head_view<V> v,
+                                                             const Table& table, const P& positions,
+                                                             const detail::row_counts& counts = {},
+                                                             const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("append_at", Layout);
+    ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at, keys_of(k, v),
+                                             values_of(k, v), transform_of(Cache::names.append_at, table),
+                                             detail::position_source(positions, k.tokens), counts, threads);
+  }
+  /// Appends copies of keys that `table` rotated before: saved to disk, in another cache or on another
+  /// machine. The cache then treats them as keys that it rotated: `append`, `attention`, `shift` and `rebase`
+  /// work. Save the tokens of a ring in the order of their positions, not of their slots.
+  ///
+  ///     restored.append_rotated<Layout>(keys, values, table, positions);
+  ///
+  /// \param k          as in `append` without a table
+  /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
+  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored with k
+  /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
+  ///                   a table of coordinates
+  ///
+  /// Throws:  as append_at; std::invalid_argument if the cache stores raw keys, or keys of another, or an
+  ///          unknown, table or layout
+  /// Cost:    one copy of k and v
+  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table,
+            detail::place_form P = detail::next_tokens, class Threads = this_thread>
+  requires(of_heads || !std::is_same_v<P, token_coordinates>) void append_rotated(
+      head_view<K> k, head_view<V> v, const Table& table, const P& positions = {},
+      const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("append_rotated", Layout);
+    ROPE_DETAIL_CHECK_THREADS("append_rotated", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated,
+                                                keys_of(k, v), values_of(k, v),
+                                                cache().placed(Cache::names.append_rotated, table),
+                                                detail::place_source(positions, k.tokens), counts, threads);
+  }
+  ROPE_DETAIL_ASK_FOR_APPENDS(place);
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
   template <class Layout = detail::unnamed_layout, rotation_table Table>
   void check_table(const Table& table) const {
     ROPE_DETAIL_CHECK_LAYOUT("check_table", Layout);
     if constexpr (pair_layout<Layout>)
-      tokens_.template check_table<Layout>(Cache::names.cache, placed(Cache::names.cache, table));
+      tokens_.template check_table<Layout>(Cache::names.cache, cache().placed(Cache::names.cache, table));
   }
-  /// Rotates the stored keys from the angles of one table to those of another, in one pass, by the exact
-  /// difference of the two angles at each position.
-  ///
-  ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
-  ///
-  /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
-  ///            tables have the same pairs, a range of positions and exact angles
-  /// Accuracy:  that of one more rotation
-  /// Cost:      one pass over the stored keys, and a row of cos and sin per position
-  template <class Layout = detail::unnamed_layout, rotation_table From, rotation_table To>
-  void rebase(const From& from, const To& to) {
-    ROPE_DETAIL_CHECK_LAYOUT("rebase", Layout);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
-                                      placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
+  /// The table at the channel at which it rotates a stored key: unchanged.
+  template <class Table>
+  auto placed(const char* /*function*/, const Table& table) const {
+    return detail::placed(table);
   }
   /// Removes every token from `size` on: the rollback of speculative decoding. If a token goes, the next
   /// position is one more than the largest that remains. truncate(0) starts at 0 again, also in a row whose
-  /// tokens were all evicted.
+  /// tokens were all evicted. In a ring, `size` is a position, see ring_cache.
   ///
   /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if row is every_row and
-  ///          rows differ in size, as do all functions with a batch_row below
-  void truncate(Index size, batch_row row = every_row) { tokens_.truncate(Cache::names.truncate, size, row); }
-  /// Removes tokens [first, first + count). Later tokens move up and keep their positions. With `shift` to
-  /// close the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and llama_memory_seq_add):
-  ///
-  ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
-  ///
-  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
-  /// Cost:    one pass over the later tokens
-  void remove(Index first, Index count, batch_row row = every_row) {
-    tokens_.remove(Cache::names.remove, first, count, row);
+  ///          rows differ in size, as do all functions with a batch_row
+  void truncate(std::int64_t size, batch_row row = every_row) {
+    tokens_.truncate(Cache::names.truncate, size, row);
   }
-  /// Removes the tokens of a list, such as those with the smallest attention sums (H2O, SnapKV). Other tokens
-  /// move up and keep their positions or coordinates. The next position of the row does not change, even if
-  /// its newest token is removed. In contrast, `remove` of the newest tokens is a rollback: the next token
-  /// takes their positions.
-  ///
-  ///     cache.evict(std::vector{3, 5, 4});
-  ///
-  /// With axes, the remaining tokens are renumbered, so a window counts only them.
-  ///
-  /// \param indices  any integers in any order: indices of tokens in the row, not positions
-  ///
-  /// Throws:  std::out_of_range if an index is not in [0, size()), std::invalid_argument if one is given
-  ///          twice
-  /// Cost:    one pass over the tokens after the first that goes, and scratch memory for the list
-  void evict(const detail::token_indices& indices, batch_row row = every_row) {
-    tokens_.evict(Cache::names.evict, indices, row);
-  }
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys. It is exact and reads no
-  /// key.
-  ///
-  /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
-  ///          keys
-  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
-    tokens_.shift(Cache::names.shift, first, count, delta, row);
-  }
-  /// Adds `delta` to the positions of tokens [first, first + count) and rotates their stored keys by the
-  /// exact angle of `delta`. Magnitudes do not change:
-  ///
-  ///     k' = R(delta) k,  without the attention_factor, which k has already
-  ///
-  /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
-  ///            the table has exact angles. If a schedule depends on length, the table of another length
-  ///            throws
-  /// Accuracy:  that of one more rotation per call; for a stream that shifts repeatedly, store raw keys
-  /// Cost:      one pass over the keys of these tokens
-  /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
-  template <class Layout = detail::unnamed_layout, rotation_table Table>
-  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
-    ROPE_DETAIL_CHECK_LAYOUT("shift", Layout);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template shift<Layout>(Cache::names.cache, Cache::names.shift, first, count, delta,
-                                     placed(Cache::names.shift, table), row);
-  }
-  ROPE_DETAIL_ASK_FOR_TURNS();
   /// Makes row `to` a copy of row `from`, including positions, for several continuations of one prompt.
   ///
   ///     cache.copy_row(0, 2);
   ///
   /// Throws:  std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) { copy_row(static_cast<const Cache&>(*this), from, to); }
+  void copy_row(Index from, Index to) { copy_row(*this, from, to); }
   /// Makes row `to` a copy of row `from` of another cache, including positions, so that a prompt which was
   /// processed alone joins a batch. int8 keys and values are copied with their scales, without another
   /// rounding.
@@ -18536,10 +18657,10 @@ class growing_cache {
   /// If rows then have tokens of different calls, the next attention before another `append` needs counts.
   ///
   /// Throws:  std::out_of_range if there is no such row, std::invalid_argument if the caches differ in the
-  ///          shape of heads, storage() or axes, or other rows store keys of another rotation;
+  ///          shape of heads, storage(), axes or policy, or other rows store keys of another rotation;
   ///          std::length_error if the tokens do not fit
   /// Cost:    one copy of the tokens of the row
-  void copy_row(const Cache& other, Index from, Index to) {
+  void copy_row(const token_cache& other, Index from, Index to) {
     tokens_.copy_row(Cache::names.cache, Cache::names.copy_row, other.tokens_, from, to);
   }
   /// Makes every row b a copy of row rows[b] before the call, including positions, for beam search: some
@@ -18554,45 +18675,177 @@ class growing_cache {
   ///          is not a row
   /// Cost:    one copy, or one swap, of every row that changes
   void reorder(const detail::row_list& rows) { tokens_.reorder(Cache::names.reorder, rows); }
+  /// Removes every token. The capacity does not change.
+  void clear() { tokens_.clear(); }
+  /// Stored keys of row b, [1, size(b), kv_heads, head_dim]; valid until the cache changes. In a ring, the
+  /// slots in use. For a latent_cache, each key is a latent followed by its rotated part, [1, size(b), 1,
+  /// latent_dim + rotary_dim].  Throws: std::out_of_range
+  head_view<const T> keys(Index b) const {
+    const Index row = rows().checked(Cache::names.keys, b);
+    return memory().keys().batch_range(row, 1).token_range(0, rows().used(row));
+  }
+  /// Stored values of the same tokens, [1, size(b), kv_heads, value_dim]. For a latent_cache, the latents, in
+  /// the memory of the keys.  Throws: std::out_of_range
+  head_view<const T> values(Index b) const {
+    const Index row = rows().checked(Cache::names.values, b);
+    return memory().values().batch_range(row, 1).token_range(0, rows().used(row));
+  }
+ protected:
+  template <class... Shape>
+  explicit token_cache(Index batch, const Shape&... shape) : tokens_(Cache::names.cache, batch, shape...) {}
+  token_cache(const token_cache&) = default;
+  token_cache(token_cache&&) = default;
+  token_cache& operator=(const token_cache& other) { return *this = token_cache(other); }  // all or nothing
+  token_cache& operator=(token_cache&&) = default;
+  const auto& memory() const { return tokens_.memory(); }
+  const Rows& rows() const { return tokens_.rows(); }
+  const Cache& cache() const { return static_cast<const Cache&>(*this); }
+  detail::stored_tokens<T, place, Rows> tokens_;
+ private:
+  /// What is stored as a key: the first view, or the second, which comes after the latent.
+  template <class A, class B>
+  static auto keys_of(const head_view<A>& a, const head_view<B>& b) {
+    if constexpr (of_heads)
+      return head_view<const std::remove_const_t<A>>(a);
+    else
+      return head_view<const std::remove_const_t<B>>(b);
+  }
+  template <class A, class B>
+  static auto values_of(const head_view<A>& a, const head_view<B>& b) {
+    if constexpr (of_heads)
+      return head_view<const std::remove_const_t<B>>(b);
+    else
+      return head_view<const std::remove_const_t<A>>(a);
+  }
+  template <class Table>
+  auto transform_of(const char* function, const Table& table) const {
+    if constexpr (rotation_table<Table>)
+      return detail::key_transform_of(cache().placed(function, table));
+    else
+      return detail::key_transform_of(table);
+  }
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_CACHE_TOKEN_CACHE_HPP
+/// The functions of kv_cache and latent_cache on stored tokens.
+namespace rope::inline ROPE_ABI {
+/// The base class of kv_cache and latent_cache: one growing sequence per row of the batch, in which any token
+/// can be removed or moved.
+///
+///     cache.evict(std::vector{3, 5, 4});
+///
+/// \tparam Cache  the derived class
+/// \tparam T      a channel type, as in kv_cache and latent_cache
+/// \tparam place  where values are stored
+///
+/// Invariant: tokens [0, size(b)) of row b are written. The rest of the row is indeterminate and never
+///            visible. A function that throws leaves the cache unchanged. A moved-from cache is empty.
+template <class Cache, class T, detail::value_place place>
+class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
+  using base = token_cache<Cache, T, place, detail::cache_rows>;
+ public:
+  using base::keys;
+  using base::size;
+  using base::values;
+  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
+  Index size() const { return rows().common_size(Cache::names.size); }
+  /// The numbers of tokens at the start of row b at positions 0, 1, 2, ..., and in ascending order.
+  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
+  /// Rotates the stored keys from the angles of one table to those of another, in one pass, by the exact
+  /// difference of the two angles at each position.
+  ///
+  ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
+  ///
+  /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
+  ///            tables have the same pairs, a range of positions and exact angles
+  /// Accuracy:  the error of one more rotation
+  /// Cost:      one pass over the stored keys, and a row of cos and sin per position
+  template <class Layout = detail::unnamed_layout, rotation_table From, rotation_table To>
+  void rebase(const From& from, const To& to) {
+    ROPE_DETAIL_CHECK_LAYOUT("rebase", Layout);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
+                                      base::cache().placed(Cache::names.rebase, from),
+                                      base::cache().placed(Cache::names.rebase, to));
+  }
+  /// Removes tokens [first, first + count). Later tokens move up and keep their positions. With `shift` to
+  /// close the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and llama_memory_seq_add):
+  ///
+  ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
+  ///
+  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
+  /// Cost:    one pass over the later tokens
+  void remove(Index first, Index count, batch_row row = every_row) {
+    tokens_.remove(Cache::names.remove, first, count, row);
+  }
+  /// Removes the listed tokens, such as those with the smallest attention sums (H2O, SnapKV). Other tokens
+  /// move up and keep their positions or coordinates. The next position of the row does not change, even if
+  /// its newest token is removed. In contrast, `remove` of the newest tokens is a rollback: the position of
+  /// the next token is then one more than the largest that remains.
+  ///
+  ///     cache.evict(std::vector{3, 5, 4});
+  ///
+  /// In a cache with axes, the remaining tokens are renumbered, so a window does not count evicted tokens.
+  ///
+  /// \param indices  any integers in any order: indices of tokens in the row, not positions
+  ///
+  /// Throws:  std::out_of_range if an index is not in [0, size()), std::invalid_argument if one is given
+  ///          twice
+  /// Cost:    one pass over the tokens after the first removed one, and scratch memory for the list
+  void evict(const detail::token_indices& indices, batch_row row = every_row) {
+    tokens_.evict(Cache::names.evict, indices, row);
+  }
+  /// Adds `delta` to the positions of tokens [first, first + count) in a cache of raw keys. The result is
+  /// exact, and no key is read.
+  ///
+  /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
+  ///          keys
+  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
+    tokens_.shift(Cache::names.shift, first, count, delta, row);
+  }
+  /// Adds `delta` to the positions of tokens [first, first + count) and rotates their stored keys by the
+  /// exact angle of `delta`. Magnitudes do not change:
+  ///
+  ///     k' = R(delta) k,  without the attention_factor, which k has already
+  ///
+  /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
+  ///            the table has exact angles. If the schedule depends on length, a table made for another
+  ///            length counts as another table
+  /// Accuracy:  the error of one more rotation per call; for a stream that shifts repeatedly, store raw keys
+  /// Cost:      one pass over the keys of these tokens
+  /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
+  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
+    ROPE_DETAIL_CHECK_LAYOUT("shift", Layout);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template shift<Layout>(Cache::names.cache, Cache::names.shift, first, count, delta,
+                                     base::cache().placed(Cache::names.shift, table), row);
+  }
+  ROPE_DETAIL_ASK_FOR_TURNS();
   /// Increases the capacity to at least `capacity` tokens per row. Views and spans of the cache are no longer
   /// valid.
   ///
   ///     cache.reserve(2 * cache.capacity());
   ///
   /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
-  /// Cost:    nothing if capacity() is enough, otherwise one copy of the tokens; until it is done, the old
-  ///          and the new memory are in use
+  /// Cost:    nothing if capacity() is enough. Otherwise one copy of the tokens, during which the old and the
+  ///          new memory are in use
   void reserve(Index capacity) { tokens_.reserve(Cache::names.cache, Cache::names.reserve, capacity); }
-  /// Removes every token. The capacity does not change.
-  void clear() { tokens_.clear(); }
   /// The stored keys [batch, size(), kv_heads, head_dim]; valid until the cache changes. For a latent_cache,
   /// each key is a latent followed by its rotated part, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
   /// std::invalid_argument if rows differ in size
-  detail::stored_view<const T> keys() const { return tokens_.keys(Cache::names.keys); }
+  head_view<const T> keys() const {
+    return base::memory().keys().token_range(0, rows().common_size(Cache::names.keys));
+  }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid until the cache changes. For a
   /// latent_cache, the latents, [batch, size(), 1, latent_dim], in the memory of the keys.  Throws: as keys()
-  detail::stored_view<const T> values() const { return tokens_.values(Cache::names.values); }
-  /// keys() of row b only, [1, size(b), ...].  Throws: std::out_of_range
-  detail::stored_view<const T> keys(Index b) const { return tokens_.keys(Cache::names.keys, b); }
-  /// values() of row b only, [1, size(b), ...].  Throws: std::out_of_range
-  detail::stored_view<const T> values(Index b) const { return tokens_.values(Cache::names.values, b); }
- private:
-  friend Cache;
-  template <class... Shape>
-  explicit growing_cache(Index batch, const Shape&... shape) : tokens_(Cache::names.cache, batch, shape...) {}
-  growing_cache(const growing_cache&) = default;
-  growing_cache(growing_cache&&) = default;
-  growing_cache& operator=(const growing_cache& other) {
-    return *this = growing_cache(other);  // all or nothing
+  head_view<const T> values() const {
+    return base::memory().values().token_range(0, rows().common_size(Cache::names.values));
   }
-  growing_cache& operator=(growing_cache&&) = default;
-  const detail::cache_rows& rows() const { return tokens_.rows(); }
-  /// The table at the rotated channels of a stored key.  Throws: std::invalid_argument
-  template <class Table>
-  auto placed(const char* function, const Table& table) const {
-    return static_cast<const Cache&>(*this).placed(function, table);
-  }
-  detail::stored_tokens<T, place> tokens_;
+ protected:
+  using base::base;
+  using base::rows;
+  using base::tokens_;
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_GROWING_CACHE_HPP
@@ -18608,18 +18861,18 @@ namespace rope::inline ROPE_ABI {
 /// new token is one more than the largest in its row, evicted tokens included, 0 if there are none, unless
 /// `append_at` sets another. `shift` changes it. Tokens of images have several coordinates: see token_axes in
 /// policy.hpp. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous.
-/// growing_cache.hpp has the functions on stored tokens: size, keys, truncate, remove, shift, rebase, ...
+/// token_cache.hpp has the functions of all caches: append, append_at, size, keys, truncate, ...;
+/// growing_cache.hpp those of a cache that grows: remove, evict, shift, rebase, ...
 ///
-/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: float
-///            or 16-bit keys and values are stored as by `quantize`, keys() and values() return a
+/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. With std::int8_t,
+///            float or 16-bit keys and values are stored as by `quantize`, keys() and values() return a
 ///            quantized_view, and queries are float. Every later rotation rounds these keys again, by at most
 ///            half a scale
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
-///            function that throws leaves the cache unchanged. A moved-from cache is empty.
+/// Invariant: tokens [0, size(b)) of row b are written. The rest of the row is indeterminate and never
+///            visible. A function that throws leaves the cache unchanged. A moved-from cache is empty.
 template <class T>
-class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
-                 public cache_shape<kv_cache<T>> {
+class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own> {
   using base = growing_cache<kv_cache<T>, T, detail::value_place::own>;
  public:
   /// \param value_dim  channels of a value head; 0: head_dim
@@ -18634,149 +18887,14 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
       : kv_cache(batch, capacity, kv_heads, head_dim, value_dim, storage) {
     tokens_.put_on_axes("kv_cache", axes);
   }
-  /// Number of coordinates of a token, or 0 if it has one position instead.
-  Index axes() const { return tokens_.coordinates().axes(); }
-  /// Coordinates of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws:
-  /// std::out_of_range
-  auto coordinates(Index b) const {
-    const Index row = rows().checked("kv_cache::coordinates", b);
-    return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().size(row));
-  }
-  /// Coordinates of one token, [axes].  Requires: there are such a row and token
-  const double* coordinates_of(Index b, std::int64_t token) const {
-    return tokens_.coordinates().token(b, detail::to_index(token));
-  }
+  using base::coordinates;
   /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row after row: for the table that rotates
   /// raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
-  /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
-  ///
-  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53
-  detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
-    return tokens_.coordinates().next_coordinates("kv_cache::next_coordinates", tokens);
-  }
-  /// Appends copies of new tokens.
-  ///
-  /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
-  ///                 rotated. A cache of std::int8_t also takes quantized views: integers and scales are
-  ///                 copied without another rounding
-  /// \param v        [batch, tokens, kv_heads, value_dim]
-  /// \param counts   any integers, [batch]: row b takes its first counts[b] tokens; empty: all of them
-  /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
-  ///
-  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
-  ///          the cache holds keys that it rotated itself; std::length_error if the tokens do not fit
-  /// Cost:    one copy of k and v
-  template <int no_layout = 0, detail::new_heads K, detail::new_heads V,
-            class Threads = this_thread>  // append<Layout> is another
-  void append(const K& k, const V& v, const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
-    tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append", k.tokens), counts,
-                  threads);
-  }
-  /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
-  /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
-  /// length (dynamic NTK, LongRoPE) cannot change while the cache stores keys of the old schedule.
-  ///
-  /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
-  /// \param table  the table that rotates k, or a normed_table, which normalises the heads first
-  ///
-  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, or keys of another, or an
-  ///          unknown, table or layout; std::out_of_range if a position is outside the table
-  /// Cost:    one rotation of k and one copy of v
-  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
-            class Threads = this_thread>
-  void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
-              const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
-    ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>(
-          "kv_cache", "kv_cache::append", head_view<const std::remove_const_t<K>>(k),
-          head_view<const std::remove_const_t<V>>(v), detail::key_transform_of(table), counts, threads);
-  }
-  /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
-  /// positions. Attention uses these positions, not the order of appending: `causal` admits keys at positions
-  /// up to and including that of the query, and `window` limits the difference. Left padding and other
-  /// sequences in the same row are visible unless a mask hides them. For right padding pass `counts`.
-  ///
-  ///     cache.append_at<Layout>(k, v, table, ids);
-  ///     attention<Layout>(q, cache, out, table);
-  ///
-  /// \param positions  as in `rotate`
-  ///
-  /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
-  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, position_form P,
-            class Threads = this_thread>
-  void append_at(const K& k, const V& v, const P& positions, const detail::row_counts& counts = {},
-                 const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
-    tokens_.store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
-  }
-  /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
-  /// with a table
-  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
-            class Threads = this_thread>
-  void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
-                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_at", Layout);
-    ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append_at", k, v,
-                                             detail::key_transform_of(table),
-                                             detail::position_source(positions, k.tokens), counts, threads);
-  }
-  /// Appends new tokens at the given coordinates to a cache with axes. Keys are as in `append` without a
-  /// table.
-  ///
-  /// Throws:  as above; std::invalid_argument unless there is a row of axes() coordinates for every token
-  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, class Threads = this_thread>
-  void append_at(const K& k, const V& v, const token_coordinates& coordinates,
-                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
-    tokens_.store("kv_cache::append_at", k, v, coordinates, counts, threads);
-  }
-  /// Appends copies of keys that `table` rotated before: saved to disk, in another cache or on another
-  /// machine. The cache then treats them as keys that it rotated: `append`, `attention`, `shift` and `rebase`
-  /// work.
-  ///
-  ///     restored.append_rotated<Layout>(keys, values, table, positions);
-  ///
-  /// \param k          as in `append` without a table
-  /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
-  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored with k
-  /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
-  ///                   a table of coordinates
-  ///
-  /// Throws:  as append_at; std::invalid_argument if the cache stores raw keys, or keys of another, or an
-  ///          unknown, table or layout
-  /// Cost:    one copy of k and v
-  template <class Layout = detail::unnamed_layout, detail::new_heads K, detail::new_heads V,
-            rotation_table Table, detail::place_form P = detail::next_tokens, class Threads = this_thread>
-  void append_rotated(const K& k, const V& v, const Table& table, const P& positions = {},
-                      const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_rotated", Layout);
-    ROPE_DETAIL_CHECK_THREADS("kv_cache::append_rotated", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_as_rotated<Layout>("kv_cache", "kv_cache::append_rotated", k, v,
-                                                detail::placed(table),
-                                                detail::place_source(positions, k.tokens), counts, threads);
-  }
-  /// The table at the channel at which it rotates a stored key: unchanged.
-  template <class Table>
-  auto placed(const char* /*function*/, const Table& table) const {
-    return detail::placed(table);
-  }
-  ROPE_DETAIL_ASK_FOR_APPEND("kv_cache", heads);
-  ROPE_DETAIL_ASK_FOR_APPEND_AT("kv_cache", heads);
-  ROPE_DETAIL_ASK_FOR_APPEND_ROTATED("kv_cache");
+  static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("kv_cache");  // in messages
  private:
-  friend base;
-  friend class cache_shape<kv_cache<T>>;
-  static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("kv_cache");
   using base::rows;
   using base::tokens_;
-  const auto& memory() const { return tokens_.memory(); }
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_KV_CACHE_HPP
@@ -18787,30 +18905,24 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
 #ifndef ROPE_CACHE_DETAIL_RING_ROWS_HPP
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
 /// The tokens in each row of a ring, and their slots.
-///
-/// The coordinates of the tokens of a ring with axes.
 namespace rope::inline ROPE_ABI::detail {
+/// More about a row of a ring.
+struct ring_row {
+  Index used = 0;              // slots that were ever used
+  std::int64_t oldest = 0;     // the first stored token after the sinks
+  std::int64_t run_start = 0;  // see ring_rows::run_start
+};
 /// The tokens of a ring_cache: per row, the next token, and the token in each slot.
 ///
 /// Invariant: of the tokens of row b before seen(b), the sinks and those from max(oldest, sinks) on are held,
 ///            except positions that append_at skipped. None is skipped from run_start(b) on.
-class ring_rows {
+class ring_rows : public slot_rows<ring_row> {
  public:
   static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
   ring_rows(Index batch, const ring_policy& policy, Index slot_count)
-      : batch_(batch),
-        slots_(slot_count),
-        policy_(policy),
-        seen_(at(batch)),
-        oldest_(seen_.size(), policy.sinks),
-        used_(seen_.size()),
-        run_start_(seen_.size()),
-        newest_(batch),
-        positions_(batch * slot_count) {}
+      : slot_rows(batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
   const ring_policy& policy() const { return policy_; }
-  const newest_tokens& newest() const { return newest_; }
-  std::span<const std::int64_t> seen() const { return {seen_.data(), seen_.size()}; }
-  std::int64_t seen(Index b) const { return seen_[at(b)]; }
+  std::int64_t seen(Index b) const { return next_[at(b)]; }
   Index size(Index b) const {
     if (run_start(b) > 0) {
       Index held = 0;
@@ -18819,22 +18931,17 @@ class ring_rows {
       return held;
     }
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
-                    (std::max)(std::int64_t{0}, seen(b) - oldest_[at(b)]));
+                    (std::max)(std::int64_t{0}, seen(b) - of(b).oldest));
   }
-  /// Slots of row b that were ever used. positions(b) has the token of each.
-  Index used(Index b) const { return used_[at(b)]; }
-  std::span<const std::int64_t> positions(Index b) const {
-    return {positions_.data() + at(b * slots_), at(used(b))};
-  }
+  std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
   /// The first token of row b after which no position was skipped, or 0 if none ever was.
-  std::int64_t run_start(Index b) const { return run_start_[at(b)]; }
+  std::int64_t run_start(Index b) const { return of(b).run_start; }
   /// Whether token `token` is in its slot.  Requires: token >= 0
   bool holds_token(Index b, std::int64_t token) const {
     return slot(token) < used(b) && positions(b)[at(slot(token))] == token;
   }
-  /// Whether row b has seen no token, or no row has.
+  /// Whether row b has seen no token.
   bool empty(Index b) const { return seen(b) == 0; }
-  bool empty() const { return empty_but(-1); }
   /// Requires:  token >= 0
   Index slot(std::int64_t token) const {
     const Index ring = slots_ - policy_.sinks;  // not positive in a moved-from cache
@@ -18845,17 +18952,15 @@ class ring_rows {
   /// Whether row b has overwritten none of tokens [first, last). Sinks are never overwritten.
   bool holds(Index b, std::int64_t first, std::int64_t last) const {
     first = (std::max)(first, std::int64_t{policy_.sinks});
-    return first >= last || oldest_[at(b)] <= first;
+    return first >= last || of(b).oldest <= first;
   }
-  Index checked(Index b) const { return checked("ring_cache", b); }
-  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
       throw_out_of_range(function, "a position in a sequence must not be negative, got ", position);
   }
-  /// Throws:  std::invalid_argument unless the positions of each row ascend, from its next one or a later one
-  ///          on; std::out_of_range if one is negative or above 2^53; as range() of `positions`. With axes,
-  ///          only as check_new_positions: positions are then coordinates
+  /// Throws:  std::invalid_argument unless the positions of each row ascend and the first is at least
+  ///          seen(b); std::out_of_range if one is negative or above 2^53; as range() of `positions`. With
+  ///          axes, positions are coordinates, and it throws only as check_new_positions
   template <class Source>
   void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
                  bool on_axes) const {
@@ -18874,11 +18979,10 @@ class ring_rows {
   }
   /// Any number of tokens fits.
   void check_room(const char* /*function*/, Index /*tokens*/, const row_counts& /*counts*/) const {}
-  std::span<const std::int64_t> next() const { return seen(); }
   /// Throws:  std::out_of_range unless `row` is a row or every_row
-  row_range rows(const char* /*function*/, batch_row row) const {
+  row_range rows(const char* function, batch_row row) const {
     if (row.every) return {0, batch_};
-    return {checked(row.index), row.index + 1};
+    return {checked(function, row.index), row.index + 1};
   }
   /// Calls write(b, t, 1, slot) for every new token that the same append does not overwrite. These tokens
   /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
@@ -18903,8 +19007,8 @@ class ring_rows {
     });
     otherwise.done = true;
   }
-  /// Records new tokens, token t of row b at positions(b, t), which may read next(). Calls skipped(b, slot)
-  /// for every slot that is now in use without a token because positions were skipped.
+  /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next(). Calls
+  /// skipped(b, slot) for every slot that is now in use without a token because positions were skipped.
   template <class Positions, class Skipped>
   void append(Index tokens, const row_counts& counts, const Positions& positions, const Skipped& skipped) {
     for (Index b = 0; b < batch_; ++b) {
@@ -18913,30 +19017,30 @@ class ring_rows {
       const std::int64_t last = positions(b, count - 1), kept = first_kept(last);
       for (Index t = 0; t < count; ++t)
         if (const std::int64_t i = positions(b, t); i != (t == 0 ? seen(b) : positions(b, t - 1) + 1))
-          run_start_[at(b)] = i;
-      if (run_start(b) > 0 && oldest_[at(b)] < run_start(b))
+          of(b).run_start = i;
+      if (run_start(b) > 0 && of(b).oldest < run_start(b))
         drop_before(b, kept);
       else
-        oldest_[at(b)] = (std::max)(oldest_[at(b)], kept);
+        of(b).oldest = (std::max)(of(b).oldest, kept);
       const Index used_before = used(b);
       for (Index t = 0; t < count; ++t) {
         const std::int64_t i = positions(b, t);
-        for (; used(b) <= slot(i); ++used_[at(b)]) position_in(b, used(b)) = no_position;
+        for (; used(b) <= slot(i); ++of(b).used) position_in(b, used(b)) = no_position;
         if (!stays(i, kept)) {
-          oldest_[at(b)] = (std::max)(oldest_[at(b)], i + 1);
+          of(b).oldest = (std::max)(of(b).oldest, i + 1);
           continue;
         }
         position_in(b, slot(i)) = i;
       }
       for (Index slot = used_before; slot < used(b); ++slot)
         if (position_in(b, slot) == no_position) skipped(b, slot);
-      seen_[at(b)] = last + 1;
+      next_[at(b)] = last + 1;
     }
     newest_.append(tokens, counts);
   }
-  /// Throws:  std::out_of_range unless 0 <= size <= seen and every token visible to the next query is held,
-  ///          and with `last_token` (tokens have coordinates) also token size - 1, or if size is between 0
-  ///          and run_start
+  /// Throws:  std::out_of_range unless 0 <= size <= seen(b) and every token visible to the next query is
+  ///          held; with `last_token` (tokens have coordinates), unless token size - 1 is held too; if 0 <
+  ///          size < run_start(b)
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool last_token) const {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (size < 0 || size > seen(b))
@@ -18946,7 +19050,7 @@ class ring_rows {
                            " were skipped; size must be 0 or in [", run_start(b), ", ", seen(b), "], got ",
                            size);
       if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
-        throw_out_of_range(function, "tokens before ", oldest_[at(b)],
+        throw_out_of_range(function, "tokens before ", of(b).oldest,
                            " were overwritten and the window of token ", size, " needs them");
     }
   }
@@ -18955,22 +19059,10 @@ class ring_rows {
     for (Index b = rows.first; b < rows.last; ++b) {
       for (Index slot = 0; slot < used(b); ++slot)
         if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
-      seen_[at(b)] = size;
-      if (size == 0) run_start_[at(b)] = 0;
-      oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
+      next_[at(b)] = size;
+      if (size == 0) of(b).run_start = 0;
+      of(b).oldest = (std::min)(of(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
     }
-  }
-  /// Makes row `to` a copy of row `from` of this or another object.
-  ///
-  /// Requires:  the same policy; from != to in this object
-  void copy_row(const ring_rows& other, Index from, Index to) {
-    const std::span<const std::int64_t> held = other.positions(from);
-    std::copy(held.begin(), held.end(), &position_in(to, 0));
-    seen_[at(to)] = other.seen(from);
-    oldest_[at(to)] = other.oldest_[at(from)];
-    used_[at(to)] = other.used(from);
-    run_start_[at(to)] = other.run_start(from);
-    newest_.copy_row(other.newest_, from, to);
   }
   /// Throws:  std::invalid_argument unless another object has the same policy
   void check_copy(const char* function, const ring_rows& other, Index /*from*/) const {
@@ -18982,32 +19074,9 @@ class ring_rows {
     compare("chunk", policy_.chunk, other.policy_.chunk);
     compare("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
   }
-  /// Whether no row except `row` has seen a token.
-  bool empty_but(Index row) const {
-    for (Index b = 0; b < batch_; ++b)
-      if (b != row && seen(b) > 0) return false;
-    return true;
-  }
-  void swap_rows(Index a, Index b) {
-    std::swap_ranges(&position_in(a, 0), &position_in(a, 0) + (std::max)(used(a), used(b)),
-                     &position_in(b, 0));
-    std::swap(seen_[at(a)], seen_[at(b)]);
-    std::swap(oldest_[at(a)], oldest_[at(b)]);
-    std::swap(used_[at(a)], used_[at(b)]);
-    std::swap(run_start_[at(a)], run_start_[at(b)]);
-    newest_.swap_rows(a, b);
-  }
-  void clear() {
-    std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
-    std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
-    std::fill(used_.begin(), used_.end(), Index{0});
-    std::fill(run_start_.begin(), run_start_.end(), std::int64_t{0});
-    newest_.clear();
-  }
  private:
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
-  /// The first token after the sinks that a row keeps whose newest token is `last`.
+  /// The first token after the sinks that is kept in a row whose newest token is `last`.
   std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
   /// Whether a new token is still stored after its append.
   bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
@@ -19016,68 +19085,11 @@ class ring_rows {
   void drop_before(Index b, std::int64_t kept) {
     for (Index slot = policy_.sinks; slot < used(b); ++slot)
       if (std::int64_t& held = position_in(b, slot); held < kept) {
-        oldest_[at(b)] = (std::max)(oldest_[at(b)], held + 1);
+        of(b).oldest = (std::max)(of(b).oldest, held + 1);
         held = no_position;
       }
   }
-  moved_index batch_, slots_;
   ring_policy policy_;
-  std::vector<std::int64_t> seen_;       // the next token of each row
-  std::vector<std::int64_t> oldest_;     // the first stored token after the sinks
-  std::vector<Index> used_;              // slots of each row that were ever used
-  std::vector<std::int64_t> run_start_;  // see run_start()
-  newest_tokens newest_;
-  number_array<std::int64_t> positions_;  // [batch, slots]
-};
-/// Coordinates in the slots of their tokens. Each slot also stores the largest coordinate of its row up to
-/// that token. After a rollback, text then continues at the right position, even if other tokens were
-/// overwritten.
-class ring_axes : public axes_rows {
- public:
-  ring_axes() = default;
-  ring_axes(const char* owner, Index batch, Index slot_count, token_axes axes)
-      : axes_rows(owner, batch, slot_count, axes), slots_(slot_count), largest_(batch * slot_count) {}
-  /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
-  void check_next(const char* function, Index tokens) const { check_text(function, tokens); }
-  /// Records new tokens at coordinate(b, t, a), before ring_rows records them. The next position of text
-  /// depends on all of them, including those that later tokens of the same append overwrite.
-  template <class CoordinateOf>
-  void append(const ring_rows& ring, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
-    for (Index b = 0; b < batch(); ++b) {
-      const std::int64_t seen = ring.seen(b);
-      double most = largest(b);
-      const Index count = count_of(b, tokens, counts);
-      for (Index t = 0; t < count; ++t) {
-        auto own = static_cast<double>(coordinate(b, t, Index{0}));
-        for (Index a = 1; a < axes(); ++a) own = (std::max)(own, static_cast<double>(coordinate(b, t, a)));
-        most = seen + t == 0 ? own : (std::max)(most, own);
-        const Index slot = ring.slot(seen + t);
-        put(b, slot, [&](Index a) { return coordinate(b, t, a); });
-        largest_(at(b, slot)) = most;
-      }
-      go_on_behind(b, most);
-    }
-  }
-  /// Rolls rows back to `size` tokens.
-  ///
-  /// Requires:  size is 0, or token size - 1 is stored
-  void keep(const ring_rows& ring, row_range rows, std::int64_t size) {
-    if (slots_ == 0) return;
-    for (Index b = rows.first; b < rows.last; ++b)
-      go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
-  }
-  void copy_row(const ring_axes& other, Index from, Index to, Index count) {
-    axes_rows::copy_row(other, from, to, count);
-    if (slots_ > 0) std::copy_n(&other.largest_(other.at(from, 0)), count, &largest_(at(to, 0)));
-  }
-  void swap_rows(Index a, Index b, Index count) {
-    axes_rows::swap_rows(a, b, count);
-    if (slots_ > 0) std::swap_ranges(&largest_(at(a, 0)), &largest_(at(a, 0)) + count, &largest_(at(b, 0)));
-  }
- private:
-  Index at(Index b, Index slot) const { return b * slots_ + slot; }
-  moved_index slots_ = 0;
-  number_array<double> largest_;  // [batch, slots]
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RING_ROWS_HPP
@@ -19089,23 +19101,43 @@ namespace rope::inline ROPE_ABI {
 ///     i                                   for i < sinks
 ///     sinks + (i - sinks) mod (slots - sinks)    otherwise,       slots = sinks + window + chunk - 1
 ///
-/// so keys are out of order in memory. Attention (attention.hpp) uses their positions.
+/// so keys are out of order in memory. Attention (attention.hpp) uses their positions. token_cache.hpp has
+/// the functions of all caches: append, append_at, size, keys, truncate, ...
 ///
 ///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
+/// `append` copies no token that the same call would overwrite. A prompt longer than `chunk` takes two calls:
+///
+///     attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
+///     cache.append<Layout>(k, v, table);
+///
+/// `append_at` is for a ring that is restored or that starts at token n. Positions of a row ascend, from
+/// next_positions() or a later position on. Earlier ones throw std::invalid_argument. Skipped positions have
+/// no token: attention works without them, and `truncate` returns to none of them. A row that starts at or
+/// after `sinks` has no sinks. With axes, positions are coordinates on all axes, and tokens follow the
+/// earlier ones.
+///
+///     ring.append_at<Layout>(k, v, table, 1000);
+///
+/// `truncate(size)` removes the tokens at positions `size` and later. Overwritten tokens do not come back, so
+/// at most `chunk` tokens can be removed once all slots are used. It throws std::out_of_range unless 0 <=
+/// size <= seen() and every token visible to the next query is still held, and with axes also token size - 1;
+/// after skipped positions, if size is before the token that follows them, and not 0, or at that token once
+/// it was overwritten.
+///
 /// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
 ///            rounded once
 ///
-/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are stored,
-///            with oldest <= max(0, n + 1 - window), so all keys visible to the next query are stored.
-///            Positions that append_at skipped have no token. A function that throws leaves the cache
-///            unchanged, except if your threads fail while tokens are overwritten: the cache is then empty.
+/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are stored.
+///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are stored. Positions
+///            that append_at skipped have no token. A function that throws leaves the cache unchanged, except
+///            if your threads fail while tokens are overwritten: the cache is then empty.
 template <class T>
-class ring_cache : public cache_shape<ring_cache<T>> {
+class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows> {
+  using base = token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows>;
  public:
-  using value_type = T;  // a stored channel
   /// The value in `positions` for a slot without a token, because it was rolled back or skipped: greater than
   /// every position.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
@@ -19116,235 +19148,30 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ///          address space
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
              key_storage storage = key_storage::rotated)
-      : tokens_("ring_cache", batch, detail::checked_slots(policy, storage), kv_heads, head_dim,
-                value_dim == 0 ? head_dim : value_dim, storage, policy) {}
+      : base(batch, detail::checked_slots(policy, storage), kv_heads, head_dim,
+             value_dim == 0 ? head_dim : value_dim, storage, policy) {}
   /// A cache of tokens with several coordinates, whose keys are stored rotated.  Throws: as above
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
              Index value_dim = 0)
       : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
     tokens_.put_on_axes("ring_cache", axes);
   }
-  ring_cache(const ring_cache&) = default;
-  ring_cache(ring_cache&&) = default;
-  ring_cache& operator=(const ring_cache& other) { return *this = ring_cache(other); }  // all or nothing
-  ring_cache& operator=(ring_cache&&) = default;
-  /// Slots per row: sinks + window + chunk - 1.
-  Index capacity() const { return memory().slot_count(); }
   /// The policy passed to the constructor.
   const ring_policy& policy() const { return rows().policy(); }
-  /// Whether keys are stored rotated or raw.
-  key_storage storage() const { return tokens_.storage(); }
-  /// Whether the rotation of the stored keys is known, as in kv_cache.
-  bool rotates_keys() const { return tokens_.rotates_keys(); }
-  /// The rotation of the stored keys, as in kv_cache.
-  key_rotation rotation() const { return tokens_.rotation(); }
-  /// The rotation() of a ring whose keys were appended with this table and layout.  Throws: as in kv_cache
-  template <class Layout = detail::unnamed_layout, rotation_table Table>
-  key_rotation rotation_by(const Table& table) const {
-    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::rotation_by", Layout);
-    if constexpr (pair_layout<Layout>)
-      return tokens_.template rotation_of<Layout>("ring_cache::rotation_by", detail::placed(table));
-    else
-      return {};
-  }
-  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, like all functions of b
-  /// below
-  Index size(Index b) const { return rows().size(rows().checked(b)); }
-  /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
-  /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have
-  /// coordinates
-  std::span<const std::int64_t> positions(Index b) const {
-    if (axes() > 0) detail::refuse_positions_on_axes("ring_cache::positions", axes());
-    return rows().positions(rows().checked(b));
-  }
-  /// The token of the sequence in each of these slots, which decides visibility in attention.  Throws:
-  /// std::out_of_range
-  std::span<const std::int64_t> order(Index b) const { return rows().positions(rows().checked(b)); }
   /// One more than the position of the newest token of each row, [batch]: the number of tokens appended and
   /// not rolled back, and of positions that append_at skipped.
-  std::span<const std::int64_t> seen() const { return rows().seen(); }
-  /// seen() of row b.  Throws: std::out_of_range
-  std::int64_t seen(Index b) const { return rows().seen(rows().checked(b)); }
-  /// The position in order(b) of one token, even if it was overwritten.
-  std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
-  /// The position of the next token of each row, [batch]: seen(), or, with axes, as in kv_cache.
-  std::span<const std::int64_t> next_positions() const {
-    return tokens_.next_positions("ring_cache::next_positions");
-  }
-  /// Number of coordinates of a token, or 0 if it has one position instead.
-  Index axes() const { return tokens_.coordinates().axes(); }
-  /// Coordinates slot by slot, [slots, axes]; valid until the cache changes.  Throws: std::out_of_range
-  auto coordinates(Index b) const {
-    const Index row = rows().checked(b);  // before any access to the row
-    return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
-  }
-  /// Coordinates of one token, [axes].  Requires: there is such a row, and it stores the token
-  const double* coordinates_of(Index b, std::int64_t token) const {
-    return tokens_.coordinates().token(b, rows().slot(token));
-  }
-  /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes], as in
-  /// kv_cache.
-  detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
-    return tokens_.coordinates().next_coordinates("ring_cache::next_coordinates", tokens);
-  }
-  /// The number of the `queries` queries in each row for a call of attention without counts, as in kv_cache.
-  std::span<const Index> query_counts(Index queries) const {
-    return rows().newest().counts("attention", queries);
-  }
-  /// The record from which query_counts is computed.
-  const detail::newest_tokens& newest() const { return rows().newest(); }
+  std::span<const std::int64_t> seen() const { return rows().next(); }
+  using base::seen;
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
     rows().check_position("ring_cache::slot", position);
     return rows().slot(position);
   }
-  /// Copies new tokens. Once all slots are used, they overwrite the oldest tokens that are not sinks. Tokens
-  /// that the same call would overwrite are not copied. A prompt longer than `chunk` takes two calls:
-  ///
-  ///     attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
-  ///     cache.append<Layout>(k, v, table);
-  ///
-  /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
-  ///                 rotated. A ring of std::int8_t also takes quantized views, as a kv_cache
-  /// \param v        [batch, tokens, kv_heads, value_dim]
-  /// \param counts   as in kv_cache
-  /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
-  ///
-  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
-  ///          the cache holds keys that it rotated itself
-  /// Cost:    one copy of the keys and values that stay
-  template <int no_layout = 0, detail::new_heads K, detail::new_heads V,
-            class Threads = this_thread>  // append<Layout> is another
-  void append(const K& k, const V& v, const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
-    tokens_.check_given("ring_cache::append");
-    tokens_.store("ring_cache::append", k, v, tokens_.next_source("ring_cache::append", k.tokens), counts,
-                  threads);
-  }
-  /// Rotates copies of new keys by their positions in the sequence, or with axes as in kv_cache, and appends
-  /// them.
-  ///
-  /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
-  /// \param table  the table that rotates k, or a normed_table, which normalises the heads first
-  ///
-  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, or keys of another, or an
-  ///          unknown, table or layout; std::out_of_range if a position is outside the table
-  /// Cost:    as above, with one rotation of the keys that stay
-  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
-            class Threads = this_thread>
-  void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
-              const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
-    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>("ring_cache", "ring_cache::append", k, v,
-                                          detail::key_transform_of(table), counts, threads);
-  }
-  /// Copies new tokens at the given positions, for a ring that is restored or that starts at token n.
-  /// Positions of a row ascend, from next_positions() or a later position on. Skipped positions have no
-  /// token: attention works without them, and `truncate` returns to none of them. A row that starts at or
-  /// after `sinks` has no sinks.
-  ///
-  ///     ring.append_at<Layout>(k, v, table, 1000);
-  ///
-  /// With axes, positions are coordinates on all axes, as in kv_cache, and tokens follow the earlier ones.
-  ///
-  /// \param positions  as in `rotate`
-  ///
-  /// Throws:  as `append`; std::invalid_argument if a position is before the next one of its row;
-  ///          std::out_of_range if one is negative or above 2^53
-  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, position_form P,
-            class Threads = this_thread>
-  void append_at(const K& k, const V& v, const P& positions, const detail::row_counts& counts = {},
-                 const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_at", Threads);
-    tokens_.store("ring_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts,
-                  threads);
-  }
-  /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
-  /// with a table
-  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
-            class Threads = this_thread>
-  void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
-                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append_at", Layout);
-    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_at", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>("ring_cache", "ring_cache::append_at", k, v,
-                                             detail::key_transform_of(table),
-                                             detail::position_source(positions, k.tokens), counts, threads);
-  }
-  /// Appends new tokens at the given coordinates to a ring with axes, as in kv_cache.
-  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, class Threads = this_thread>
-  void append_at(const K& k, const V& v, const token_coordinates& coordinates,
-                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_at", Threads);
-    tokens_.store("ring_cache::append_at", k, v, coordinates, counts, threads);
-  }
-  /// Appends copies of keys that `table` rotated before: saved to disk, in another cache or on another
-  /// machine. The ring then treats them as keys that it rotated: `append` and `attention` work. Positions
-  /// ascend, as in append_at, so save the tokens of a ring in the order of their positions, not of their
-  /// slots.
-  ///
-  /// \param k          as in `append` without a table
-  /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
-  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored with k
-  /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
-  ///                   a table of coordinates
-  ///
-  /// Throws:  as append_at; std::invalid_argument if the cache stores raw keys, or keys of another, or an
-  ///          unknown, table or layout
-  /// Cost:    one copy of k and v
-  template <class Layout = detail::unnamed_layout, detail::new_heads K, detail::new_heads V,
-            rotation_table Table, detail::place_form P = detail::next_tokens, class Threads = this_thread>
-  void append_rotated(const K& k, const V& v, const Table& table, const P& positions = {},
-                      const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append_rotated", Layout);
-    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_rotated", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_as_rotated<Layout>("ring_cache", "ring_cache::append_rotated", k, v,
-                                                detail::placed(table),
-                                                detail::place_source(positions, k.tokens), counts, threads);
-  }
-  ROPE_DETAIL_ASK_FOR_APPEND("ring_cache", heads);
-  ROPE_DETAIL_ASK_FOR_APPEND_AT("ring_cache", heads);
-  ROPE_DETAIL_ASK_FOR_APPEND_ROTATED("ring_cache");
-  /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
-  /// like this one.  Throws: std::invalid_argument if not
-  template <class Layout = detail::unnamed_layout, rotation_table Table>
-  void check_table(const Table& table) const {
-    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::check_table", Layout);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template check_table<Layout>("ring_cache", detail::placed(table));
-  }
-  /// Removes the tokens at positions `size` and later: the rollback of speculative decoding. Overwritten
-  /// tokens do not come back, so at most `chunk` tokens can be removed once all slots are used.
-  ///
-  /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token visible to the next query is still
-  ///          held, and with axes also token size - 1; after skipped positions, if size is before the token
-  ///          that follows them, and not 0, or at that token once it was overwritten
-  void truncate(std::int64_t size, batch_row row = every_row) {
-    tokens_.truncate("ring_cache::truncate", size, row);
-  }
-  /// Makes row `to` a copy of row `from`, as in kv_cache.  Throws: std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) { copy_row(*this, from, to); }
-  /// Makes row `to` a copy of row `from` of another ring of the same policy.  Throws: as in kv_cache
-  void copy_row(const ring_cache& other, Index from, Index to) {
-    tokens_.copy_row("ring_cache", "ring_cache::copy_row", other.tokens_, from, to);
-  }
-  /// Makes every row b a copy of row rows[b] before the call.  Throws: as in kv_cache
-  void reorder(const detail::row_list& rows) { tokens_.reorder("ring_cache::reorder", rows); }
-  /// Removes every token.
-  void clear() { tokens_.clear(); }
-  /// Keys of row b in memory order, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
-  detail::stored_view<const T> keys(Index b) const { return tokens_.keys("ring_cache", b); }
-  /// The values of the same slots, [1, slots in use, kv_heads, value_dim].  Throws: std::out_of_range
-  detail::stored_view<const T> values(Index b) const { return tokens_.values("ring_cache", b); }
   /// Whether every key visible to a query at `position` of row b is still stored, including its own if
   /// already appended. False for positions before skipped ones once a later token was overwritten.  Throws:
   /// std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
-    rows().checked(b);
+    rows().checked("ring_cache::holds_window", b);
     rows().check_position("ring_cache::holds_window", position);
     const std::int64_t end = detail::advance(position, 1);
     return rows().holds(b, end - policy().window, end);
@@ -19387,10 +19214,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     return completed;
   }
   /// Throws:  std::invalid_argument if a key visible to one of the newest `queries` tokens of row b was
-  ///          overwritten, or one of these tokens was skipped, or, with ring_positions::cache, a key visible
-  ///          to them; std::out_of_range if there is no such row
+  ///          overwritten, if the position of one of these tokens was skipped or, with ring_positions::cache,
+  ///          if a position visible to them was skipped; std::out_of_range if there is no such row
   void check_queries(const char* function, Index b, Index queries) const {
-    if (const std::int64_t start = rows().run_start(rows().checked(b)); start > 0)
+    if (const std::int64_t start = rows().run_start(rows().checked(function, b)); start > 0)
       check_run(function, b, queries, start);
     // Sinks are never overwritten. Of the other keys, the first query needs the oldest ones.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
@@ -19401,8 +19228,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             ", or before its tokens are appended: attention(q, k, v, out, table, {.window = ",
                             policy().window, ", .sinks = ", policy().sinks, "}), then append(k, v, table)");
   }
+  static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("ring_cache");  // in messages
  private:
-  friend class cache_shape<ring_cache<T>>;
   /// check_queries for a row in which positions before `start` were skipped.
   void check_run(const char* function, Index b, Index queries, std::int64_t start) const {
     if (queries > seen(b) - start)
@@ -19420,20 +19247,19 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     check_tokens(0, (std::min)(seen(b), std::int64_t{policy().sinks}));
     check_tokens((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
   }
-  const detail::cache_memory<T>& memory() const { return tokens_.memory(); }
-  const detail::ring_rows& rows() const { return tokens_.rows(); }
-  detail::stored_tokens<T, detail::value_place::own, detail::ring_rows, detail::ring_axes> tokens_;
+  using base::rows;
+  using base::tokens_;
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_RING_CACHE_HPP
-/// Checks one decoder step, which appends and then attends, so that append writes nothing if attention would
-/// throw.
+/// Checks one decoder step. A step calls append and then attention, and append must write nothing if
+/// attention would throw.
 namespace rope::inline ROPE_ABI::detail {
 /// Heads of the queries, and the required shape of the cache.
 struct step_shape {
   Index heads, kv_heads, head_dim, value_dim;
 };
-/// Caches of heads that a block appends to.
+/// Caches to which a block appends heads.
 template <class X>
 concept is_cache = attended_rows<X> && requires(X& cache) {
   { cache.kv_heads() } -> std::convertible_to<Index>;
@@ -19442,7 +19268,7 @@ concept is_cache = attended_rows<X> && requires(X& cache) {
   { cache.next_positions() } -> std::convertible_to<std::span<const std::int64_t>>;
   cache.clear();
 };
-/// The maximum number of tokens that are appended before they attend.
+/// The maximum number of tokens that may be appended before attention is called.
 template <class Cache>
 Index chunk_of(const Cache& cache, Index tokens) {
   if constexpr (rows_by_rank<Cache>)
@@ -19488,8 +19314,8 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
   return true;
 }
 /// Throws before anything is written if append or attention would reject `tokens` new tokens per row with
-/// heads of this shape. append itself reports errors such as tokens that do not fit, which it checks before
-/// it writes.
+/// heads of this shape. Other errors, such as tokens that do not fit, are reported by append before it
+/// writes.
 ///
 /// Throws:  as append and attention
 template <class Layout, class Cache, class S>
@@ -19527,7 +19353,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_STEP_HPP
-/// The keys and values of the context of cross-attention, for all steps of a decoder.
+/// The keys and values of the context of cross-attention, computed once for all steps of a decoder.
 namespace rope::inline ROPE_ABI {
 /// The keys and values of a context: projected, normalised and rotated once, by
 /// `multi_head_attention::project_context`.
@@ -19535,8 +19361,8 @@ namespace rope::inline ROPE_ABI {
 ///     const projected_context<float> encoded = block.project_context(context, batch);
 ///     block.cross(token, encoded, out);
 ///
-/// Owns its memory and does not depend on the context, the block or its weights. May be shared between
-/// threads. Empty after it was moved from.
+/// A projected_context owns its memory. It does not depend on the context, the block or the weights of the
+/// block. Threads may share it. An object that was moved from is empty.
 template <class T>
 class projected_context {
  public:
@@ -19568,8 +19394,8 @@ class projected_context {
         values_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.value_dim)) {}
   head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
   head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
-  /// Throws:  std::invalid_argument unless the context has the shape of the block, its keys have rotation
-  ///          `given` (or none), and it has `segments` segments
+  /// Throws:  std::invalid_argument unless kv_heads, head_dim and value_dim are those of the block, the
+  ///          rotation of the keys is `given` (which may be none), and there are `segments` segments
   void check_use(const multi_head_shape& shape, const key_rotation& given, std::size_t segments) const {
     const char* function = "multi_head_attention";
     if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
@@ -19596,8 +19422,8 @@ class projected_context {
 #endif  // ROPE_BLOCK_PROJECTED_CONTEXT_HPP
 /// The steps that the forward and the backward pass of an attention block share.
 ///
-/// Checks of the types of a call of a layer, each with one message. token_view checks the scalar type and
-/// storage order of a matrix.
+/// This file also checks, at compile time, the argument types of a call of a block, with one message for each
+/// mistake. token_view checks the scalar type and storage order of a matrix.
 namespace rope::inline ROPE_ABI::detail {
 /// Tags for the scratch buffers of a block, shared by all passes.
 struct block_scratch {
@@ -19622,7 +19448,7 @@ token_view<T> as_rows(const head_view<T>& heads) {
   const Index numbers = heads.heads * heads.head_dim;
   return {heads.data, heads.batch * heads.tokens, numbers, numbers};
 }
-/// The steps of a block. Each has its own scratch.
+/// The steps of a block. Each step has scratch memory of its own.
 template <class T>
 struct block_pass {
   const multi_head_weights<T>& weights;
@@ -19631,7 +19457,8 @@ struct block_pass {
   static void demand(bool holds, const char* rule, Index first, Index second) {
     check_rule("multi_head_attention", holds, rule, first, second);
   }
-  /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
+  /// Throws:  std::invalid_argument if the tokens, the output or the gradient with respect to the output have
+  ///          a wrong shape
   template <class Out>
   void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
     check_queries(x, out);
@@ -19655,13 +19482,13 @@ struct block_pass {
            "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
-  /// Checks positions, before the first product.
+  /// Checks the positions. Called before the first product.
   template <class Rotation>
   void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
                        Index batch) const {
     rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
   }
-  /// Checks the options of attention against the tokens, before the first product.
+  /// Checks the options of attention against the shape of the tokens. Called before the first product.
   template <class Rotation>
   void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
                        const token_ref<T>& context, Index batch) const {
@@ -19708,8 +19535,8 @@ template <class X>
 inline constexpr bool is_projected = false;
 template <class T>
 inline constexpr bool is_projected<projected_context<T>> = true;
-/// Whether an argument that should be tokens is missing or not a matrix. Bit i of `places` selects argument
-/// i.
+/// Whether an argument that should be tokens is missing or not a matrix. If bit i of `places` is set,
+/// argument i should be tokens.
 template <class T, class... Arguments>
 constexpr bool lacks_tokens(unsigned places) {
   unsigned place = 0;
@@ -19728,20 +19555,20 @@ template <class T, class X, class Context, class... More>
 constexpr bool lacks_tokens_of_cross() {
   return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
 }
-/// Whether the arguments from `first` on are wrong. Right are only threads, or a table followed by `fewest`
-/// to `most` positions and threads.
+/// Whether the arguments from `first` on are wrong. Two forms are valid: threads alone; or a table, `fewest`
+/// to `most` positions and, optionally, threads.
 template <class... Arguments>
 constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
   constexpr std::size_t count = sizeof...(Arguments);
-  // One entry more than there are arguments: an array must not be empty.
+  // The arrays have one entry more than there are arguments, because an array must not be empty.
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>..., false},
                  threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>..., false};
   if (count <= first) return false;
   if (tables[first]) return count < first + 1 + fewest || count > first + 1 + most + 1;
   return !threads[first] || count > first + 1;
 }
-/// Whether forward gets anything after out except a table, then positions (or counts for a cache), then
-/// threads. Wrong positions and threads have their own messages.
+/// Whether the arguments of forward after out are wrong. Valid are a table, then positions (for a cache:
+/// counts), then threads. All are optional. Positions and threads of wrong types have messages of their own.
 template <class X, class Rows, class Out, class... More>
 constexpr bool misplaced_behind_forward() {
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
@@ -19823,10 +19650,10 @@ inline Index latent_width(Index latent_dim, Index rotary_dim) {
     throw_length("latent_cache", "", latent_dim, " + ", rotary_dim, " channels exceed the address space");
   return latent_dim + rotary_dim;
 }
-/// The table at the first channel after the latent, where the rotated part begins. A table that is already
-/// placed must be placed there.
+/// The table, placed at the first channel after the latent, where the rotated part begins. A table that is
+/// already placed must be placed at this channel.
 ///
-/// Throws:  std::invalid_argument unless it rotates exactly the rotated part
+/// Throws:  std::invalid_argument unless the table rotates exactly the channels of the rotated part
 template <class S>
 placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
                               Index rotary_dim) {
@@ -19843,12 +19670,14 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 }
 }  // namespace detail
 /// A fixed-capacity cache for multi-head latent attention, one growing sequence per row of the batch. A token
-/// is stored as one latent c of `latent_dim` channels and one part of `rotary_dim` channels that is rotated
-/// by its position. Every head computes its keys and values from these two. Memory is [batch, 1, capacity,
-/// latent_dim + rotary_dim]: to attention, one key head whose values are the first channels of its keys.
+/// is stored as one latent c of `latent_dim` channels and one part of `rotary_dim` channels, which is rotated
+/// by the position of the token. Every head computes its keys and values from these two. Memory is [batch, 1,
+/// capacity, latent_dim + rotary_dim]. Attention reads it as one key head, whose values are the first
+/// channels of its keys.
 ///
-/// In decoding, the projections from latents to keys and values are absorbed into queries and outputs. With
-/// k_h = [U_h c ; r] and v_h = V_h c for head h and the shared rotated part r,
+/// In decoding, the projections from latents to keys and values are absorbed into queries and outputs. Head h
+/// has the projections U_h and V_h, and all heads share the rotated part r. With k_h = [U_h c ; r] and v_h =
+/// V_h c,
 ///
 ///     q_absorbed_h = [U_h^T q_h ; the rotated part of q_h],         output of head h = V_h out_h
 ///
@@ -19865,12 +19694,14 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 ///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
 ///
 /// A table passed to its functions rotates the rotated part, whether or not it is placed at latent_dim.
-/// growing_cache.hpp has the functions on stored tokens: size, keys, truncate, remove, shift, ...
+/// token_cache.hpp has the functions of all caches: append, append_at, size, keys, truncate, ...;
+/// growing_cache.hpp those of a cache that grows: remove, evict, shift, rebase, ... Their k is the latent and
+/// their v the rotated part.
 ///
-/// \tparam T  a channel type. 16-bit caches also take float latents and parts, rounded once
+/// \tparam T  a channel type. 16-bit caches also take float latents and parts, and round them once
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
-///            function that throws leaves the cache unchanged. A moved-from cache is empty.
+/// Invariant: tokens [0, size(b)) of row b are written. The rest of the row is indeterminate and never
+///            visible. A function that throws leaves the cache unchanged. A moved-from cache is empty.
 /// Source:    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1
 template <class T>
 class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_place::in_keys> {
@@ -19880,102 +19711,13 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   latent_cache(Index batch, Index capacity, Index latent_dim, Index rotary_dim,
                key_storage storage = key_storage::rotated)
       : base(batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim, storage) {}
-  /// Rows of the batch.
-  Index batch() const { return tokens_.memory().batch(); }
   /// Channels of a latent.
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// Channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// Appends copies of new tokens. As in kv_cache, a cache that rotated its parts rejects parts that were
-  /// rotated elsewhere.
-  ///
-  /// \param latent        [batch, tokens, 1, latent_dim]
-  /// \param rotated_part  [batch, tokens, 1, rotary_dim]; unrotated for raw storage, otherwise already
-  ///                      rotated
-  /// \param counts        as in kv_cache
-  /// \param threads       your threads, see base/parallel.hpp; the bits do not depend on them
-  ///
-  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
-  ///          the cache holds parts that it rotated itself; std::length_error if the tokens do not fit
-  /// Cost:    one copy of latents and parts
-  template <int no_layout = 0, class L, class R, class Threads = this_thread>
-  void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
-              const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
-    tokens_.store("latent_cache::append", rotated_part, latent,
-                  tokens_.next_source("latent_cache::append", latent.tokens), counts, threads);
-  }
-  /// Appends copies of latents, and of parts rotated by their positions. Until it is empty again, the cache
-  /// rejects other layouts and tables that rotate differently.
-  ///
-  /// \param rotated_part  [batch, tokens, 1, rotary_dim], not rotated
-  ///
-  /// Throws:  as above; std::invalid_argument unless the table rotates exactly the rotated part, or if the
-  ///          cache stores raw parts, or parts of another, or an unknown, table or layout; std::out_of_range
-  ///          if a position is outside the table
-  /// Cost:    one copy of latents and one rotation of parts
-  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
-            class Threads = this_thread>
-  void append(head_view<L> latent, head_view<R> rotated_part, const Table& table,
-              const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append", Layout);
-    ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
-                                             detail::key_transform_of(placed("latent_cache::append", table)),
-                                             tokens_.next_source("latent_cache::append", latent.tokens),
-                                             counts, threads);
-  }
-  /// Appends new tokens at the given positions, in any order, as in kv_cache.
-  ///
-  /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
-  template <int no_layout = 0, class L, class R, position_form P, class Threads = this_thread>
-  void append_at(head_view<L> latent, head_view<R> rotated_part, const P& positions,
-                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
-    tokens_.store("latent_cache::append_at", rotated_part, latent,
-                  detail::position_source(positions, latent.tokens), counts, threads);
-  }
-  /// Rotates copies of the parts by the given positions, and appends.  Throws: as above, and as `append` with
-  /// a table
-  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table, position_form P,
-            class Threads = this_thread>
-  void append_at(head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions,
-                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append_at", Layout);
-    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>(
-          "latent_cache", "latent_cache::append_at", rotated_part, latent,
-          detail::key_transform_of(placed("latent_cache::append_at", table)),
-          detail::position_source(positions, latent.tokens), counts, threads);
-  }
-  /// Appends copies of latents, and of parts that `table` rotated before: saved to disk, in another cache or
-  /// on another machine. The cache then treats them as parts that it rotated, as in kv_cache.
-  ///
-  /// \param rotated_part  [batch, tokens, 1, rotary_dim]
-  /// \param table         the table that rotated them; it is not applied again
-  /// \param positions     as in append_at; `{}`: the next positions
-  ///
-  /// Throws:  as append_at; std::invalid_argument unless the table rotates exactly the rotated part, or if
-  ///          the cache stores raw parts, or parts of another, or an unknown, table or layout
-  /// Cost:    one copy of latents and parts
-  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
-            detail::place_form P = detail::next_tokens, class Threads = this_thread>
-  requires(!std::is_same_v<P, token_coordinates>) void append_rotated(
-      head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions = {},
-      const detail::row_counts& counts = {}, const Threads& threads = {}) {
-    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append_rotated", Layout);
-    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_rotated", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_as_rotated<Layout>("latent_cache", "latent_cache::append_rotated", rotated_part,
-                                                latent, placed("latent_cache::append_rotated", table),
-                                                detail::place_source(positions, latent.tokens), counts,
-                                                threads);
-  }
   /// The table at the channel at which it rotates a stored key: the first after the latent.
   ///
-  /// Throws:  std::invalid_argument unless it rotates exactly the rotated part
+  /// Throws:  std::invalid_argument unless the table rotates exactly the channels of the rotated part
   template <class Table>
   auto placed(const char* function, const Table& table) const {
     return detail::behind_latent(function, table, latent_dim(), rotary_dim());
@@ -19990,12 +19732,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
                             "it does not know, got 0");
     return options;
   }
-  ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
-  ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
-  ROPE_DETAIL_ASK_FOR_APPEND_ROTATED("latent_cache");
+  static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");  // in messages
  private:
-  friend base;
-  static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");
   using base::tokens_;
 };
 }  // namespace rope::inline ROPE_ABI
@@ -20003,7 +19741,7 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
 /// Attention of the newest tokens to all tokens of a cache.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Assigns the tokens of q to the rows of the cache as their queries.
+/// Determines which tokens of q are the queries of each row of the cache.
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class Rows>
@@ -20031,10 +19769,10 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     attention(q, cache, out, {.queries_are_rotated = true});
 ///
 /// The queries are the tokens appended last: query i of row b is at the position of token size(b) - tokens +
-/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append. In a call without
-/// counts, row b then has a query for each token that it took in that append. Visibility
-/// depends on positions: `causal` admits keys that are not after the query, and `window` limits the
-/// difference between the two positions. A ring_cache adds its own window and sinks.
+/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of its last append. In a call
+/// without counts, row b has as many queries as it took tokens in that append. Visibility depends on
+/// positions: `causal` admits keys at positions up to that of the query, and `window` limits the difference
+/// between the two positions. A ring_cache adds its own window and sinks.
 ///
 /// Rows with different numbers of new tokens, such as a prompt and decoding steps, go into one call:
 ///
@@ -20042,29 +19780,30 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     cache.append(k, v, counts);
 ///     attention(q, cache, out, {}, counts);
 ///
-/// For speculative decoding with a tree of draft tokens, append the tokens at their depths in the tree,
-/// several at one position. A mask [tokens, size()] hides from each token the draft tokens that are not its
-/// ancestors:
+/// For speculative decoding with a tree of draft tokens, append each token at the position of its depth in
+/// the tree. Several tokens then have the same position. A mask [tokens, size()] hides from each token the
+/// draft tokens that are not its ancestors:
 ///
 ///     cache.append_at(k, v, depths);
 ///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
 ///
-/// \param q       [rows, tokens, q.heads, head_dim]: queries for the first rows of the cache, or for all
+/// \param q       [rows, tokens, q.heads, head_dim]: row b of q has the queries of row b of the cache. q may
+///                have fewer rows than the cache
 /// \param cache   kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows. Its
 ///                channels have the type of q or, for float q, a 16-bit type or std::int8_t; attention widens
 ///                them while reading. For a latent_cache head_dim is latent_dim + rotary_dim, value_dim is
 ///                latent_dim, and options.scale is required
 /// \param out     [batch, tokens, q.heads, value_dim]
-/// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row.
-///                 Entry j is for the j-th token that the row stores, at any position. One array of
-///                 `capacity` entries per row serves every step as
-///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
-///                 .key_stride = 1}. Key ranges and selected keys count the tokens of the row in
-///                 the same order
-/// \param counts  any integers, [rows] or empty: row b has counts[b] queries, its newest tokens, and zeros
-///                are written for the rest. Empty: the counts of the last append, without tokens that a row
-///                lost since. If all rows took and lost the same tokens in several appends, q may also have
-///                fewer or more tokens than the last append
+/// \param options  a bias or mask is [batch, heads, tokens, keys] where keys is the number of tokens in the
+///                 longest row. Entry j is for the j-th stored token of the row, whatever its position. One
+///                 array of `capacity` entries per row serves every step as {.data = array, .batch = batch,
+///                 .keys = cache.size(), .batch_stride = capacity, .key_stride = 1}. Key ranges and selected
+///                 keys number the tokens of the row in the same order
+/// \param counts  any integers, [rows], or empty. Row b has counts[b] queries, which are its newest tokens.
+///                Zeros are written for the other tokens of row b of q. If counts are empty, a row has as
+///                many queries as it took tokens in the last append, without those that it lost since. If all
+///                rows took and lost the same tokens in several appends, q may also have fewer or more tokens
+///                than the last append
 ///
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
@@ -20073,11 +19812,12 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///            a latent_cache has no scale, counts are missing although rows differ in the tokens that they
 ///            took or lost, or a ring has overwritten keys visible to a query or is given a bias, mask,
 ///            key_ranges or selected keys; out is then unchanged
-/// Accuracy:  that of attention; the order of keys in memory changes only the order of sums
-/// Cost:      that of attention. Adjacent rows at positions 0, 1, 2, ... with equal numbers of queries share
-///            one kernel call, for any lengths, and other rows take one call each. Keys and values are
-///            read in place, except for ring_positions::cache, which copies those visible to a query, one
-///            head at a time. Allocates nothing after the first call of this size on the thread
+/// Accuracy:  as attention. The order of keys in memory changes only the order of sums
+/// Cost:      as attention. Adjacent rows share one kernel call if their tokens are at positions 0, 1, 2, ...
+///            and they have the same number of queries. Their lengths may differ. Every other row takes one
+///            call. Keys and values are read in place. With ring_positions::cache, those visible to a query
+///            are copied, one head at a time. Allocates nothing after the first call of this size on the
+///            thread
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
 requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
@@ -20091,8 +19831,8 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
                                                                           queries, threads)
       .run();
 }
-/// Attention of unrotated queries: rotates copies of the queries, and of keys that are stored raw, by their
-/// positions.
+/// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are copies of
+/// keys that are stored raw.
 ///
 ///     cache.append<Layout>(k, v, table);           // or cache.append(k, v) where it stores raw keys
 ///     attention<Layout>(q, cache, out, table);
@@ -20136,10 +19876,11 @@ ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_CACHES);
   ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ATTENTIONS) \
   ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_CACHES)
 #endif  // ROPE_CACHE_ATTENTION_HPP
-/// The forward pass of an attention block, with keys of the same call or with a cache.
+/// The forward pass of an attention block: attention to keys of the same call, or to a cache.
 namespace rope::inline ROPE_ABI::detail {
-/// Output memory for the log-sum-exps of queries [first, first + count) of every row of a call. It is the
-/// part of `all` [batch, queries, heads] if that part is contiguous, otherwise scratch.
+/// Output memory for the log-sum-exps of queries [first, first + count) of every row of a call. If the part
+/// of `all` [batch, queries, heads] for these queries is contiguous, it is used directly. Otherwise scratch
+/// memory is used.
 struct log_sums_of_part {
   std::span<double> all;
   Index batch, queries, heads, first, count;
@@ -20149,7 +19890,7 @@ struct log_sums_of_part {
     if (in_place()) return {all.data() + first * heads, size};
     return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
   }
-  /// Copies `part`, the result of span(), to its location in `all` unless it is there already.
+  /// Copies `part`, the result of span(), into `all`, unless span() returned a part of `all`.
   void put_back(std::span<const double> part) const {
     if (all.empty() || in_place()) return;
     for (Index b = 0; b < batch; ++b)
@@ -20264,8 +20005,8 @@ class block_forward {
                     const Threads& threads) const {
     run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
-  /// Calls run(options) for queries [first, first + count) of every row, and copies their log-sum-exps to
-  /// their location among those of all queries.
+  /// Calls run(options) for queries [first, first + count) of every row. Then copies the log-sum-exps of
+  /// these queries into those of the whole call.
   template <class Run>
   static void attend_part(const head_view<T>& q, Index first, Index count, attention_options options,
                           const Run& run) {
@@ -20294,8 +20035,8 @@ class block_forward {
     }
     project_back(attended, out, threads);
   }
-  /// Writes the probabilities of one segment to their location among those of all queries and keys.
-  /// Probabilities between different segments are already 0.
+  /// Writes the probabilities of one segment into the probabilities of the whole call. Probabilities between
+  /// different segments are already 0.
   template <class K, class Threads>
   void tell(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
             const head_view<T>& asking, const head_view<K>& seen, const attention_options& options,
@@ -20319,7 +20060,7 @@ class block_forward {
 #endif  // ROPE_BLOCK_DETAIL_FORWARD_HPP
 /// The attention block of a transformer.
 namespace rope::inline ROPE_ABI {
-/// Buffers for a block's optional outputs. Empty ones are not written.
+/// Buffers for a block's optional outputs. Empty buffers are not written.
 ///
 ///     std::vector<float> probabilities(batch * heads * queries * keys);
 ///     block.reporting({.probabilities = probabilities}).forward(x, batch, out, table);
@@ -20330,12 +20071,12 @@ struct multi_head_report {
   /// [batch, queries, heads], as in attention_options. If given, it replaces the log_sum_exp of the options.
   std::span<double> log_sum_exp = {};
   /// [batch, heads, queries, keys]: the `attention_weights` of the projected heads, including dropout, and 0
-  /// for keys that are not visible to a query. Meant for inspection: computed by plain loops in addition to
-  /// attention. Calls with a cache throw if it is not empty.
+  /// for keys that are not visible to a query. They are meant for inspection, and computed by plain loops in
+  /// addition to attention. If `probabilities` is not empty, calls with a cache throw.
   std::span<T> probabilities = {};
 };
-/// An attention layer: projects tokens to queries, keys and values, normalises and rotates the heads of q and
-/// k, attends, and projects the result.
+/// An attention layer. It projects tokens to queries, keys and values, normalises and rotates the heads of q
+/// and k, attends, and projects the result.
 ///
 ///     q = R(norm(x Wq^T + bq)),  k = R(norm(c Wk^T + bk)),  v = c Wv^T + bv,   c = x or a context
 ///     out = attention(q, k, v) Wo^T + bo
@@ -20352,17 +20093,17 @@ struct multi_head_report {
 ///
 /// Every function takes your threads as its last argument (base/parallel.hpp). Projections, norms, rotation
 /// and attention run on all of them, and the bits do not depend on their number. To pass threads without
-/// positions or counts, write `{}` for those:
+/// positions or counts, write `{}` in place of the positions or counts:
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
 /// The attention options apply to every call. Bias, mask and lists have the extents of the whole call, over
 /// all segments. log_sum_exp [batch, queries, heads] is overwritten by each call.
 ///
-/// Requires:  the weights outlive the block. The block is immutable and may be shared between threads, unless
-///            its options have a log_sum_exp, which calls write
-/// Cost:      2 flops per token and weight, plus attention. The thread's scratch holds the heads of a call:
-///            no allocation after the first call of this size on the thread (base/scratch.hpp)
+/// Requires:  the weights outlive the block. The block is immutable, so threads may share it. Exception:
+///            calls write the log_sum_exp of the options, if there is one
+/// Cost:      2 flops per token and weight, plus attention. The heads of a call are in scratch memory of the
+///            thread, so only the first call of a size on a thread allocates (base/scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>
@@ -20413,8 +20154,8 @@ class multi_head_attention {
   }
   /// Self-attention with rotation.
   ///
-  /// \param positions  as in `rotate`. Tokens of different `segments` do not attend to each other. Otherwise
-  ///                   the causal mask uses the order of tokens
+  /// \param positions  as in `rotate`. Tokens of different `segments` do not attend to each other. The causal
+  ///                   mask uses the order of tokens, not `positions`
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
   template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
@@ -20432,11 +20173,12 @@ class multi_head_attention {
   ///
   /// \param cache   kv_cache or ring_cache with kv_heads heads, of T or, for float, a 16-bit type. A
   ///                ring_cache accepts any number of tokens and processes them in chunks
-  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; its other tokens attend
-  ///                to nothing
+  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens. Other tokens of the row
+  ///                attend to nothing
   ///
   /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. If memory runs
-  ///          out or your threads fail, tokens may already be appended: check the size of the cache
+  ///          out or your threads fail, tokens may already be appended. The size of the cache shows whether
+  ///          they are
   template <class Cache, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
@@ -20445,7 +20187,9 @@ class multi_head_attention {
     run().template attend_to_cache<Layout, float>(x, cache, out, nullptr, counts, threads);
   }
   /// Self-attention to a cache, with rotation. Queries are rotated. Keys are rotated before they are stored
-  /// or, in a cache of raw keys, when they are read.  Throws: as above
+  /// or, in a cache of raw keys, when they are read.
+  ///
+  /// Throws:  as above
   template <class Cache, rotation_table Table, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
@@ -20458,7 +20202,8 @@ class multi_head_attention {
     run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
   }
   ROPE_DETAIL_ASK_OF_FORWARD(T);
-  /// Cross-attention: queries from x, keys and values from a context. Every key is visible to every query.
+  /// Cross-attention. Queries are projected from x, and keys and values from a context. Every key is visible
+  /// to every query.
   ///
   /// \param x        [batch * queries, model_dim]
   /// \param context  [batch * keys, context_dim]
@@ -20475,8 +20220,9 @@ class multi_head_attention {
   /// \param query_positions  of the tokens of x, as in `rotate`
   /// \param key_positions    of the tokens of the context, as in `rotate`
   ///
-  /// Throws:  as above; std::out_of_range if a position is outside the table; std::invalid_argument if only
-  ///          one of the two has segments or their numbers of segments differ
+  /// Throws:  as above; std::out_of_range if a position is outside the table; std::invalid_argument if both
+  ///          are `segments` and their numbers of segments differ. If only one is `segments`, the call does
+  ///          not compile
   template <rotation_table Table, class PQ, class PK, class Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
@@ -20486,7 +20232,7 @@ class multi_head_attention {
                      detail::placed(table), query_positions, key_positions},
                  threads);
   }
-  /// The keys and values of a context, for any number of calls of the functions below.
+  /// Projects a context to keys and values, once for any number of calls of `cross` below.
   ///
   /// \param context  [batch * keys, context_dim]
   ///
@@ -20496,7 +20242,7 @@ class multi_head_attention {
                                        const Threads& threads = {}) const {
     return project(context, batch, detail::block_without_rotation{}, threads);
   }
-  /// The rotated keys and the values of a context.
+  /// Projects a context to rotated keys and to values.
   ///
   /// \param positions  of the keys, as in `rotate`
   ///
@@ -20517,8 +20263,8 @@ class multi_head_attention {
   ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T);
   /// Cross-attention to a projected context. The bits are those of the call with the context itself.
   ///
-  /// Throws:  as above; std::invalid_argument if kv_heads, head_dim or value_dim of the context differ, or
-  ///          unless its keys were rotated by the layout and table of this call (not at all without a table)
+  /// Throws:  as above; std::invalid_argument if kv_heads, head_dim or value_dim of the context are not those
+  ///          of the block, or if the keys of the context are rotated
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out,
              const Threads& threads = {}) const {
@@ -20526,8 +20272,11 @@ class multi_head_attention {
     run().attend_projected(x, context.keys(), context.values(), out, all_visible(),
                            detail::block_without_rotation{}, threads);
   }
-  /// Cross-attention to a projected context, with rotated queries.  Throws: as above; std::out_of_range if a
-  /// position is outside the table
+  /// Cross-attention to a projected context, with rotated queries.
+  ///
+  /// Throws:  std::invalid_argument if shapes disagree, if the keys of the context were not rotated by the
+  ///          layout and table of this call, or if queries and keys have different numbers of segments;
+  ///          std::out_of_range if a position is outside the table; out is then unchanged
   template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
@@ -20546,7 +20295,7 @@ class multi_head_attention {
       attend(std::int64_t{0});
   }
   ROPE_DETAIL_ASK_OF_CROSS(T);
-  /// A copy of the block whose calls also write the report. It refers to the same weights.
+  /// A copy of the block, with the same weights, whose calls also write the report.
   ///
   ///     block.reporting({.log_sum_exp = sums}).forward(x, batch, out, table);
   ///
@@ -20606,14 +20355,15 @@ struct multi_head_tape {
 template <class T>
 struct multi_head_gradients {
   using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], writable
-  /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
-  /// values, in cross-attention through the queries.
+  /// With respect to the tokens x, [batch * tokens, model_dim]. In self-attention, tokens contribute to the
+  /// loss through queries, keys and values, in cross-attention only through the queries.
   token_map x{nullptr, 0, 0};
   /// With respect to the context of cross-attention, [batch * keys, context_dim].
   token_map context{nullptr, 0, 0};
   /// With respect to the weights, each in the shape of the weight.
   multi_head_parameters<T> weights = {};
-  /// With respect to sink_logits and bias of the attention options. Throws if there is more than one segment.
+  /// With respect to sink_logits and bias of the attention options. If these are not empty, a call with more
+  /// than one segment throws.
   option_gradients options = {};
 };
 namespace detail {
@@ -20711,8 +20461,8 @@ class block_gradient {
                     "gradients with respect to options are those of one segment, got ",
                     rotation_.segment_count());
   }
-  /// The options without log_sum_exp: the forward pass already wrote it, and here it is recomputed in
-  /// scratch.
+  /// The options without log_sum_exp. The forward pass already wrote it, and the backward pass recomputes it
+  /// in scratch memory.
   static attention_options without_report(attention_options options) {
     options.log_sum_exp = {};
     return options;
@@ -20721,7 +20471,8 @@ class block_gradient {
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
     return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
   }
-  /// A normalised copy of the heads. The heads before the norm are needed again.
+  /// A normalised copy of the heads, because the heads before the norm are needed again. Without a norm, the
+  /// heads themselves.
   template <class Purpose>
   head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
     if (norm.weight.empty()) return x;
@@ -20783,13 +20534,13 @@ block_gradient(const multi_head_attention<T, Layout>&, const multi_head_tape<T>&
 /// No activations are stored between the passes: the forward pass is run again, except for its last product.
 ///
 /// \param tape       the inputs of the forward pass, and d_out
-/// \param gradients  memory for the gradients; empty ones are not computed
+/// \param gradients  memory for the gradients; empty gradients are not computed
 /// \param threads    your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  the gradients share no element with each other or with an input
 /// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is then written
-/// Cost:      about three times the forward pass; scratch of the forward pass, and as much again for the
-///            gradients with respect to heads (base/scratch.hpp)
+/// Cost:      about three times the forward pass. Scratch memory is that of the forward pass, and as much
+///            again for the gradients with respect to heads (base/scratch.hpp)
 /// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
@@ -20865,7 +20616,7 @@ std::string place_of(const Cache& cache, Index b, std::size_t slot) {
   }
   return std::to_string(cache.order(b)[slot]);
 }
-/// The position of the next token of row b if it is text.
+/// The position of the next token of row b if that token is text.
 template <class Cache>
 std::string next_place(const Cache& cache, Index b) {
   if constexpr (rows_on_axes<Cache>)
@@ -20873,18 +20624,18 @@ std::string next_place(const Cache& cache, Index b) {
   return std::to_string(cache.next_positions()[static_cast<std::size_t>(b)]);
 }
 }  // namespace detail
-/// Returns one line per row, without a newline after the last: the number of tokens in the row, the positions
-/// of the first and the last of them, the next position of text, the storage of keys and, if rows differ in
-/// it, the number of queries in a call of attention without counts.
+/// Returns one line per row, without a newline after the last. A line has the number of tokens in the row,
+/// the positions of the first and the last of them, the next position of text and the storage of keys. It
+/// ends with the number of queries in a call of attention without counts, unless any number is valid.
 ///
 ///     std::puts(describe(cache).c_str());
 ///
 ///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
 ///     row 1: no tokens of 64, text goes on at 0; raw keys of 8 bits; 0 of 46 queries without counts
 ///
-/// A ring stores the sinks and the newest of all tokens appended to it: `20 of 4000 seen tokens`. Its first
-/// token is the oldest one that it stores. positions(b) or coordinates(b) of the cache return the position of
-/// every token.
+/// For a ring, the line has the number of stored tokens and the number of all tokens appended, such as `20 of
+/// 4000 seen tokens`. The first token is then the oldest one that the ring stores. positions(b) or
+/// coordinates(b) of the cache return the position of every token.
 ///
 /// \param cache  kv_cache, ring_cache or latent_cache
 ///
@@ -20898,7 +20649,7 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
     if (cache.size(b) == 0) {
       text += "no tokens of " + std::to_string(cache.capacity());
     } else {
-      // Tokens of a ring are out of order, and rolled-back slots have no token.
+      // In a ring, tokens are out of order in memory, and the slots of rolled-back tokens are empty.
       std::size_t first = 0, last = order.size() - 1;
       std::int64_t of = cache.capacity();
       if constexpr (rows_by_rank<Cache>) {
@@ -20935,7 +20686,7 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   check_view(function, k);
   check_view(function, v);
   check_memory(function, k, v);
-  const auto check_shape = [&](const char* name, const auto& x, const stored_view<T>& like) {
+  const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& like) {
     if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
       throw_invalid(function, name, " must be ", shape_text({k.batch, k.tokens, like.heads, like.head_dim}),
                     ", got ", shape_text(x));
@@ -20947,8 +20698,8 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   check_pages_are_own(
       function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }
-/// Copies new values to their pages, and calls write_keys(k, slots, position) for runs of new keys, each in a
-/// page, with their slots and the position of the first.
+/// Copies new values to their pages. Calls write_keys(k, slots, position) for runs of new keys. Each run lies
+/// in one page: `slots` is its memory there, and `position` is the position of its first key.
 template <class K, class V, class T, class Threads, class WriteKeys>
 void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages,
                     const newest_in_pages<T>& newest, const Threads& threads, const WriteKeys& write_keys) {
@@ -20964,7 +20715,7 @@ void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_vie
         const Index t = newest.start(s) + first, slot = pages.slot(t), page = pages.page(s, t);
         count = (std::min)(last - first, pages.page_size() - slot);
         const auto from = [&](const auto& x) { return newest.rows(x, s, 1).token_range(first, count); };
-        const auto to = [&](const stored_view<T>& pool) {
+        const auto to = [&](const head_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
         write_keys(from(k), to(pages.keys()), t);
@@ -20977,19 +20728,19 @@ template <class X>
 inline constexpr bool is_page_view = false;
 template <class T>
 inline constexpr bool is_page_view<page_view<T>> = true;
-/// Whether the arguments after the two views are not pages, a table for keys, offsets and threads, in this
-/// order.
+/// Whether write_pages rejects the arguments after its two views. It takes pages, a table for keys, offsets
+/// and threads, in this order. All except the pages are optional.
 template <class K, class V, class Pages, class... More>
 constexpr bool misplaced_in_write_pages() {
-  const std::size_t place = begins_with_table<stored_as::heads, More...>() ? 1 : 0;
+  const std::size_t place = begins_with_table<value_place::own, More...>() ? 1 : 0;
   return !is_page_view<std::remove_cvref_t<Pages>> || lacks_list<any_integers, More...>(place);
 }
 }  // namespace detail
 /// Copies the newest keys and values of each sequence to its pages.
 ///
 /// \param k        [1, tokens, kv_heads, head_dim] with query_offsets, [sequences + 1], as in attention to
-///                 pages; or [sequences, tokens, ...] without. Already rotated if the model rotates keys,
-///                 unless the pages hold raw keys
+///                 pages; [sequences, tokens, ...] without them. Keys are already rotated, unless the model
+///                 does not rotate keys or the pages hold raw keys
 /// \param v        [..., kv_heads, value_dim]
 /// \param pages    lengths include the new tokens, which go to positions length - n to length - 1
 /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
@@ -21011,8 +20762,8 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
       k, v, pages, newest, threads,
       [](const auto& from, const auto& to, Index /*position*/) { detail::copy_channels(from, to); });
 }
-/// Rotates copies of new keys by their positions, and writes keys and values to their pages, with the bits of
-/// kv_cache::append.
+/// Rotates copies of new keys by their positions, and writes keys and values to their pages. The stored bits
+/// are those of kv_cache::append.
 ///
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///
@@ -21037,13 +20788,14 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
     detail::rotate_channels<Layout>(from, to, transform.table, detail::contiguous_positions{position}, norm);
   });
 }
-ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_write_pages<Arguments...>()),
+ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Arguments...>()),
                            "after k and v pass the pages (a page_view), then the table if keys rotate, "
                            "then query_offsets (any integers, [sequences + 1], or {}), then the threads");
 }  // namespace rope::inline ROPE_ABI
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Makes sequences in pages satisfy attended_rows. Their tokens are at positions 0, 1, 2, ...
+/// Sequences in pages as a class that satisfies attended_rows. Tokens of a sequence are at positions 0, 1, 2,
+/// ...
 template <class P>
 class rows_in_pages {
  public:
@@ -21100,18 +20852,19 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
 ///     attention(q, pages, out, {.query_offsets = offsets});
 ///
 /// The queries of a sequence are its newest tokens: query i of n is at position length - n + i. One call may
-/// mix prefill, chunks of it and decoding steps: concatenate the queries of all sequences.
+/// mix whole prompts, chunks of prompts and decoding steps. For this, concatenate the queries of all
+/// sequences.
 ///
 /// \param q       [1, tokens, q.heads, head_dim] with options.query_offsets, [sequences + 1]: sequence s has
 ///                tokens query_offsets[s] .. query_offsets[s + 1] - 1. Without offsets [sequences, tokens,
 ///                ...], equally many per sequence
-/// \param pages   of the type of q or, for float q, of a 16-bit type or std::int8_t; attention widens keys
-///                and values while reading
+/// \param pages   their channels have the type of q or, for float q, a 16-bit type or std::int8_t. Attention
+///                widens keys and values while reading
 /// \param out     as q, [..., q.heads, value_dim]
-/// \param options  a bias or a mask, for queries without offsets, is [sequences, heads, tokens, keys] with
-///                 keys = the longest length; key_ranges and selected keys count the tokens of the
-///                 sequence, one range or list for each token of q; log_sum_exp is
-///                 [tokens of q, q.heads] in the order of q
+/// \param options  a bias or a mask is for queries without offsets, and is [sequences, heads, tokens, keys]
+///                 where keys is the longest length. key_ranges and selected keys number the tokens of the
+///                 sequence, and have one range or list for each token of q. log_sum_exp is [tokens of q,
+///                 q.heads] in the order of q
 /// \param threads  your threads, see base/parallel.hpp
 ///
 /// Requires:  out shares no element with q unless it is the same view, and none with the pages
@@ -21121,9 +20874,9 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
 ///            that holds tokens names a page beyond the pool; out is then unchanged
 /// Accuracy:  the bits of `attention` to the same keys and values in one view
 ///            (tests/cache/laws/pages.test.cpp)
-/// Cost:      that of attention for every sequence; pages are read in place. Adjacent sequences with equal
-///            numbers of queries share one kernel call and its threads. Allocates nothing after the first
-///            call of this size on the thread
+/// Cost:      as attention for every sequence. Pages are read in place. Adjacent sequences with equal numbers
+///            of queries share one kernel call and its threads. Allocates nothing after the first call of
+///            this size on the thread
 /// Source:    Kwon et al. 2023, PagedAttention, arXiv:2309.06180
 template <class Layout = detail::unnamed_layout, class Q, class P, class T, class Threads = this_thread>
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
@@ -21134,8 +20887,8 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
 }
-/// Attention of unrotated queries: rotates copies of the queries, and raw keys while they are read, by their
-/// positions.
+/// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are raw keys
+/// while they are read.
 ///
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///     attention<Layout>(q, pages, out, table);
@@ -21158,7 +20911,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
 
 #ifndef ROPE_CACHE_SHIFT_KEYS_HPP
 #define ROPE_CACHE_SHIFT_KEYS_HPP
-/// K-shift and a change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
+/// Context shift and change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
 /// kv_cache::rebase.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -21184,8 +20937,8 @@ struct used_page {
 };
 /// Calls visit(page, block, tokens) once for every page with keys.
 ///
-/// Throws:  std::invalid_argument if a page is block m of one sequence and block n of another, so that its
-///          keys have two positions; no key is then rotated
+/// Throws:  std::invalid_argument if a page has different block numbers in two sequences, so that its keys
+///          would have two positions. This is checked before the first visit
 template <class T, class Visit>
 void for_each_used_page(const char* function, const page_view<T>& pages, const Visit& visit) {
   const Index size = pages.page_size();
@@ -21209,18 +20962,18 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const V
     if (i == 0 || used[i].page != used[i - 1].page) visit(used[i].page, used[i].block, used[i].tokens);
 }
 }  // namespace detail
-/// Adds `delta` to the positions of rotated keys: rotates them by its exact angle, in place.
+/// Adds `delta` to the positions of rotated keys. Rotates the keys in place by the exact angle of `delta`.
 ///
 ///     k' = R(delta) k,  without the attention_factor, which k has already
 ///
 ///     shift_keys<Layout>(keys.token_range(keep, count), -dropped, table);
 ///
-/// \param keys   [batch, tokens, heads, head_dim], all of which are rotated
-/// \param table  the table that rotated the keys; it need not have rows for their positions
+/// \param keys   [batch, tokens, heads, head_dim]. The keys of all tokens are rotated
+/// \param table  the table that rotated the keys. It needs no rows for their positions
 ///
 /// Throws:    std::invalid_argument if the rotated channels exceed the head, or the angles of the table are
 ///            not exact (source() is not a range of positions); the keys are then unchanged
-/// Accuracy:  that of one more rotation
+/// Accuracy:  the error of one more rotation
 /// Cost:      one pass over the keys
 /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
@@ -21238,7 +20991,7 @@ void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
 ///     shift_keys<Layout>(pages, {.sequence = 2, .first = 64, .count = 100}, -16, table);
 struct tokens_in_pages {
   Index sequence;  // in [0, sequences())
-  Index first;     // the first token, which is at this position
+  Index first;     // the index of the first token, which is also its position
   Index count;     // tokens
 };
 /// Adds `delta` to the positions of tokens of a sequence in pages, for example after earlier blocks were
@@ -21280,9 +21033,10 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
 /// \param keys       [batch, tokens, heads, head_dim]
 /// \param positions  of the keys, as in `rotate`
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head, or the tables differ in pairs or
-///            first channel, or lack a range of positions or exact angles; the keys are then unchanged
-/// Accuracy:  that of one more rotation
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, the tables differ in pairs or
+///            first channel, or one of them has no range of positions or no exact angles; the keys are then
+///            unchanged
+/// Accuracy:  the error of one more rotation
 /// Cost:      one pass over the keys, and a row of cos and sin per position
 template <class Layout = detail::unnamed_layout, class T, position_form P, rotation_table From,
           rotation_table To>
@@ -21298,8 +21052,8 @@ void rebase_keys(head_view<T> keys, const P& positions, const From& from, const 
 /// Rebases all keys in pages. Keys of a shared page are rotated once.
 ///
 /// Throws:  as above; std::out_of_range if a block names a page beyond the pool; std::invalid_argument if the
-///          pages hold raw keys, or a page is block m of one sequence and block n of another, so that its
-///          keys have two positions; the keys are then unchanged
+///          pages hold raw keys, or a page has different block numbers in two sequences, so that its keys
+///          would have two positions; the keys are then unchanged
 template <class Layout = detail::unnamed_layout, class T, rotation_table From, rotation_table To>
 void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
@@ -21326,7 +21080,7 @@ ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Argument
 /// The probabilities of attention to the tokens of a cache, and their sums for each token.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The extents of the weights of a call. The number of keys is that of the longest row.
+/// The extents of the weights of a call. The number of keys is the length of the longest row.
 template <class Q, class Cache>
 attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
   Index keys = 0;
@@ -21340,7 +21094,8 @@ inline attention_options without_outputs(attention_options options) {
   options.products = product_precision::full;
   return options;
 }
-/// Calls visit(call, part) for every kernel call of a checked call of attention without values.
+/// The kernel calls of attention without values. The constructor checks the call, and for_each_call calls
+/// visit(call, part) for each of them.
 template <class Layout, class T, class Cache, class S, class Threads>
 class weights_of_cache {
  public:
@@ -21432,17 +21187,18 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
 ///
 /// \param q        [rows, tokens, q.heads, head_dim], as in attention
 /// \param cache    kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows
-/// \param weights  [rows, q.heads, tokens, keys], float (double for double), as for views; overwritten. keys
-///                 is the number of tokens of the longest row, in a ring_cache the largest
-///                 order(b).size(). Key j of row b is its token j, or, in a ring_cache, the token
+/// \param weights  [rows, q.heads, tokens, keys] of float, or of double if q is double, as for views;
+///                 overwritten. keys is the number of tokens of the longest row. In a ring_cache it is the
+///                 largest order(b).size(). Key j of row b is its token j, or, in a ring_cache, the token
 ///                 order(b)[j]. Entries without a query or a key are 0
-/// \param options  those of attention; log_sum_exp is not written, and products are always full
+/// \param options  those of attention. log_sum_exp is not written. `products` has no effect: it is always
+///                 product_precision::full
 /// \param counts   as in attention
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another shape; weights is then
 ///            unchanged
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/cache/weights.test.cpp)
-/// Cost:      that of attention_weights of views: for inspection, not for computation
+/// Cost:      as attention_weights for views. This function is for inspection
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, class Threads = this_thread>
 requires attended_rows<Cache>
 void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const attention_options& options = {},
@@ -21481,10 +21237,10 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
 ///     attention_weight_sums(q, cache, sums, {.queries_are_rotated = true});
 ///
 /// \param q      [rows, tokens, q.heads, head_dim], as in attention
-/// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys], float (double for double); overwritten. Its
-///               length decides which of the two. keys is the number of tokens of the longest row. Key j of
-///               row b is its token j, or, in a ring_cache, the token order(b)[j]. Tokens that no query sees
-///               have a sum of 0
+/// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys] of float, or of double if q is double;
+///               overwritten. The length of sums decides between the two shapes. keys is the number of tokens
+///               of the longest row. Key j of row b is its token j, or, in a ring_cache, the token
+///               order(b)[j]. A token that no query sees has a sum of 0
 /// \param options, counts  as in attention_weights
 ///
 /// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged
@@ -21525,7 +21281,8 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail:
 
 #ifndef ROPE_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_HPP
-/// inv_freq of every pair: frequencies, the schedules of context extension, axes of images and videos.
+/// Computes inv_freq of every channel pair, with the schedules of context extension and the axes of images
+/// and videos.
 
 #ifndef ROPE_FREQUENCIES_AXES_HPP
 #define ROPE_FREQUENCIES_AXES_HPP
@@ -21552,7 +21309,8 @@ namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
-/// The checked sum of the sections: at least one section, none negative, and a sum below 2^31.
+/// Returns the sum of the sections. Checks that there is a section, none is negative, and the sum is below
+/// 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -21590,16 +21348,17 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
   return frequencies::custom(std::move(inv_freq), factor);
 }
 }  // namespace detail
-/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
-/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
-/// scaling or unit.
+/// Joins blocks of pairs, each of which is rotated by its own axes: pairs 0 .. n - 1 by the axes of the first
+/// block, the next pairs by the axes of the second block, ... A block is any `frequencies`, so every axis may
+/// have its own width, base, scaling or unit.
 ///
 ///     const frequencies time(16, 256), height(56, 256), width(56, 256);
 ///     const frequencies f = axial({time, height, width});
 ///
-/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
+/// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ, because a
+///          table has only one
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -21613,7 +21372,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
   if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
-/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
+/// Axial blocks of the original schedule. The frequencies of axis a are base^(-2 i / widths[a]).
 ///
 ///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
 ///
@@ -21629,7 +21388,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   }
   return all;
 }
-/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
+/// The axis that rotates each pair. The functions below return such assignments, and you can write your own.
 ///
 ///     const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), alternating);
@@ -21641,7 +21400,7 @@ struct axis_assignment {
 ///
 ///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
 ///
-/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
+/// Throws:  std::invalid_argument if there is no section, one is negative, or their sum is not below 2^31
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
 ///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
 inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
@@ -21654,15 +21413,16 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
       assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
-/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ... Once an axis has all its pairs, the pairs that would follow for it go
+/// to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
 /// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
 ///
-/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
-///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
-///          fewer
+/// Throws:  as contiguous_sections; std::invalid_argument if there are fewer pairs i = axis, axis + axes, ...
+///          than the section of an axis other than 0 needs. Implementations that slice, for [16, 24, 24] for
+///          example, silently give such an axis fewer pairs
 /// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
 inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
@@ -21684,10 +21444,11 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
 ///     const axis_assignment video_rope = height_width_then_time(24, 16);
 ///
-/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
+/// Ernie 4.5 VL's [22, 22, 20] lists (height, width, time). VideoRoPE's [16, 24, 24] lists (time, height,
+/// width).
 ///
-/// \param spatial_pairs  pairs of height, and as many of width
-/// \param time_pairs     pairs of time
+/// \param spatial_pairs  number of pairs of height, and also of width
+/// \param time_pairs     number of pairs of time
 ///
 /// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
@@ -21707,10 +21468,11 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
 /// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
-/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+/// schedule itself (tests/frequencies/axes.test.cpp). So text that follows images can be decoded with one
+/// axis.
 ///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
-///          pair ("sections do not add up") or one outside its range
+/// Throws:  std::invalid_argument if the schedule has more than one axis, the assignment does not have one
+///          axis per pair ("sections do not add up"), or an axis is not in [0, axes)
 inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
   detail::require_one_axis_schedule("on_axes", schedule);
   const auto& axis_of_pair = assignment.axis_of_pair;
@@ -21732,12 +21494,12 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 
 #ifndef ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 #define ROPE_FREQUENCIES_AXES_VARIANTS_HPP
-/// Rarer ways to assign one schedule to several axes, used like those of axes.hpp.
+/// Rarer ways to assign one schedule to several axes, used like the functions of axes.hpp.
 namespace rope::inline ROPE_ABI {
 /// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
-/// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
-/// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.
-/// ggml_frequencies also takes sections that do not add up to the pairs.
+/// pairs go to the extra axis, whose position is 0 for text. The two functions differ if there are remaining
+/// pairs. For [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers, and do not rotate
+/// in ggml. ggml_frequencies also takes sections that do not add up to the pairs.
 ///
 /// \param sections  exactly four; the pairs of an axis may be fewer than its section
 ///
@@ -21761,13 +21523,13 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
 ///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
 ///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
 ///
-/// Two sections are (height, width). Three are (time, height, width): the slowest pair is then one of time,
-/// which is assigned first and not counted in fractions.
+/// Two sections are (height, width). Three are (time, height, width): the slowest pair then belongs to time.
+/// It is assigned first and not counted in fractions.
 ///
 ///     const axis_assignment axes = spread_sections({24, 20, 20});
 ///
-/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, of three
-///          the first at least 1
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, or if the
+///          first of three is 0
 /// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
 inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("spread_sections", sections);
@@ -21797,13 +21559,14 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   }
   return assignment;
 }
-/// One schedule, each pair along its own direction in the space of coordinates.
+/// One schedule in which each pair rotates along its own direction in the space of coordinates.
 ///
 ///     inv_freq(i, a) = f_i * directions(i, a)
 ///
-/// \param directions  [pairs, axes], float or double; of length 1 to keep the frequencies of f
+/// \param directions  [pairs, axes], float or double. Directions of length 1 keep the frequencies of the
+///                    schedule
 ///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
+/// Throws:  std::invalid_argument if the schedule has more than one axis, directions do not have one row per
 ///          pair, or a product is not finite and below 2^64 in magnitude
 /// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
 template <class Derived>
@@ -21839,8 +21602,8 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 #define ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 /// The frequencies of ggml_rope_ext and ggml_rope_multi from their arguments, without a model file.
 namespace rope::inline ROPE_ABI {
-/// The `mode` of ggml, such as GGML_ROPE_TYPE_NORMAL. It also determines the layout, which frequencies do not
-/// have: `normal` is interleaved, the others are half_split.
+/// The `mode` of ggml, such as GGML_ROPE_TYPE_NORMAL. The mode also determines the layout, which is not part
+/// of the frequencies: `normal` is interleaved, and the others are half_split.
 enum class ggml_rope_type {
   normal,  // one axis
   neox,    // one axis
@@ -21848,8 +21611,8 @@ enum class ggml_rope_type {
   imrope,  // four axes that alternate from pair to pair
   vision   // four axes, the frequencies of every section start over; 2 * n_dims channels rotate
 };
-/// The arguments of ggml_rope_ext and ggml_rope_multi, with their names and in their order. The positions are
-/// those of the table. The defaults are those of ggml_rope.
+/// The arguments of ggml_rope_ext and ggml_rope_multi, with their names and in their order. Positions are
+/// passed to the table instead. The defaults are those of ggml_rope.
 ///
 ///     const ggml_rope_parameters yarn = {.n_dims = 128,     .n_ctx_orig = 32768, .freq_base = 1e6,
 ///                                        .freq_scale = 0.25, .ext_factor = 1,     .beta_fast = 32,
@@ -21860,22 +21623,22 @@ struct ggml_rope_parameters {
   std::array<Index, 4> sections = {};            // pairs of (time, height, width, extra)
   ggml_rope_type mode = ggml_rope_type::normal;  // normal and neox do not read sections
   Index n_ctx_orig = 0;                          // L0, positive; read if ext_factor is not 0
-  double freq_base = 10000;                      // b, positive; also 1 and below
+  double freq_base = 10000;                      // b, positive, may be 1 or less
   double freq_scale = 1;                         // 1 / s, not 0; positive if ext_factor is not 0
   double ext_factor = 0;                         // share of the unscaled frequencies, any number
   double attn_factor = 1;                        // positive
-  double beta_fast = 0;                          // full turns over L0 positions, read as n_ctx_orig
-  double beta_slow = 0;                          // also above beta_fast
+  double beta_fast = 0;                          // full turns over L0 positions; read if ext_factor is not 0
+  double beta_slow = 0;                          // may be above beta_fast
   std::vector<double> freq_factors = {};         // a divisor per pair, not 0; empty: none
 };
 namespace detail {
-/// For every pair of ggml_rope_multi, [pairs, 2]: which coordinate it rotates by, and at which power of
-/// base^(-2 / n_dims). Sections that end before the pairs do are repeated; what is left of them after the
-/// last pair is cut off.
+/// For every pair of ggml_rope_multi, the coordinate that rotates it and its power of base^(-2 / n_dims),
+/// [pairs, 2]. If there are more pairs than in all sections, the sections are repeated, and the last
+/// repetition ends at the last pair.
 ///
-/// For every axis, the pairs are counted from the start of its section. Only `vision` restarts the count, and
-/// only for the first of the axes that begin at one pair. A section that begins at the same pair as an empty
-/// one continues the count.
+/// The power of a pair is its index among all pairs. Only `vision` counts from 0 again where a section
+/// begins. If several sections begin at one pair, because some are empty, only the first of them counts from
+/// 0 again.
 inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
   const auto& sections = p.sections;
   Index begins[4] = {}, powers[4] = {};
@@ -21904,7 +21667,8 @@ inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pa
   return result;
 }
 /// The pair that makes `rotations` full turns over L0 positions. With a base of 1 all pairs make the same
-/// number: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
+/// number of turns. The bound then lies beyond all pairs, on the side that it approaches as the base goes to
+/// 1.
 inline wide_real ggml_pair_of_rotations(const ggml_rope_parameters& p, double rotations) {
   const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
   const wide_real log_base = log(wide_real(p.freq_base));
@@ -21966,10 +21730,10 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 ///     c(r)  = n_dims ln(L0 / (2 pi r)) / (2 ln b)
 ///     m     = attn_factor if ext_factor is 0; else attn_factor (1 + 0.1 ln(1 / freq_scale))
 ///
-/// e_i is i. In the mode `vision` it counts from the first pair of the section. Sections are repeated until
-/// every pair has an axis, and the last repetition is cut. A list longer than the pairs is cut too. If low is
-/// above high, as for a beta_slow above beta_fast, pairs up to low keep f_i and the next ones are scaled. A
-/// base below 1 reverses the order of the bounds.
+/// e_i is i, or in the mode `vision` the index of the pair in its section. Sections are repeated until every
+/// pair has an axis, and the last repetition is cut. A list longer than the pairs is cut too. If low is above
+/// high, as for a beta_slow above beta_fast, pairs up to low keep f_i and the next ones are scaled. A base
+/// below 1 reverses the order of the bounds.
 ///
 ///     const frequencies f = ggml_frequencies({.n_dims = 128,
 ///                                             .sections = {24, 20, 20, 0},
@@ -21977,17 +21741,18 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 ///                                             .freq_base = 5e6});
 ///     const frequency_table of_prompt(f, coordinates);  // [n_tokens, 4]
 ///
-/// ggml multiplies from pair to pair in float and rounds the bounds from float: its angles differ by these
-/// roundings, and a c(r) within them of an integer may be rounded to the other side. A divisor of 1e30, which
-/// converters write for infinity, gives a frequency of 0 here.
+/// ggml multiplies from pair to pair in float, and rounds bounds that it computed in float. Its angles differ
+/// by these roundings. If c(r) is that close to an integer, ggml may round it to the other side. A divisor of
+/// 1e30, which converters write for infinity, gives a frequency of 0 here.
 ///
-/// \param p  freq_factors may be longer than the pairs; the rest is not read
+/// \param p  freq_factors may be longer than the pairs. The rest is not read
 ///
 /// Throws:    std::invalid_argument unless n_dims is even, positive and below 2^31, every field is in the
-///            range stated at it, sections are given for mrope, imrope and vision alone, none of them
-///            negative, one of the first three positive, and m positive; or as frequencies::custom
-/// Accuracy:  0.51 ulp of the formula; with ext_factor below 0 or above 1 of the
-///            larger term, since the two may cancel
+///            range that its comment states, and m is positive; if sections are given for normal or neox; in
+///            the other modes, if a section is negative or none of the first three is positive; or as
+///            frequencies::custom
+/// Accuracy:  0.51 ulp of the formula. With ext_factor below 0 or above 1, 0.51 ulp of the larger term,
+///            because the two terms may cancel
 /// Source:    ggml, ggml_rope_cache_init, ggml_mrope_cache_init, rope_yarn and ggml_rope_yarn_corr_dims
 inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -22005,7 +21770,8 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
         "ggml_frequencies",
         "1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor is not 0, got the freq_scale ",
         p.freq_scale);
-  // The blend of YaRN in ggml: the share of the unscaled frequency is 1 up to pair low, 0 from pair high on.
+  // The blend of YaRN in ggml: the share of the unscaled frequency is 1 up to pair low and 0 from pair high
+  // on.
   wide_real low, high;
   if (blends) {
     low = (std::max)(wide_real(0), floor(detail::ggml_pair_of_rotations(p, p.beta_fast)));
@@ -22039,10 +21805,11 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
 /// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
 /// for a field outside its range.
 ///
-/// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
-/// is larger than in training, as if a shorter context were stretched over the original one. transformers
-/// (with a warning), ggml and MLX accept such factors too.
+/// Every factor is positive. A factor above 1 divides frequencies, so that a pair makes as many full turns
+/// over the longer context as before over the original one. A factor below 1 multiplies frequencies by 1 / s
+/// with the same formula. The angle between neighbours is then larger than in training, as if a shorter
+/// context were stretched over the original one. transformers (with a warning), ggml and MLX accept such
+/// factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 // The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
@@ -22074,21 +21841,21 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
   if (low == high) high += wide_real(1) / 1000;
   return {low, high};
 }
-/// 0 below `low`, 1 above `high`, linear between: the share of a pair that is interpolated.
+/// The share of a pair that is interpolated: 0 below `low`, 1 above `high`, and linear between them.
 inline wide_real ramp(Index pair, wide_real low, wide_real high) {
   return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
 }
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
-/// \param field  the rule and its field
+/// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0)
     ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
 }
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
-/// \param field  for the message: the rule and its field, whose `value` gave the multiplier
+/// \param field  the names of the rule and of the field whose `value` gave the multiplier, for the message
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
     ROPE_THROW(std::invalid_argument,
@@ -22099,7 +21866,7 @@ inline void multiply_base(schedule& axis, wide_real multiplier, const char* fiel
 /// 0 keeps its frequency.
 ///
 /// \param rule   for the messages
-/// \param field  the rule again, and its name for the factor
+/// \param field  the names of the rule and of its factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
@@ -22156,8 +21923,8 @@ struct ntk_scaling {
     detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
   }
 };
-/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another.
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). The result
+/// depends on `length`, so keys rotated for one length do not fit queries rotated for another.
 ///
 ///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
 ///     const frequencies f(128, 10000.0, rule);
@@ -22170,7 +21937,7 @@ struct dynamic_ntk_scaling {
   /// Applies the rule.
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
-  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  ///          length finite and not negative, and, if length > max_position, rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_positive("dynamic_ntk_scaling: factor", factor);
     detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
@@ -22199,9 +21966,9 @@ struct dynamic_ntk_scaling {
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
 ///
-/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
-///         d - 1 (not d / 2 - 1), low == high rule (high + 0.001) and g(k) = 1 for s < 1 are kept. m of ggml
-///         goes on below 1: ggml_frequencies
+/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers. As there,
+///         bounds are clamped at d - 1 (not d / 2 - 1), high is raised by 0.001 if low == high, and g(k) = 1
+///         for s < 1. In ggml, m is below 1 for s < 1, see ggml_frequencies
 struct yarn_scaling {
   double factor;                                // s > 0
   double original_max_position;                 // L0 > 0
@@ -22216,7 +21983,7 @@ struct yarn_scaling {
   /// `low` and `high` of the formula above.
   ///
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
-  /// Throws:    std::invalid_argument if low > high: no pair is between
+  /// Throws:    std::invalid_argument if low > high, which means that no pair is between them
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -22237,8 +22004,8 @@ struct yarn_scaling {
   /// Applies the rule.
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive, original_max_position finite and
-  ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
-  ///          finite and not negative; or as bounds()
+  ///          positive, 0 < beta_slow <= beta_fast, both finite, and those of the last three fields that are
+  ///          given are finite and not negative; or as bounds()
   void apply(schedule& axis) const {
     detail::require_positive("yarn_scaling: factor", factor);
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);
@@ -22265,7 +22032,8 @@ struct yarn_scaling {
 ///     f_i = (1 - z) f_i / s + z f_i
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
 ///
-/// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
+/// If low_freq_factor == high_freq_factor, there is no blend, and a wavelength of exactly L0 /
+/// low_freq_factor is kept.
 ///
 ///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});  // Llama 3.1
 ///
@@ -22296,8 +22064,8 @@ struct llama3_scaling {
     }
   }
 };
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
-/// partial rotation, the pairs extend over the whole rotary_dim.
+/// p-RoPE: the frequencies of the fastest pairs are divided by s, and the other pairs are not rotated. In
+/// contrast to partial rotation, the pairs extend over the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
@@ -22323,12 +22091,12 @@ struct proportional_scaling {
       axis.inv_freq(i) = i < rotating ? axis.inv_freq(i) / factor : 0;
   }
 };
-/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+/// LongRoPE: f_i / e_i, where e is the long list if `length` > L0, and the short list otherwise.
 ///
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
 ///     s = factor if given; else max_position / L0
 ///
-/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
+/// m is the same for both lists. If a cached sequence grows beyond L0, it must keep its first list.
 ///
 ///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
 ///                                    .original_max_position = 4096, .max_position = 131072,
@@ -22338,7 +22106,7 @@ struct proportional_scaling {
 /// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
   std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
-  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  std::vector<double> long_factor;              // e [pairs] for length > L0, positive
   double original_max_position;                 // L0 > 1
   double max_position;                          // of the extended context, positive
   double length;                                // tokens in the sequence, not negative
@@ -22382,8 +22150,8 @@ struct longrope_scaling {
 
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
-/// after another rule.
+/// The rarer frequency rules, used like the rules of scaling.hpp. Some, such as resonance_scaling, are
+/// applied after another rule.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The integer nearest to x, with ties to even.
@@ -22457,7 +22225,7 @@ struct mixed_ntk_scaling {
   }
 };
 /// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and the result with the original
-/// schedule between c(16) and c(2). c is that of yarn_scaling. m stays 1.
+/// schedule between c(16) and c(2). yarn_scaling defines c. m stays 1.
 ///
 ///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
 ///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
@@ -22515,8 +22283,8 @@ struct ntk_by_parts_scaling {
 struct resonance_scaling {
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
-  ///          a token
+  /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi, that is, every
+  ///          wavelength is above half a token
   void apply(schedule& axis) const {
     constexpr wide_real turn = 2 * wide_real::pi();
     for (wide_real& f : axis.inv_freq) {
@@ -22568,7 +22336,7 @@ struct clipped_scaling {
 #ifndef ROPE_FREQUENCIES_VISION_AXES_HPP
 #define ROPE_FREQUENCIES_VISION_AXES_HPP
 /// The two-axis frequencies of released vision models. In every function, axis 0 is the height (row) of a
-/// patch and axis 1 its width (column), for any order in the model itself, so that grid_positions({height,
+/// patch and axis 1 its width (column), whatever the order in the model itself. So grid_positions({height,
 /// width}) fits all of them.
 ///
 ///     model            frequencies                   layout        coordinates
@@ -22580,7 +22348,7 @@ struct clipped_scaling {
 ///     rope-vit mixed   rope_vit_mixed_frequencies    interleaved   the same, a table per head
 ///     timm, EVA        timm_pixel_frequencies        interleaved   evenly_spaced on both axes
 ///     timm by base     qwen_vl_vision_frequencies    interleaved   grid_positions
-///     Gemma 4          frequencies(head_dim / 2,     half_split    two windows of the head: the first by
+///     Gemma 4          frequencies(head_dim / 2,     half_split    two halves of the head: the first by
 ///                      100)                                        columns of patches, the second by rows
 ///
 /// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
@@ -22592,12 +22360,12 @@ struct clipped_scaling {
 ///
 /// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of transformers
 ///
-/// The frequencies of released models that generate videos and images. Axes are (time, height, width), tokens
-/// in the order of grid_positions({frames, height, width}).
+/// The frequencies of released models that generate videos and images. Axes are (time, height, width), and
+/// tokens are in the order of grid_positions({frames, height, width}).
 ///
 ///     model           frequencies                             layout        coordinates
 ///     Wan 2.1, 2.2    wan_frequencies(128)                    interleaved   grid_positions
-///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions; 1.5 the same
+///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions; also for 1.5
 ///     Flux            axial_blocks({16, 56, 56})              interleaved   the ids of the model
 ///     Flux 2          axial_blocks({32, 32, 32, 32}, 2000)    interleaved   (time, height, width, text)
 ///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centered_first
@@ -22608,17 +22376,18 @@ struct clipped_scaling {
 ///     LTX-2           frequencies_of_heads, ltx_frequencies   half_split    the same, rotate_heads
 ///     Mochi           frequencies::custom, one per head       interleaved   cell_centers, rotate_heads
 ///     VideoRoPE       on_axes, height_width_then_time         half_split    video_rope_positions
-///     Allegro         a table per axis, a window of channels  half_split    grid_positions
+///     Allegro         a table per axis, a range of channels   half_split    grid_positions
 ///
 /// Kandinsky 5 and Lumina are axial with a linear_scaling or ntk_scaling per block. The text of Qwen-Image
-/// follows its image at max(height / 2, width / 2) on every axis; that of HunyuanVideo does not rotate.
+/// follows its image at max(height / 2, width / 2) on every axis. The text of HunyuanVideo does not rotate.
 ///
 /// Flux 2: a patch is at (0, row, column, 0), text token l at (0, 0, 0, l), and the patches of the n-th
 /// reference image at time 10 n. Source: Flux2PosEmbed and pipeline_flux2.py of Hugging Face diffusers.
 ///
-/// Ideogram 4: sections (24, 20, 20) of 128 pairs, whose other 64 pairs follow time as well. Text is at
-/// (n, n, n), the patches of the image at (0, row, column) + 65536 on every axis. Float angles are off by up
-/// to 4.6e-3 there. Source: Ideogram4MRoPE and pipeline_ideogram4.py of Hugging Face diffusers.
+/// Ideogram 4: its sections (24, 20, 20) cover 64 of 128 pairs. The other 64 pairs also rotate by time. Text
+/// is at (n, n, n), and the patches of the image are at (0, row, column) + 65536 on every axis. At such
+/// positions, float angles have errors of up to 4.6e-3. Source: Ideogram4MRoPE and pipeline_ideogram4.py of
+/// Hugging Face diffusers.
 ///
 ///     const frequencies f = on_axes(frequencies(256, 5e6), interleaved_sections({24 + 64, 20, 20}));
 ///     const frequency_table table(f, grid_positions({1, height, width}, {65536, 65536, 65536}));
@@ -22648,12 +22417,13 @@ inline frequencies width_first(const frequencies& height_first) {
   return frequencies::custom(std::move(inv_freq), height_first.attention_factor());
 }
 }  // namespace detail
-/// Pixtral: one schedule over the whole head. The height has its even frequencies, the width its odd ones.
+/// Pixtral: one schedule over the whole head. Its even frequencies are for the height, and its odd ones for
+/// the width.
 ///
 ///     f_j = base^(-2 j / head_dim)
 ///     pair i: f_2i by the height,   pair head_dim / 4 + i: f_(2i + 1) by the width
 ///
-/// \param head_dim  positive, a multiple of 4; all of it rotates
+/// \param head_dim  positive, a multiple of 4. All channels rotate
 ///
 /// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 4, and base finite and
 ///          greater than 1
@@ -22703,8 +22473,8 @@ inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.
 ///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
 ///     pair j: f_j along `angle` from the width axis,  pair head_dim / 4 + j: f_j along angle + pi / 2
 ///
-/// For trained ones, pass [fy, fx] of each head to frequencies::custom. rotate_heads rotates every head by
-/// its own.
+/// For trained frequencies, pass [fy, fx] of each head to frequencies::custom. rotate_heads rotates every
+/// head by its own table.
 ///
 /// \param angle  of the head [rad], random in [0, 2 pi) in training
 ///
@@ -22787,7 +22557,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   return axial(frequencies::custom(std::move(inv_freq)), 2);
 }
 /// The channels of each axis in Wan and Cosmos: height and width have 2 floor(head_dim / 6) channels each,
-/// time the others.
+/// and time has the others.
 ///
 ///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
 ///
@@ -22805,7 +22575,7 @@ inline std::vector<Index> video_widths(Index head_dim) {
 inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
   return axial_blocks(video_widths(head_dim), base);
 }
-/// CogVideoX: a quarter of the head for the time, three eighths for each side of the image.
+/// CogVideoX: a quarter of the head is for the time, and three eighths are for each side of the image.
 ///
 /// \param head_dim  positive, a multiple of 16
 ///
@@ -22818,8 +22588,8 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
                           head_dim);
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
-/// The factor of Cosmos for each axis (`rope_scale`): the slowest pair of an axis rotates that many times
-/// slower, as with ntk_scaling.
+/// The factor of Cosmos for each axis (`rope_scale`): the slowest pair of an axis rotates slower by this
+/// factor, as with ntk_scaling.
 ///
 ///     Cosmos 1       7B                {2, 1, 1}
 ///                    14B               {2, 2, 2}
@@ -22863,20 +22633,21 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
                                 {widths[2], base, detail::cosmos_axis_scaling{stretch.width}}};
   return detail::axial_of(blocks, 3, 1);
 }
-/// LTX-Video: one list of increasing frequencies, each of them for time, then height, then width. The list
-/// covers the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
+/// LTX-Video: one list of increasing frequencies, each of which is used for time, then height, then width.
+/// The list covers the channels of all heads. So rotate all heads as one head of inner_dim channels, before
+/// they are split.
 ///
 ///     n = floor(inner_dim / (2 axes)),  g_k = pi / 2 base^(k / (n - 1))
-///     pairs: those that are left do not rotate, then g_0 time, g_0 height, g_0 width, g_1 time, ...
+///     pairs: first the rest, which does not rotate, then g_0 time, g_0 height, g_0 width, g_1 time, ...
 ///
-/// A coordinate is 2 x - 1, with x the time as a fraction of 20 s, or a pixel coordinate as a fraction of
+/// A coordinate is 2 x - 1, where x is the time as a fraction of 20 s, or a pixel coordinate as a fraction of
 /// 2048. Audio of LTX-2 has only the axis of time.
 ///
-/// \param inner_dim  even and at least 2 axes; the first inner_dim % (2 axes) channels do not rotate
+/// \param inner_dim  even and at least 2 * axes. The first inner_dim % (2 * axes) channels do not rotate
 /// \param axes       positive
 ///
-/// Throws:  std::invalid_argument unless axes is positive, inner_dim even and at least 2 axes, and base
-///          finite and greater than 1
+/// Throws:  std::invalid_argument unless axes is positive, inner_dim is even and at least 2 * axes, and base
+///          is finite and greater than 1
 /// Source:  LTXVideoRotaryPosEmbed and LTX2AudioVideoRotaryPosEmbed of Hugging Face diffusers
 inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
   if (axes <= 0) detail::throw_invalid("ltx_frequencies", "axes must be positive, got ", axes);
@@ -22895,8 +22666,8 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
   }
   return frequencies::custom(std::move(inv_freq));
 }
-/// The frequencies of each head, from a list for the channels of all heads: the `split` form of LTX-2, in
-/// which each pair is within a head.
+/// The frequencies of each head, from a list for the channels of all heads. This is the `split` form of
+/// LTX-2, in which each pair is within a head.
 ///
 ///     const auto of_heads = frequencies_of_heads(ltx_frequencies(4096), 32);
 ///     std::vector<frequency_table<>> tables;
@@ -22938,8 +22709,8 @@ std::vector<Frequencies> frequencies_of_heads(const frequencies& all, Index head
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// A builder returns an Eigen array (base/owned_array.hpp), so shifts and scales, such as the random ones in
-/// DINOv3's training, are expressions: `coordinates.col(axis) += shift`.
+/// The functions return Eigen arrays (base/owned_array.hpp). Shifts and scales, such as the random ones in
+/// DINOv3's training, are therefore Eigen expressions: `coordinates.col(axis) += shift`.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The number of cells of a grid.
@@ -23016,7 +22787,7 @@ owned_array<Integer> grid_positions(const std::vector<Index>& extents,
 /// The grid with the coordinates of argument a on axis a, in row-major order, the last axis fastest
 /// (`meshgrid` with indexing 'ij').
 ///
-/// \param axes  one Eigen vector per axis: a builder below, or an expression of them
+/// \param axes  one Eigen vector per axis, such as evenly_spaced(...) below
 ///
 /// Throws:  std::length_error if the grid exceeds the address space
 template <class Real = double, class... Axes>
@@ -23027,8 +22798,8 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
   return detail::walk_grid<Real>("grid_coordinates", {axes.size()...},
                                  [&](std::size_t a, Index i) { return lists[a](i); });
 }
-/// The rows of the cells of a grid in the table of a larger grid with the same origin. One table per model
-/// then serves images of every size.
+/// The rows that the cells of a grid have in the table of a larger grid with the same origin. One table per
+/// model then serves images of every size.
 ///
 ///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
 ///
@@ -23113,8 +22884,8 @@ struct cogvideox_grid {
   Index frames;            // of the video
   Index height;            // of a frame
   Index width;             // of a frame
-  Index base_height = 30;  // of the base grid: sample_height of the model over its patch_size
-  Index base_width = 45;   // sample_width over patch_size
+  Index base_height = 30;  // of the base grid: sample_height / patch_size of the model
+  Index base_width = 45;   // of the base grid: sample_width / patch_size
 };
 /// The positions of CogVideoX 1.0, (time, height, width) of frames * height * width tokens, row-major.
 ///
@@ -23123,8 +22894,8 @@ struct cogvideox_grid {
 /// The video covers the largest centered part of the base grid with the proportions of the video. CogVideoX
 /// 1.5 counts cells instead: use grid_positions.
 ///
-/// Throws:  std::invalid_argument if frames, height or width is negative, or there is a cell and the base
-///          grid is not positive; std::length_error if the grid exceeds the address space
+/// Throws:  std::invalid_argument if frames, height or width is negative, or the video has tokens and the
+///          base grid is not positive; std::length_error if the grid exceeds the address space
 /// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
 template <class Real = double>
 owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {
@@ -23208,7 +22979,7 @@ struct sounding_video_run {
   vision_run video;        // its frame_step: position_id_per_seconds * second_per_grid
   Index audio_tokens = 0;  // of the sound, not negative
 };
-/// A piece of a prompt with sound.
+/// A run of a prompt with sound: text, one image or silent video, or one video with sound.
 using omni_run = std::variant<text_run, vision_run, sounding_video_run>;
 namespace detail {
 /// The coordinates of a prompt, added token by token.
@@ -23216,7 +22987,7 @@ template <class Scalar>
 struct omni_prompt {
   prompt_positions<Scalar> prompt;
   Index token = 0;
-  Scalar last = 0;  // the largest coordinate of the last piece
+  Scalar last = 0;  // the largest coordinate of what was added last
   using place = place_of_token<Scalar>;
   void add(const place& coordinates) { coordinates.write(prompt.coordinates, token++); }
   void add(Scalar position) { add({position, position, position}); }
@@ -23237,7 +23008,8 @@ struct omni_prompt {
     for (Index i = first; i < end; ++i) add(last = start + static_cast<Scalar>(i));
   }
 };
-/// The end of a chunk: the first token from `first` on whose time is at least end_time, or `tokens`.
+/// The end of a chunk: the first token from `first` on whose time is at least end_time, or `tokens` if there
+/// is no such token.
 template <class TimeOf>
 Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeOf& time_of) {
   Index i = first;
@@ -23263,8 +23035,8 @@ Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
   }
   return total;
 }
-/// The coordinates of all runs. both(walk, run) adds the coordinates of a video with sound and sets
-/// walk.prompt.next.
+/// The coordinates of the tokens of all runs. both(walk, run) adds the coordinates of a video with sound and
+/// sets walk.prompt.next.
 template <class Scalar, class Runs, class Both>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
                                           const Both& both) {
@@ -23341,8 +23113,8 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
 ///
 ///     text, image, video:  as qwen_vl_positions, except time = start + frame * frame_step
 ///     a video with sound:  the opening tokens at start and start + 1; then the earlier of the next frame
-///                          token and the next sound token (at equal times the frame token); the closing
-///                          tokens one and two after the rest of one stream once the other has ended
+///                          token and the next sound token (at equal times the frame token); once either has
+///                          ended, the rest of the other; the closing tokens one and two after that
 ///
 ///     const std::vector<omni_run> runs = {text_run{3}, sounding_video_run{{2, 1, 2, 13}, 26}, text_run{2}};
 ///     const auto prompt = qwen3_omni_positions(runs);
@@ -23387,7 +23159,8 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
 ///
 ///     distance(p, k), the distance between a query at position p and a key at k <= p,
 ///
-/// and has the ids whose rotations produce it. Two ways to attend under a rule:
+/// and gives the position ids at which to rotate, so that scores depend on this distance. There are two ways
+/// to attend under a rule:
 ///
 ///   - One query at p, a decoding step: rotate it at p and the unrotated keys 0 .. p at
 ///     `key_positions(rule, p, 0, p + 1)`, then attend as usual.
@@ -23398,19 +23171,19 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
 /// Both need a table of positions 0 .. p.
 namespace rope::inline ROPE_ABI {
 /// Self-Extend: keys nearer than `window` keep their distance. Positions of farther keys are divided by
-/// `group`, and both parts are continuous at the window.
+/// `group`. The distance is continuous at the window.
 ///
 ///     distance = p - k                                                          p - k < window
 ///     distance = (floor(p / group) + window - floor(window / group)) - floor(k / group)    else
 ///
-/// Far part, for k <= p - window: queries at query(p), keys at key(k).
+/// For far keys, k <= p - window, rotate queries at query(p) and keys at key(k).
 ///
 ///     const auto ids = key_positions(self_extend{.group = 8, .window = 1024}, p, 0, p + 1);
 ///
 /// Throws:  std::invalid_argument from every function unless group and window are positive and 0 <= k <= p
 /// Source:  Jin et al. 2024, LLM Maybe LongLM, arXiv:2401.01325
 struct self_extend {
-  std::int64_t group;   // far tokens that share an id, positive
+  std::int64_t group;   // number of far tokens that share an id, positive
   std::int64_t window;  // tokens, positive
   /// The id of a query at p for its far keys: floor(p / group) + window - floor(window / group).
   std::int64_t query(std::int64_t p) const;
@@ -23423,7 +23196,8 @@ struct self_extend {
 ///
 ///     distance = min(p - k, window)
 ///
-/// Far part, for k <= p - window: queries at query(p) = window, keys at key(k) = 0 (not rotated).
+/// For far keys, k <= p - window, rotate queries at query(p) = window. The keys are at key(k) = 0, that is,
+/// unrotated.
 ///
 ///     const auto ids = key_positions(rerope{.window = 1024}, p, 0, p + 1);
 ///
@@ -23445,8 +23219,9 @@ struct rerope {
 ///     query, chunk before:        min((p mod length) + length, chunk_size)
 ///     query, earlier chunks:      min(2 length - 1, chunk_size)
 ///
-/// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that selects a
-/// few keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the queries.
+/// If local_size <= length, distances up to local_size are kept. No distance exceeds chunk_size. A sparse
+/// attention that selects a few keys uses `successive_critical` and `earlier_critical` instead, which keep
+/// the order of the queries.
 ///
 ///     const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
 ///     const auto ids = key_positions(rule, p, 0, p + 1);
@@ -23550,7 +23325,7 @@ inline std::int64_t dual_chunk::length() const {
   if (local_size <= 0 || local_size >= chunk_size)
     detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
                           chunk_size);
-  // Then the sum of two numbers up to chunk_size fits 64 bits.
+  // With this limit, the sum of two numbers up to chunk_size fits 64 bits.
   if (chunk_size > std::int64_t{1} << 62)
     detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
   return chunk_size - local_size;
@@ -23652,7 +23427,7 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
 /// Concatenates the rows of several coordinates: images of different sizes in one sequence, each from its own
 /// origin.
 ///
-/// \param parts  of one type: results of a builder, or Eigen arrays
+/// \param parts  of one type: results of grid_positions.hpp, or other Eigen arrays
 ///
 /// Throws:  std::invalid_argument if there are no parts or their axes differ; std::length_error if the rows
 ///          exceed the address space
@@ -23702,16 +23477,17 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
-/// Everything that a program which only rotates needs: frequencies with the common schedules and axes,
-/// positions, tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp
-/// has the rest of rotation/.
+/// Everything for a program that only rotates: frequencies with the common schedules and axes, positions,
+/// tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp has the rest
+/// of rotation/.
 #endif  // ROPE_ROTATION_HPP
 
 #ifndef ROPE_ROTATION_EXTRAS_HPP
 #define ROPE_ROTATION_EXTRAS_HPP
-/// The rest of rotation/: tensors of any rank and order, norms of heads with their rotation, PoPE, int8
-/// heads, the Hadamard transform, conversion of weights between layouts, scaling of queries, a table per
-/// head, and gradients with respect to angles, frequencies, positions, table entries and xPos.
+/// The headers of rotation/ that <rope/rotation.hpp> does not include: tensors of any rank and order, norms
+/// of heads with their rotation, PoPE, int8 heads, the Hadamard transform, conversion of weights between
+/// layouts, scaling of queries, a table per head, and gradients with respect to angles, frequencies,
+/// positions, table entries and xPos.
 
 #ifndef ROPE_ROTATION_ANGLE_GRADIENT_HPP
 #define ROPE_ROTATION_ANGLE_GRADIENT_HPP
@@ -23737,7 +23513,7 @@ S entry_of(double value) {
 }
 /// Makes a frequency_table from given entries; a friend of frequency_table.
 struct given_entries {
-  /// The table whose row r `write(r, cos, sin)` writes, cos [pairs] and sin [pairs].
+  /// Makes a table. write(r, cos, sin) writes its row r, cos [pairs] and sin [pairs].
   ///
   /// \param origin  the frequencies that the table reports: pairs, inv_freq and attention_factor
   ///
@@ -23771,8 +23547,8 @@ struct given_entries {
     }
     return table;
   }
-  /// Replaces the hash of the entries by a hash of the rule that made them. Two tables of one rule are then
-  /// equal for any ranges of positions.
+  /// Replaces the hash of the entries by a hash of the rule that made them. Two tables made by one rule then
+  /// have equal fingerprints for any ranges of positions.
   template <class S>
   static void identify(frequency_table<S>& table, std::uint64_t rule) {
     table.fingerprint_ = mix(rule, 3);
@@ -23796,8 +23572,9 @@ void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
-/// The relation of the columns of an angle, cos or sin matrix to pairs. There is no default, because a matrix
-/// read in the wrong form gives wrong angles or twice the pairs.
+/// How the columns of a matrix of angles, cos or sin belong to pairs. The two wide forms, `concatenated` and
+/// `repeated`, have every number twice. There is no default, because a matrix read in the wrong form gives
+/// wrong angles or twice the pairs.
 enum class table_form {
   half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
   concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
@@ -23805,10 +23582,11 @@ enum class table_form {
 };
 namespace detail {
 /// The largest difference between cos^2 + sin^2 of a pair and the table's common value, relative to it, for
-/// entries with unit roundoff u. A float or double entry has an error of at most 1 ulp from the cos or sin of
-/// another library and half an ulp from its product with m, together 3 u: a sum of squares has 6 u, the
-/// common value as much, and the sum computed here in double 2 u more. A 16-bit entry is a float that was
-/// rounded once, u: 2 u and 2 u, and as much again if m was multiplied in 16 bits.
+/// entries with unit roundoff u. A float or double entry has an error of at most 3 u: 1 ulp from the cos or
+/// sin of another library, and half an ulp from its product with m. A sum of squares then has an error of 6
+/// u, the common value has 6 u too, and the sum computed here in double adds 2 u. A 16-bit entry is a float
+/// that was rounded once, with an error of u. This gives 2 u and 2 u, and twice as much if m was multiplied
+/// in 16 bits.
 template <class Entry>
 inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
                                            : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
@@ -23852,7 +23630,8 @@ inline double checked_angle(const char* function, double angle, Index r, Index i
                   i);
   return angle;
 }
-/// m^2, the median of cos^2 + sin^2, if the sum of every pair is equal to it within radius_tolerance.
+/// Returns m^2, which is the median of cos^2 + sin^2. Checks that the sum of every pair equals it within
+/// radius_tolerance.
 ///
 /// Throws:  std::invalid_argument
 template <class Entry, class Cos, class Sin>
@@ -23885,19 +23664,21 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 ///
 ///     const frequency_table<> table = table_of_angles(angles, table_form::half_width);
 ///
-/// Angles [batch, tokens, pairs] are passed as [batch * tokens, pairs]; rotate with `row_starts` 0, tokens,
-/// 2 tokens, ... If the angles differ between heads, make one table per head and rotate `head_range`s.
+/// Pass angles [batch, tokens, pairs] as [batch * tokens, pairs], and rotate with `row_starts` 0, tokens, 2
+/// tokens, ... If the angles differ between heads, make one table per head and rotate `head_range`s.
 ///
 /// \tparam S                 float or double: the type of a table entry
 /// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
 /// \param  attention_factor  m, finite and positive
 ///
-/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, the copies
-///            of a wide form differ, or attention_factor is not positive and normal in S; std::length_error
-///            if the positions of the rows exceed 64 bits, or their entries the address space
-/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
+/// Throws:    std::invalid_argument if an angle is infinite, NaN or at least 2^64 in magnitude, there is no
+///            pair, the copies of a wide form differ, or attention_factor is not positive and normal in S;
+///            std::length_error if the positions of the rows exceed 64 bits, or their entries the address
+///            space
+/// Accuracy:  as a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
 /// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch. Its RotaryEmbedding returns
-///            angles in the repeated form, that of Transformer Engine in the concatenated form
+///            angles in the repeated form. The rotary embedding of Transformer Engine returns them in the
+///            concatenated form
 template <class S = float, class Derived>
 frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
                                    std::int64_t first = 0, double attention_factor = 1.0) {
@@ -23915,7 +23696,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
         }
       });
 }
-/// The table of learned rotations, each of which rotates several pairs, with a list of frequencies.
+/// The table of learned rotations, each of which rotates one pair for every frequency of a list.
 ///
 ///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
 ///
@@ -23924,7 +23705,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
 /// \param rotations  Eigen expression [rows, rotations], radians
 /// \param ranges     vector [ranges]
 ///
-/// Throws:    as above; std::invalid_argument if a range is not finite or not below 2^64
+/// Throws:    as above; std::invalid_argument if a range is infinite, NaN or at least 2^64 in magnitude
 /// Accuracy:  as above; the product is exact
 /// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
 template <class S = float, class Derived, class Ranges>
@@ -23993,17 +23774,17 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
         }
       });
 }
-/// A table of arbitrary entries, not checked to be rotations: pairs that also grow or shrink (xPos), mixtures
-/// of several angles (FoPE), entries of low precision. `unrotate` divides every pair by its own cos^2 +
-/// sin^2.
+/// A table of arbitrary entries, which need not be rotations. Examples are pairs that also grow or shrink
+/// (xPos), mixtures of several angles (FoPE), and entries of low precision. `unrotate` divides every pair by
+/// its own cos^2 + sin^2.
 ///
 ///     const frequency_table<> table = table_of_entries(cos, sin);
 ///
 /// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
 ///
 /// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
-///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
-///            inverse are numbers. std::length_error as table_of_angles
+///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), where the pair and its
+///            inverse are numbers of S. std::length_error as table_of_angles
 /// Accuracy:  the entries, rounded to S
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
@@ -24025,21 +23806,22 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_GIVEN_TABLE_HPP
 /// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation, every pair
-/// grows or shrinks exponentially with the position, and keys do so inversely to queries:
+/// grows or shrinks exponentially with the position. Keys shrink by the factor by which queries grow:
 ///
 ///     query at p:  growth_i(p) R(angle_i(p)),     key at p:  R(angle_i(p)) / growth_i(p)
 ///     growth_i(p) = exp(rate_i (p - center) / scale_base)
 ///
-/// A score therefore has the factor exp(rate_i (p_query - p_key) / scale_base). With rate < 0 it is less than
-/// 1 for every key before the query and more than 1 for every key after it: xPos is for causal attention. The
-/// center cancels only if queries and keys share it. Libraries that derive the center from the length of a
-/// call compute different scores with and without a cache. Here the center is a constant of the model.
+/// A score therefore has the factor exp(rate_i (p_query - p_key) / scale_base). With rate < 0, this factor is
+/// less than 1 for every key before the query and more than 1 for every key after it. So xPos is for causal
+/// attention. The center cancels only if queries and keys share it. Libraries that derive the center from the
+/// length of a call compute different scores with and without a cache. Here the center is a constant of the
+/// model.
 namespace rope::inline ROPE_ABI {
 /// The rates of the paper, [pairs], all negative.
 ///
 ///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
 ///
-/// Throws:  std::invalid_argument unless rotary_dim is even and positive and gamma finite and positive
+/// Throws:  std::invalid_argument unless rotary_dim is even and positive, and gamma is finite and positive
 /// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and
 ///          algorithm 1; gamma = 0.4 as in torchscale, FlashAttention, and
 ///          lucidrains/rotary-embedding-torch
@@ -24058,12 +23840,12 @@ Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
 ///
 ///     const xpos tables(frequencies(128), 4096, {.center = 2048, .scale_base = 256});
 struct xpos_growth {
-  /// The position of growth 1, shared by queries and keys. Growth is least extreme when it is in the middle
-  /// of the positions used: half the context length.
+  /// The position of growth 1, shared by queries and keys. Growth is least extreme when the center is in the
+  /// middle of the positions used, that is, at half the context length.
   double center;
-  /// Positions in which a pair grows by exp(rate).
+  /// The number of positions over which a pair grows by exp(rate).
   double scale_base = 512;
-  /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
+  /// Rates of any sign, [pairs]. Empty: xpos_rates(rotary_dim).
   number_array<double> rates = {};
 };
 /// The tables of xPos: one for queries and one for keys, for the same rotation.
@@ -24081,9 +23863,9 @@ struct xpos_growth {
 /// \tparam S  float or double: the type of a table entry
 ///
 /// Invariant: immutable. Every growth is a normal number of S, at most 2^126 (float) or 2^500 (double). With
-///            16-bit channels, growth times channel must stay below the largest number of the type, 65504 of
-///            Eigen::half: up to a length of about 4096 with the rates of the paper and a center in the
-///            middle.
+///            16-bit channels, growth times channel must stay below the largest number of the type, which is
+///            65504 for Eigen::half. With the rates of the paper and a center in the middle, it does up to a
+///            length of about 4096.
 /// Accuracy:  an entry is m growth cos or m growth sin, within 0.51 ulp in float and 3 ulp in double
 /// Cost:      twice that of a frequency_table, and an exponential per entry
 /// Source:    Sun et al. 2022, arXiv:2212.10554
@@ -24098,7 +23880,7 @@ class xpos {
   /// Positions first .. last - 1, which may be negative.
   ///
   /// Throws:  std::invalid_argument if last < first, the frequencies have more than one axis, the center or a
-  ///          rate is not finite, scale_base is not finite and positive, the rates are not one per pair, or
+  ///          rate is not finite, scale_base is not finite and positive, there is not one rate per pair, or
   ///          the growth of a pair at an end of the range leaves the range of S; std::length_error if the
   ///          positions or entries exceed the address space
   template <std::integral First, std::integral Last>
@@ -24133,7 +23915,7 @@ class xpos {
   }
   /// The position of growth 1.
   double center() const { return growth_.center; }
-  /// The number of positions in which pair i grows by exp(rate_i).
+  /// The number of positions over which pair i grows by exp(rate_i).
   double scale_base() const { return growth_.scale_base; }
   /// The rate of every pair, [pairs]; valid while this object lives.
   template <class Map = typename frequency_table<S>::double_map>
@@ -24213,28 +23995,27 @@ class xpos {
 ///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
 ///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
 ///
-/// A rotation does not change u b - v a. The first three functions therefore accept heads and gradient either
-/// both from before the rotation or both from after it. Training code that rotates in place has the latter.
-/// If every head has its own frequencies, pass x.head_range(h, 1) for the gradient of head h.
+/// A rotation does not change u b - v a. The first three functions therefore accept heads and gradient from
+/// before the rotation, or heads and gradient from after it. Training code that rotates in place has heads
+/// and gradient from after the rotation. If every head has its own frequencies, pass x.head_range(h, 1) for
+/// the gradient of head h.
 ///
-/// Sums are in double, in an order that does not depend on the threads: a training step is reproducible bit
-/// by bit.
-///
-/// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
-/// and a + ib, conj(x) g has two parts:
+/// The functions sum products of channel pairs x = (u, v) and their gradients g = (a, b). As complex numbers,
+/// x = u + iv and g = a + ib, the product conj(x) g has two parts:
 ///
 ///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
 ///     across   u b - v a      how the loss changes with the pair's angle
 ///
-/// A rotation maps x to z x, and the gradient g after it to the gradient conj(z) g before it. Both parts are
-/// therefore equal before and after the rotation: conj(x) (conj(z) g) = conj(z x) g.
+/// A rotation maps x to z x. If g is the gradient after the rotation, conj(z) g is the gradient before it.
+/// Both parts are therefore equal before and after the rotation: conj(x) (conj(z) g) = conj(z x) g.
 ///
-/// Sums are in double, in an order that depends on the shapes only, not on the threads. multiply_add decides
-/// about fusing products and sums, not the compiler.
+/// Sums are in double, in an order that depends only on the shapes. Whether products and sums are fused is
+/// decided by multiply_add instead of the compiler. A training step is therefore reproducible bit by bit with
+/// any threads.
 ///
-/// Gradients with respect to the rates and inv_freq of xPos tables.
+/// For xPos tables, use rate_gradient and the inv_freq_gradient that takes an `xpos`.
 namespace rope::inline ROPE_ABI::detail {
-/// The two parts of these products.
+/// The two parts of conj(x) g, see above.
 enum class part { along, across };
 /// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
 template <class Layout, part which, class X, class G>
@@ -24325,8 +24106,8 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
   const auto& x = heads.x;
   const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
-  // The number of pieces does not depend on the threads: enough pieces for the threads of most machines, and
-  // few enough that their sums are small compared to the heads.
+  // The number of pieces does not depend on the number of threads. 64 pieces keep the threads of most
+  // machines busy, and their sums need little memory compared to the heads.
   constexpr Index max_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
@@ -24439,9 +24220,9 @@ struct cos_sin_gradient {
   Numbers cos;  // with respect to cos, [rows, pairs]
   Numbers sin;  // with respect to sin, [rows, pairs]
 };
-/// The gradient with respect to every cos and sin of the table, each an independent variable: for tables
-/// whose entries a network computes. Unlike the three functions above it needs x from before the rotation and
-/// the gradient from after it.
+/// The gradient with respect to every cos and sin of the table. Each is an independent variable, as in a
+/// table whose entries a network computes. Unlike the three functions above it needs x from before the
+/// rotation and the gradient from after it.
 ///
 ///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
 ///     d_sin(r, i) = sum over the same of                                       u b - v a
@@ -24555,7 +24336,7 @@ void transform_head(A* x, Index size) {
 ///
 /// The matrix is orthogonal, so q' . k' = q . k: scores do not change. An outlier channel is spread over all
 /// channels of the head, so `quantize` needs a smaller scale and rounds the other channels more finely. Call
-/// it after the rotation and before quantization, because it does not commute with rotations:
+/// hadamard_transform after the rotation, because the two do not commute, and before quantization:
 ///
 ///     rotate<Layout>(q, k, table, start);
 ///     hadamard_transform(q);
@@ -24650,7 +24431,7 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
 ///
 /// Throws:  std::invalid_argument if heads does not divide the rows, the rotated channels do not fit, or a
 ///          layout does not name every channel once; rows is then unchanged
-/// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
+/// Cost:    one read and one write of the rotated rows; allocates the order of the rows and one column
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
 template <class From, class To, class Rows, class Threads = this_thread>
 void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0,
@@ -24740,8 +24521,8 @@ namespace rope::inline ROPE_ABI {
 ///
 ///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
 ///
-/// Accuracy:  3 ulp of double. PyTorch's softplus returns x above its threshold of 20. The two differ there
-///            by less than 2.1e-9, less than half an ulp of float
+/// Accuracy:  3 ulp of double. PyTorch's softplus returns x above its threshold of 20. Above 20 the two
+///            differ by less than 2.1e-9, which is less than half an ulp of float
 inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-(std::abs)(x))); }
 /// The frequencies of PoPE: one per channel.
 ///
@@ -24844,7 +24625,8 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
     }
   });
 }
-/// Checks the types of a call. The layout is that of the output, so its message is reworded.
+/// Checks the types of a call. Layout is the order of the output, so the message for a missing layout differs
+/// from that of `rotate`.
 #define ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads)                                                \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                        \
                 "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)"); \
@@ -24853,7 +24635,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
   ROPE_DETAIL_CHECK_SAME_CHANNELS("pope", "x and out", X, T)
 }  // namespace detail
 /// Writes the polar form of the first `pairs` channels of every head. The remaining channels are copied after
-/// it.
+/// the polar form.
 ///
 ///     out[first(i)]  = cos(p)[i] softplus(x[i])          first, second: the channels of pair i in Layout
 ///     out[second(i)] = sin(p)[i] softplus(x[i])
@@ -25015,24 +24797,26 @@ ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 
 #ifndef ROPE_ROTATION_ROTATE_HEADS_HPP
 #define ROPE_ROTATION_ROTATE_HEADS_HPP
-/// Heads that do not share a table or their tokens: rotation of each head by its own table (frequencies
-/// learned per head in RoPE-Mixed and Mochi, or masked per head), and heads as rows of a batch.
+/// For heads with different frequencies (learned per head in RoPE-Mixed and Mochi, or masked per head),
+/// rotate_heads rotates each head by its own table. For heads with different tokens, heads_as_batch makes
+/// each head a row of the batch.
 namespace rope::inline ROPE_ABI {
-/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
+/// A view with heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]. Row b * kv_heads + h of
+/// the result has the heads that belong to key head h in row b of `x`. A cache of such rows has different
+/// tokens for each head.
 ///
 ///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
 ///     rotate<Layout>(rows, table, start);
 ///
-/// \param x         keys, values, queries or outputs, as in bhsd, or of a batch of 1
-/// \param kv_heads  the heads of keys and values, for queries and outputs too
+/// \param x         keys, values, queries or outputs, in the memory order of bhsd, or with a batch of 1
+/// \param kv_heads  the number of heads of keys and values, also if x are queries or outputs
 ///
 /// Throws:  std::invalid_argument unless kv_heads divides the heads and batch_stride is heads * head_stride
 /// Cost:    nothing is copied
 template <class T>
 head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
   constexpr auto name = "heads_as_batch";
-  detail::check_extents(name, x.data, x.batch, x.tokens, x.heads, x.head_dim);
+  detail::check_view(name, x);
   if (kv_heads < 1 || x.heads % kv_heads != 0)
     detail::throw_invalid(name, "kv_heads must be at least 1 and divide ", x.heads, " heads, got ", kv_heads);
   if (!detail::product_fits({(std::max)(x.batch, Index{1}), kv_heads}))
@@ -25109,8 +24893,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 
 #ifndef ROPE_ROTATION_STAGED_HPP
 #define ROPE_ROTATION_STAGED_HPP
-/// Tensors and mdspans of any rank and order of indices: a view if channels are the fastest index, otherwise
-/// a copy.
+/// Tensors and mdspans of any rank and order of indices. If channels are the fastest index, view_as makes a
+/// view. Otherwise `staged` makes a copy.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Whether the letters are b, s, h and d, include an s and a d, and equal letters are adjacent.
@@ -25127,46 +24911,6 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
   }
   return has_tokens && has_channels;
 }
-/// A tensor or an mdspan of any strides, with as many indices as `rank`.
-template <class X, int rank>
-concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
-/// Where a tensor or an mdspan has its numbers: extents and strides by index.
-template <class T, std::size_t rank>
-struct indexed_memory {
-  T* data = nullptr;
-  std::array<Index, rank> extents = {}, strides = {};
-  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
-};
-template <int rank, class X>
-auto indexed_memory_of(X& x) {
-  constexpr auto size = static_cast<std::size_t>(rank);
-  if constexpr (tensor<X, rank>) {
-    indexed_memory<std::remove_pointer_t<decltype(x.data())>, size> memory = {.data = x.data()};
-    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    Index stride = 1;
-    for (std::size_t i = 0; i < size; ++i) {  // from the fastest index on
-      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? size - 1 - i : i;
-      memory.from_fastest[i] = index;
-      memory.extents[index] = extents[size - 1 - i];
-      memory.strides[index] = stride;
-      stride *= memory.extents[index];
-    }
-    return memory;
-  } else {
-    indexed_memory<typename std::remove_cvref_t<X>::element_type, size> memory = {.data = x.data_handle()};
-    for (std::size_t i = 0; i < size; ++i) {
-      memory.extents[i] = span_extent(x, static_cast<int>(i));
-      memory.strides[i] = span_stride(x, static_cast<int>(i));
-    }
-    for (std::size_t i = 0; i < size; ++i) {
-      std::size_t place = i;  // the last index is the faster one of two with equal strides
-      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
-        memory.from_fastest[place] = memory.from_fastest[place - 1];
-      memory.from_fastest[place] = i;
-    }
-    return memory;
-  }
-}
 }  // namespace detail
 /// The view of an Eigen::Tensor or TensorMap of any rank and order of indices. Give one letter per index, in
 /// the tensor's own order: b (batch), s or t (tokens), h (heads) or d (channels of a head).
@@ -25174,13 +24918,14 @@ auto indexed_memory_of(X& x) {
 ///     view_as<"bsssd">(row_major_video);     // (batch, frames, height, width, channels)
 ///     view_as<"dsssb">(column_major_video);  // (channels, width, height, frames, batch): the same tokens
 ///
-/// Without h or b the view has one head or one sequence. Adjacent equal letters form one axis, numbered in
-/// memory order, as `grid_positions({frames, height, width})` numbers tokens. Channels must be the fastest
-/// index: the last of a row-major tensor, the first of a column-major one. `staged` copies other tensors.
-/// Also takes a std::mdspan of any strides. Throws std::invalid_argument if its channels are not contiguous.
+/// Without h the view has one head, and without b one sequence. Adjacent equal letters form one axis,
+/// numbered in memory order, as `grid_positions({frames, height, width})` numbers tokens. Channels must be
+/// the fastest index: the last of a row-major tensor, the first of a column-major one. `staged` copies other
+/// tensors. Also takes a std::mdspan of any strides. Throws std::invalid_argument if its channels are not
+/// contiguous.
 ///
-/// Requires:  the tensor outlives the view. The letters must be right: extents do not reveal that a tensor
-///            (batch, heads, tokens, head_dim) was called "bshd"
+/// Requires:  the tensor outlives the view. The letters must be right: nothing in a tensor
+///            (batch, heads, tokens, head_dim) shows that "bshd" is wrong
 /// Throws:    std::length_error if the extents, an extent of 0 counted as 1, exceed the address space
 template <detail::index_letters letters, class X>
 auto view_as(X&& x) {
@@ -25188,25 +24933,16 @@ auto view_as(X&& x) {
                 "view_as: letters are b, s or t, h and d, one for each index of the tensor, with a d and an "
                 "s or t; equal letters stand side by side");
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  static_assert(detail::tensor<X, rank>,
-                "view_as: x is an Eigen::Tensor or TensorMap with as many indices as letters; evaluate a "
-                "slice, chip, reshape or expression into a tensor first");
+  static_assert(
+      detail::numbers_by_index<X, rank>,
+      "view_as: x is an Eigen::Tensor, TensorMap or mdspan with as many indices as letters; evaluate "
+      "a slice, chip, reshape or expression into a tensor first");
   if constexpr (detail::tensor<X, rank>)
     static_assert(
         letters.letter[detail::is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 : 0] == 'd',
         "view_as: channels must be the fastest index, the last letter for a row-major tensor and the "
         "first for a column-major one; copy the tensor with staged<letters>(x)");
-  return detail::view_of_tensor<letters>("view_as", x);
-}
-template <detail::index_letters letters, class X>
-requires detail::strided_span < X, static_cast<int>(sizeof(letters))
-- 1 > auto view_as(X&& x) {
-  constexpr std::size_t rank = sizeof(letters) - 1;
-  static_assert(
-      detail::name_a_view(letters) && (letters.letter[0] == 'd' || letters.letter[rank - 1] == 'd'),
-      "view_as: letters are b, s or t, h and d, one for each index of the mdspan, with a d first or "
-      "last and an s or t; equal letters stand side by side");
-  return detail::view_of_span<letters>("view_as", x);
+  return detail::view_of_indices<letters>("view_as", x);
 }
 template <detail::index_letters letters, detail::owns_memory X>
 auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
@@ -25254,8 +24990,8 @@ class staged_tensor {
   head_view<T> view() & ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
-  /// A read-only view of the copy, valid as long as this object. A temporary copy has only this view: what
-  /// was written to it would be lost.
+  /// A read-only view of the copy, valid as long as this object. A temporary has only this view, because
+  /// numbers written to it would be lost.
   head_view<const T> view() const& ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
@@ -25302,8 +25038,8 @@ class staged_tensor {
   number_array<T> numbers_;
 };
 /// Copies an Eigen::Tensor or TensorMap of any rank and order of indices, or a std::mdspan of any strides,
-/// into memory owned by the result, with contiguous channels. `.view()` is the copy, `.store(x)` copies it
-/// back.
+/// into memory owned by the result, with contiguous channels. `.view()` is a view of the copy, and
+/// `.store(x)` copies it back.
 ///
 ///     auto s = staged<"bhds">(x);  // channels between heads and tokens
 ///
@@ -25343,22 +25079,23 @@ int staged(X&& /*x*/) {
 
 #ifndef ROPE_TABLES_HPP
 #define ROPE_TABLES_HPP
-/// Tables of cos and sin: of positions, coordinates, given entries, sums of frequencies, and xPos.
+/// Tables of cos and sin: for positions or coordinates, from given entries, from sums of frequencies (FoPE),
+/// and for xPos.
 
 #ifndef ROPE_TABLES_FOURIER_HPP
 #define ROPE_TABLES_FOURIER_HPP
 /// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so a single
 /// angle per pair is not enough. FoPE gives every pair a learned mixture of all frequencies instead. It drops
-/// frequencies without a full turn in training: their pairs do not rotate.
+/// frequencies that made no full turn in training. Pairs of dropped frequencies do not rotate.
 ///
 /// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
 namespace rope::inline ROPE_ABI {
 /// The frequencies that complete a full turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position.
-/// For a fixed number of them (vLLM's num_inv_freq) use
+/// For a fixed number of frequencies (vLLM's num_inv_freq) use
 /// frequencies::custom(schedule.inv_freq().topRows(count)).
 ///
-/// Throws:  std::invalid_argument unless schedule has one axis, max_position is finite and positive, and a
-///          frequency is kept
+/// Throws:  std::invalid_argument unless schedule has one axis, max_position is finite and positive, and at
+///          least one frequency is kept
 inline frequencies fourier_frequencies(const frequencies& schedule, double max_position) {
   if (schedule.axes() != 1)
     detail::throw_invalid("fourier_frequencies", "frequencies must have one axis, got ", schedule.axes());
@@ -25385,17 +25122,19 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 ///     const frequency_table<> table = fourier_table(kept, cos_coef, sin_coef, head_dim / 2, 0, 8192);
 ///
 /// With identity matrices as both mixtures this is RoPE with the dropped frequencies set to 0. Every key head
-/// of a model has its own mixtures: make one table per key head and rotate `head_range`s, the query heads of
-/// a group with the table of their key head. `unrotate` divides every pair by its own cos^2 + sin^2.
+/// of a model has its own mixtures. Make one table per key head, and rotate `head_range`s: each key head, and
+/// the query heads of its group, with the table of this key head. `unrotate` divides every pair by its own
+/// cos^2 + sin^2.
 ///
-/// \param kept              f [kept], on one axis, and m
+/// \param kept              the kept frequencies f, [kept], on one axis, and m
 /// \param cos_mix, sin_mix  Eigen expressions [kept, mixed], float or double (`cos_coef`, `sin_coef` of vLLM)
 /// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
 ///
 /// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
 ///            not fit, a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it
 ///            has no inverse; std::length_error if the positions or entries exceed the address space
-/// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
+/// Accuracy:  the sums, computed in double, have errors of at most (kept + 2) 2^-53 sum_j |mix(j, d)|. They
+///            are rounded once to S
 /// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
 ///            mixture becomes (u - v, v + u)
 template <class S = float, class CosMix, class SinMix, std::integral First, std::integral Last>
@@ -25443,8 +25182,8 @@ namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Makes tables that do not own their memory; a friend of frequency_table.
 struct borrowed_table {
-  /// The table at `coordinates`. It writes its entries to `entries`, and to at_origin whether all coordinates
-  /// of a row are 0.
+  /// Makes the table at `coordinates`. Writes its entries to `entries`, and writes to at_origin whether all
+  /// coordinates of a row are 0.
   template <class S>
   static frequency_table<S> at(const frequencies& of, std::uint64_t fingerprint, const row_angles& angles,
                                number_array<double>&& coordinates, number_array<S>&& entries,
@@ -25496,9 +25235,9 @@ class row_maker {
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
   /// \param rows         [rows * rotary_dim] entries, which share no memory with the coordinates
   ///
-  /// Throws:  std::invalid_argument, before anything is written, if the columns are not the axes of the
-  ///          frequencies, a coordinate is not finite or above 2^53 in magnitude, or the number of entries is
-  ///          not rows * rotary_dim
+  /// Throws:  std::invalid_argument, before anything is written, if the number of columns differs from the
+  ///          number of axes, a coordinate is infinite, NaN or above 2^53 in magnitude, or the number of
+  ///          entries is not rows * rotary_dim
   template <class Derived>
   void write(const Eigen::DenseBase<Derived>& coordinates, std::span<S> rows) const {
     check_coordinates(coordinates);
@@ -25522,10 +25261,11 @@ class row_maker {
     check_entries(1, row);
     write_row([at](Index /*a*/) { return at; }, row.data());
   }
-  /// The bytes that `table` needs for `rows` rows: per row 2 * pairs entries, one double per axis and one
-  /// byte; 7 more bytes for alignment.
+  /// The bytes that `table` needs for `rows` rows: 2 * pairs entries, one double per axis and one byte for
+  /// each row, and 7 more bytes for alignment.
   ///
-  /// Throws:  std::invalid_argument if rows is negative; std::length_error if they exceed the address space
+  /// Throws:  std::invalid_argument if rows is negative; std::length_error if the bytes exceed the address
+  ///          space
   std::size_t memory_size(Index rows) const {
     if (rows < 0) detail::throw_invalid("row_maker::memory_size", "rows must not be negative, got ", rows);
     const auto row = static_cast<std::size_t>(rotary_dim()) * sizeof(S) +
@@ -25536,14 +25276,15 @@ class row_maker {
     return static_cast<std::size_t>(rows) * row + alignof(double) - 1;
   }
   /// The table at coordinates, one row per token, in the caller's memory. It equals frequency_table(of,
-  /// coordinates) and can be used wherever a table can. It refers to the row_maker and to the memory, which
-  /// must outlive it and stay unchanged. A copy of the table has its own memory.
+  /// coordinates) and can be used wherever a table can. The row_maker and the memory must outlive the table
+  /// and stay unchanged, because the table refers to both. A copy of the table has its own memory.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
-  /// \param memory       at least memory_size(rows) bytes, at any address, which the coordinates do not share
+  /// \param memory       at least memory_size(rows) bytes, at any address. The coordinates must not lie in it
   ///
-  /// Throws:  std::invalid_argument, before anything is written, if the columns are not the axes of the
-  ///          frequencies, a coordinate is not finite or above 2^53 in magnitude, or the memory is too small
+  /// Throws:  std::invalid_argument, before anything is written, if the number of columns differs from the
+  ///          number of axes, a coordinate is infinite, NaN or above 2^53 in magnitude, or the memory is too
+  ///          small
   template <class Derived>
   frequency_table<S> table(const Eigen::DenseBase<Derived>& coordinates, std::span<std::byte> memory) const {
     check_coordinates(coordinates);

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>  // std::pair
@@ -441,17 +440,6 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_view(function, x);
   check_memory(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
-}
-
-/// Throws std::invalid_argument if unrotate cannot divide by m: 1 / m must be a normal number of the table's
-/// type, so m is at most 2^126 for float and 2^1022 for double.
-template <class S>
-void check_inverse(const char* function, const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  using limits = std::numeric_limits<S>;
-  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
-    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
-                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::max, std::min
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include <rope/base/message.hpp>
@@ -22,6 +23,17 @@
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
+
+/// Throws std::invalid_argument if unrotate cannot divide by m: 1 / m must be a normal number of the table's
+/// type, so m is at most 2^126 for float and 2^1022 for double.
+template <class S>
+void check_inverse(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  using limits = std::numeric_limits<S>;
+  if (table.attention_factor() > 1 / static_cast<double>((limits::min)()))
+    throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
+                  " for its inverse to be a number of the table's type, got ", table.attention_factor());
+}
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
