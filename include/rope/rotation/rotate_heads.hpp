@@ -16,6 +16,7 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/rotate.hpp>  // check_inverse
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
