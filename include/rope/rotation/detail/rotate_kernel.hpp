@@ -2,7 +2,6 @@
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
-#include <algorithm>  // std::min
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -394,12 +393,14 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  const Index together = in_twos ? 2 : 1;
-  for (Index h = 0; h < x.heads; h += together) {
+  Index h = 0;
+  if (in_twos)
+    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
+  for (; h < x.heads; ++h) {
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, (std::min)(together, x.heads - h)), row);
+    rotate_token<Layout>(x.range(h, 1), row);
   }
 }
 

@@ -326,9 +326,9 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
     if (!in_place_ && 2 * table_.pairs < x_.head_dim) copy(x, count, 2 * table_.pairs);
-    // of_memory is for data outside the caches, where an instance for in_place_ would not be faster.
     if (order_ == head_order::of_memory)
-      rotate_tokens<false, head_order::of_memory>(x, count, positions);
+      in_place_ ? rotate_tokens<true, head_order::of_memory>(x, count, positions)
+                : rotate_tokens<false, head_order::of_memory>(x, count, positions);
     else if (order_ == head_order::one)
       in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
                 : rotate_tokens<false, head_order::one>(x, count, positions);
