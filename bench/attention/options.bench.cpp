@@ -74,6 +74,23 @@ void ranges_beside_rows(row& of, shape s, Index size, bool causal) {
             }}}}});
 }
 
+/// A prompt with the ranges of a maker, made in every call, next to a call whose rule has the same keys.
+void made_ranges(row& of, shape s, const std::string& name) {
+  const operands x(s, false);
+  const rope::row_tokens tokens = {.queries = s.queries, .keys = s.keys};
+  const Index all = s.keys;
+  const auto make = [=] {
+    return name == "prefix"   ? rope::prefix_ranges(0, tokens)
+           : name == "blocks" ? rope::block_causal_ranges(1, tokens)
+                              : rope::chunk_ranges(all, tokens);
+  };
+  of.time({[&] {
+            const std::vector<rope::key_range> ranges = make();
+            rope::attention(x.q, x.k, x.v, x.out, {.key_ranges = ranges});
+          }},
+          {{"causal", {{[&] { x.attend(); }}}}});
+}
+
 /// A step with a range of `size` keys among many, next to a step with so many keys.
 void step_in_range(row& of, shape s, Index size) {
   const operands x(s, true);
@@ -209,6 +226,9 @@ int main(int argc, char** argv) {
     add("ranges of keys", "ranges/step_of_" + std::to_string(size), long_step, 1,
         [=](row& of) { step_in_range(of, long_step, size); });
   }
+  for (const char* maker : {"prefix", "blocks", "chunks"})
+    add("ranges of a maker", std::string("made_ranges/") + maker, prompt, 1,
+        [=](row& of) { made_ranges(of, prompt, maker); });
   // 16, 64 and 512 MiB of keys and values.
   for (const shape& s : {shape{1, 16384, 4, 1, 128}, shape{1, 65536, 4, 1, 128}, shape{1, 65536, 32, 8, 128}})
     add("selected keys", "selected/step_of_2048", s, 1, [=](row& of) { step_of_selected(of, s, 2048); });

@@ -1,7 +1,8 @@
-// Features of engines that serve many users, each compared with the call without it: rotation of some channels or
-// by coordinates inside attention, decoding from pages, from int8 (multiplied as floats, and as integers), a chunk
-// with integer products, latents (MLA), a batch of steps and a chunk, keys that were rotated earlier, evicted tokens,
-// and the attention that keys receive.
+// What engines that serve many users do, each beside the same without the feature: rotation of a window or by
+// coordinates inside attention, decoding from pages, from integers (multiplied as floats, and as they are), a chunk
+// whose keys are integers multiplied as they are, latents (MLA), a batch of steps and a chunk, keys that were rotated
+// earlier, tokens that are evicted, caches that grow, rows that move, heads as rows, positions of a mask, and the attention
+// that keys receive.
 // Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "../support.hpp"
@@ -202,7 +203,65 @@ void evict(row& of, Index tokens, Index kv_heads, Index head_dim) {
       {{"two copies of the row", {{[&] { thinned.copy_row(full, 0, 0), thinned.copy_row(full, 0, 0); }}}}});
 }
 
-/// The attention that each key receives from the newest tokens, compared with attention of these tokens.
+/// A copy of a cache that reserves as much again, next to two copies of the cache, which allocate too.
+void reserve(row& of, Index tokens, Index kv_heads, Index head_dim) {
+  const prompt x = {tokens, 1, kv_heads, head_dim};
+  using cache_type = rope::kv_cache<float>;
+  cache_type full(1, tokens, kv_heads, head_dim);
+  full.append(x.k, x.v);
+  of.time({[&] {
+            cache_type copy = full;
+            copy.reserve(2 * tokens);
+            bench::keep(copy.keys().data);
+          }},
+          {{"two copies", {{[&] {
+              const cache_type first = full, second = full;
+              bench::keep(first.keys().data), bench::keep(second.keys().data);
+            }}}}});
+}
+
+/// Rows of a beam search, half of which continue another row, next to plain copies of the rows that change.
+void reorder(row& of, Index rows, Index tokens, Index kv_heads, Index head_dim) {
+  const prompt x = {rows * tokens, 1, kv_heads, head_dim};
+  rope::kv_cache<float> cache(rows, tokens, kv_heads, head_dim);
+  cache.append(rope::bshd(x.k.data, rows, tokens, kv_heads, head_dim),
+               rope::bshd(x.v.data, rows, tokens, kv_heads, head_dim));
+  std::vector<Index> parents(static_cast<std::size_t>(rows));
+  for (Index r = 0; r < rows; ++r) parents[static_cast<std::size_t>(r)] = r / 2 * 2;
+  storage<float> k_copy = x.k_, v_copy = x.v_;
+  const auto half = static_cast<std::ptrdiff_t>(x.k_.size() / 2);
+  of.time({[&] { cache.reorder(parents); }}, {{"plain copies", {{[&] {
+                                                 std::copy_n(x.k_.begin(), half, k_copy.begin());
+                                                 std::copy_n(x.v_.begin(), half, v_copy.begin());
+                                                 bench::keep(k_copy.data()), bench::keep(v_copy.data());
+                                               }}}}});
+}
+
+/// A step of heads that are rows of a batch, next to a step of the same heads.
+void step_of_head_rows(row& of, Index keys, Index heads, Index kv_heads, Index head_dim) {
+  const prompt one = {1, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
+  rope::kv_cache<float> cache(1, keys, kv_heads, head_dim);
+  cache.append(many.k, many.v);
+  const auto k = cache.keys(), v = cache.values();
+  const auto rows = [&](const auto& x) { return rope::heads_as_batch(x, kv_heads); };
+  of.time({[&] { rope::attention(rows(one.q), rows(k), rows(v), rows(one.out)); }},
+          {{"heads", {{[&] { rope::attention(one.q, k, v, one.out); }}}}});
+}
+
+/// Positions, counts and ranges of a padded batch, next to filling as much memory.
+void positions_of_mask(row& of, Index batch, Index tokens) {
+  const Eigen::ArrayXXi mask =
+      Eigen::ArrayXXi::NullaryExpr(batch, tokens, [=](Index b, Index t) { return t >= 7 * b ? 1 : 0; });
+  const auto size = static_cast<std::size_t>(batch * tokens);
+  of.time({[&] { bench::keep(rope::positions_of_mask(mask).key_ranges.data()); }},
+          {{"filled lists", {{[&] {
+              const std::vector<std::int64_t> positions(size, 1);
+              const std::vector<rope::key_range> ranges(size, {1, 2});
+              bench::keep(positions.data()), bench::keep(ranges.data());
+            }}}}});
+}
+
+/// The attention that each key receives from the newest tokens, beside attention of these tokens.
 void weight_sums(row& of, Index tokens, Index keys, Index heads, Index kv_heads, Index head_dim,
                  int threads) {
   const prompt x = {tokens, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
@@ -235,6 +294,11 @@ int main(int argc, char** argv) {
     rotation_beside_none(of, {1024, 16, 4, 128}, table, 0);
   });
   add("tokens evicted, one in eight", "evict/1x4096x8x128", 1, [](row& of) { evict(of, 4096, 8, 128); });
+  add("a cache that grows", "reserve/1x4096x8x128", 1, [](row& of) { reserve(of, 4096, 8, 128); });
+  add("rows that move", "reorder/8x1024x8x128", 1, [](row& of) { reorder(of, 8, 1024, 8, 128); });
+  add("heads as rows of a batch", "heads_as_batch/1x4096x32+8x128", 1,
+      [](row& of) { step_of_head_rows(of, 4096, 32, 8, 128); });
+  add("positions of a mask", "positions_of_mask/8x4096", 1, [](row& of) { positions_of_mask(of, 8, 4096); });
   for (const int threads : {1, 2}) {
     add("keys that were rotated earlier", "append_rotated/1x4096x8x128", threads,
         [=](row& of) { append_rotated(of, 4096, 8, 128, threads); });
