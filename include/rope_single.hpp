@@ -7132,6 +7132,7 @@ struct token_source {
       : token_source(pool) {
     tokens = length;
     page_size_ = pool.tokens;
+    if (is_listed()) token_stride = head_dim;
     const auto size = static_cast<std::uint64_t>(page_size_);
     if (std::has_single_bit(size)) page_shift_ = std::countr_zero(size);
     blocks_ = blocks;
@@ -7167,9 +7168,10 @@ struct token_source {
     one.head_of_list_ = head;
     return one;
   }
-  /// Whether tokens are listed. Listed tokens may be anywhere in memory.
-  bool is_listed() const { return list_ != nullptr; }
-  /// The channels of head h of token t of row b, [head_dim].
+  /// Whether each token has its own address, as listed ones and those of pages of one token. The strides are
+  /// then those of contiguous copies.
+  bool is_listed() const { return list_ != nullptr || page_size_ == 1; }
+  /// [head_dim]
   const C* at(Index b, Index t, Index h) const {
     if (list_ != nullptr) return stored_at(row_of_list_, list_[t], head_of_list_);
     return stored_at(b, t, h);
@@ -7182,7 +7184,7 @@ struct token_source {
   /// The distance between the scales of two adjacent tokens.
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
   /// Tokens of a page, or 0 for a view and for listed tokens.
-  Index page_size() const { return list_ != nullptr ? 0 : page_size_; }
+  Index page_size() const { return is_listed() ? 0 : page_size_; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
     if (list_ != nullptr) return 1;
@@ -8636,7 +8638,8 @@ void for_groups_of_rows(Index rows, const Body& body) {
 /// Reading whole tiles of one head instead of batches takes 1.5 times as long if the heads of a token are
 /// contiguous (one query, 4096 keys, 32 query heads and 8 key heads of 128 channels).
 ///
-/// Listed tokens are anywhere in memory. Kernels get the address of each, and of as many tokens to prefetch.
+/// Listed tokens, and those of pages of one token, are anywhere in memory. Kernels get the address of each, and
+/// of as many tokens to prefetch. (Pages of one token that are read as runs take 1.5 to 2 times as long.)
 namespace rope::inline ROPE_ABI::detail {
 /// The keys or values of one batch in a tile, for the current head, as runs. Each run has the memory to
 /// prefetch while it is processed.
@@ -8679,7 +8682,7 @@ class decode_batches {
       : k_(k),
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
-        heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
+        heads_per_pass_(!k.is_listed() && (k.head_stride <= k.token_stride || short_pages_) ? heads : 1),
         tokens_(k.is_listed() ? tokens_of_list((std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
                               : tokens_of_batch(heads_per_pass_,
                                                 (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
@@ -8741,7 +8744,7 @@ class decode_batches {
   /// Moves a batch of x to head first_head + `heads`. Then sets what each run reads next: the next run or,
   /// after the last run, the place given to prefetch_next, but `heads` heads later.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
-    if (x.is_listed()) return;  // of one head
+    if (x.is_listed()) return;  // of one head at a time
     const Index step = (first_head + heads - batch.head) * x.head_stride;
     batch.head = first_head + heads;
     for (Index i = 0; i < batch.count; ++i) batch.rows[i] += step;
@@ -8784,7 +8787,7 @@ class decode_batches {
   EIGEN_DONT_INLINE void find_next(const token_source<C>& source, const key_place& place) {
     const token_source<C> x = source;  // not shared, so that its fields are loaded once
     for (Index n = 0; n < tokens_; ++n)
-      rows_of_next_[n] = x.at(b_, (std::min)(place.token + n, place.end - 1), 0);
+      rows_of_next_[n] = x.at(b_, (std::min)(place.token + n, place.end - 1), place.kv);
   }
   /// The memory to prefetch for the tokens from `first` on, in heads_per_pass_ heads.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {

@@ -22,7 +22,8 @@
 /// Reading whole tiles of one head instead of batches takes 1.5 times as long if the heads of a token are
 /// contiguous (one query, 4096 keys, 32 query heads and 8 key heads of 128 channels).
 ///
-/// Listed tokens are anywhere in memory. Kernels get the address of each, and of as many tokens to prefetch.
+/// Listed tokens, and those of pages of one token, are anywhere in memory. Kernels get the address of each, and
+/// of as many tokens to prefetch. (Pages of one token that are read as runs take 1.5 to 2 times as long.)
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -71,7 +72,7 @@ class decode_batches {
       : k_(k),
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
-        heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
+        heads_per_pass_(!k.is_listed() && (k.head_stride <= k.token_stride || short_pages_) ? heads : 1),
         tokens_(k.is_listed() ? tokens_of_list((std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
                               : tokens_of_batch(heads_per_pass_,
                                                 (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
@@ -136,7 +137,7 @@ class decode_batches {
   /// Moves a batch of x to head first_head + `heads`. Then sets what each run reads next: the next run or,
   /// after the last run, the place given to prefetch_next, but `heads` heads later.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
-    if (x.is_listed()) return;  // of one head
+    if (x.is_listed()) return;  // of one head at a time
     const Index step = (first_head + heads - batch.head) * x.head_stride;
     batch.head = first_head + heads;
     for (Index i = 0; i < batch.count; ++i) batch.rows[i] += step;
@@ -182,7 +183,7 @@ class decode_batches {
   EIGEN_DONT_INLINE void find_next(const token_source<C>& source, const key_place& place) {
     const token_source<C> x = source;  // not shared, so that its fields are loaded once
     for (Index n = 0; n < tokens_; ++n)
-      rows_of_next_[n] = x.at(b_, (std::min)(place.token + n, place.end - 1), 0);
+      rows_of_next_[n] = x.at(b_, (std::min)(place.token + n, place.end - 1), place.kv);
   }
 
   /// The memory to prefetch for the tokens from `first` on, in heads_per_pass_ heads.

@@ -90,6 +90,7 @@ struct token_source {
       : token_source(pool) {
     tokens = length;
     page_size_ = pool.tokens;
+    if (is_listed()) token_stride = head_dim;
     const auto size = static_cast<std::uint64_t>(page_size_);
     if (std::has_single_bit(size)) page_shift_ = std::countr_zero(size);
     blocks_ = blocks;
@@ -127,8 +128,9 @@ struct token_source {
     one.head_of_list_ = head;
     return one;
   }
-  /// Whether tokens are listed. Listed tokens may be anywhere in memory.
-  bool is_listed() const { return list_ != nullptr; }
+  /// Whether each token has its own address, as listed ones and those of pages of one token. The strides are
+  /// then those of contiguous copies.
+  bool is_listed() const { return list_ != nullptr || page_size_ == 1; }
 
   /// The channels of head h of token t of row b, [head_dim].
   const C* at(Index b, Index t, Index h) const {
@@ -143,7 +145,7 @@ struct token_source {
   /// The distance between the scales of two adjacent tokens.
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
   /// Tokens of a page, or 0 for a view and for listed tokens.
-  Index page_size() const { return list_ != nullptr ? 0 : page_size_; }
+  Index page_size() const { return is_listed() ? 0 : page_size_; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
     if (list_ != nullptr) return 1;
