@@ -8439,8 +8439,8 @@ EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& fa
                                            std::index_sequence<i...>) {
   ((sums[first + int(i)] = multiply_add(x, factor(Index(i)), sums[first + int(i)])), ...);
 }
-/// sums[r * count + n] += queries[r * query_stride ..] * keys.at(n) for one packet of channels of `count`
-/// keys.
+/// sums[r * count + n] += queries[r * query_stride ..] * keys.at(n) for one packet of channels of each key, for
+/// `count` keys.
 template <class P, class A, class Rows, std::size_t... r, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows keys, P* sums,
                                       std::index_sequence<r...>, std::index_sequence<n...> each_key) {
@@ -8638,8 +8638,8 @@ void for_groups_of_rows(Index rows, const Body& body) {
 /// Reading whole tiles of one head instead of batches takes 1.5 times as long if the heads of a token are
 /// contiguous (one query, 4096 keys, 32 query heads and 8 key heads of 128 channels).
 ///
-/// Listed tokens, and those of pages of one token, are anywhere in memory. Kernels get the address of each, and
-/// of as many tokens to prefetch. (Pages of one token that are read as runs take 1.5 to 2 times as long.)
+/// Listed tokens, and those of pages of one token, are anywhere in memory. Kernels get the address of each,
+/// and of as many tokens to prefetch. (Pages of one token that are read as runs take 1.5 to 2 times as long.)
 namespace rope::inline ROPE_ABI::detail {
 /// The keys or values of one batch in a tile, for the current head, as runs. Each run has the memory to
 /// prefetch while it is processed.
@@ -9228,8 +9228,8 @@ class decode_operands {
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
   }
-  /// Calls body(rows) with listed keys or values that are read as `Storage`, in place. Returns whether it
-  /// does.
+  /// Calls body(rows) with listed keys or values if they are read as `Storage` in place, and returns whether
+  /// they are.
   template <class Storage, bool rotates>
   static bool reads_list(const key_runs<C>& keys, const auto& body) {
     if constexpr (std::is_same_v<Storage, C> && !rotates)

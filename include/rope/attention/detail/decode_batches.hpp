@@ -22,8 +22,8 @@
 /// Reading whole tiles of one head instead of batches takes 1.5 times as long if the heads of a token are
 /// contiguous (one query, 4096 keys, 32 query heads and 8 key heads of 128 channels).
 ///
-/// Listed tokens, and those of pages of one token, are anywhere in memory. Kernels get the address of each, and
-/// of as many tokens to prefetch. (Pages of one token that are read as runs take 1.5 to 2 times as long.)
+/// Listed tokens, and those of pages of one token, are anywhere in memory. Kernels get the address of each,
+/// and of as many tokens to prefetch. (Pages of one token that are read as runs take 1.5 to 2 times as long.)
 
 namespace rope::inline ROPE_ABI::detail {
 

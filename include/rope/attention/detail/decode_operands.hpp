@@ -178,8 +178,8 @@ class decode_operands {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
   }
 
-  /// Calls body(rows) with listed keys or values that are read as `Storage`, in place. Returns whether it
-  /// does.
+  /// Calls body(rows) with listed keys or values if they are read as `Storage` in place, and returns whether
+  /// they are.
   template <class Storage, bool rotates>
   static bool reads_list(const key_runs<C>& keys, const auto& body) {
     if constexpr (std::is_same_v<Storage, C> && !rotates)
