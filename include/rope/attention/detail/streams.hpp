@@ -50,7 +50,7 @@ EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& fa
   ((sums[first + int(i)] = multiply_add(x, factor(Index(i)), sums[first + int(i)])), ...);
 }
 
-/// sums[r * count + n] += queries[r * query_stride ..] * keys.at(n) for one packet of channels of each key, for
+/// sums[r * count + n] += queries[r * query_stride ..] * keys.at(n) for one packet of channels of each of
 /// `count` keys.
 template <class P, class A, class Rows, std::size_t... r, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows keys, P* sums,
