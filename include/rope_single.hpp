@@ -8659,13 +8659,15 @@ struct key_runs {
   bool is_listed() const { return copies != nullptr; }
   /// Run i, at regular strides: copies of listed tokens.
   token_run<C> tokens(Index i) const {
-    const Index count_of_run = run[i].last - run[i].first;
-    for (Index n = 0; is_listed() && n < count_of_run; ++n) {
+    if (is_listed()) copy_tokens();
+    return {b, head, begin + run[i].first, run[i].last - run[i].first, is_listed() ? copies : rows[i]};
+  }
+  EIGEN_DONT_INLINE void copy_tokens() const {
+    for (Index n = 0; n < last() - first(); ++n) {
       for (Index d = 0; d < depth; d += line_bytes / Index(sizeof(C)))
         prefetch_rows<1, line_bytes>(list.next + n, d);
       std::copy_n(list.at(n), depth, copies + n * depth);
     }
-    return {b, head, begin + run[i].first, count_of_run, is_listed() ? copies : rows[i]};
   }
 };
 /// The place where reading continues: tokens [token, end) of head kv.
