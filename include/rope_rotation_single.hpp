@@ -4894,12 +4894,14 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  const Index together = in_twos ? 2 : 1;
-  for (Index h = 0; h < x.heads; h += together) {
+  Index h = 0;
+  if (in_twos)
+    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
+  for (; h < x.heads; ++h) {
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, (std::min)(together, x.heads - h)), row);
+    rotate_token<Layout>(x.range(h, 1), row);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -5123,7 +5125,8 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
     if (!in_place_ && 2 * table_.pairs < x_.head_dim) copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
-      rotate_tokens<false, head_order::of_memory>(x, count, positions);
+      in_place_ ? rotate_tokens<true, head_order::of_memory>(x, count, positions)
+                : rotate_tokens<false, head_order::of_memory>(x, count, positions);
     else if (order_ == head_order::one)
       in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
                 : rotate_tokens<false, head_order::one>(x, count, positions);

@@ -7171,7 +7171,7 @@ struct token_source {
   /// Whether each token has its own address, as listed ones and those of pages of one token. The strides are
   /// then those of contiguous copies.
   bool is_listed() const { return list_ != nullptr || page_size_ == 1; }
-  /// [head_dim]
+  /// The channels of head h of token t of row b, [head_dim].
   const C* at(Index b, Index t, Index h) const {
     if (list_ != nullptr) return stored_at(row_of_list_, list_[t], head_of_list_);
     return stored_at(b, t, h);
@@ -7643,12 +7643,14 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  const Index together = in_twos ? 2 : 1;
-  for (Index h = 0; h < x.heads; h += together) {
+  Index h = 0;
+  if (in_twos)
+    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
+  for (; h < x.heads; ++h) {
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, (std::min)(together, x.heads - h)), row);
+    rotate_token<Layout>(x.range(h, 1), row);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -7932,9 +7934,9 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
     if (!in_place_ && 2 * table_.pairs < x_.head_dim) copy(x, count, 2 * table_.pairs);
-    // of_memory is for data outside the caches, where an instance for in_place_ would not be faster.
     if (order_ == head_order::of_memory)
-      rotate_tokens<false, head_order::of_memory>(x, count, positions);
+      in_place_ ? rotate_tokens<true, head_order::of_memory>(x, count, positions)
+                : rotate_tokens<false, head_order::of_memory>(x, count, positions);
     else if (order_ == head_order::one)
       in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
                 : rotate_tokens<false, head_order::one>(x, count, positions);

@@ -226,7 +226,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     check(x.untouched_outside(), "what is appended stays as it is");
     this->remember(rotated, given);
     for (auto& of_row : added)
-      for (token_on_axes& one : of_row) store<T>(one, shape_.head_dim, turned && !earlier, given);
+      for (token_on_axes& one : of_row) store<T>(one, shape_.head_dim, rotated && !earlier, given);
     this->add(added);
   }
 

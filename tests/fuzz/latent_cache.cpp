@@ -107,7 +107,7 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
           invalid = true;
         }
       }
-      options.queries_are_rotated = !turned;
+      options.queries_are_rotated = !rotated;
       const auto call = [&] {
         if (!rotated) return attention(asked.asking(), cache_, asked.out, options, a.counts);
         with_layout(interleaved_one, [&]<class Layout>(Layout) {
