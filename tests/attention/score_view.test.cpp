@@ -80,5 +80,5 @@ TEST_CASE("an Eigen matrix or tensor is read by its indices in either storage or
   CHECK(score_matrix(keys.transpose()).keys == K);
   CHECK(testing::throws_saying<std::invalid_argument>([] { score_matrix(Eigen::MatrixXf()); },
                                                       "rope::score_matrix: the matrix must have entries, got "
-                                                      "[0, 0]; leave the option out"));
+                                                      "[batch, heads, queries, keys] = [1, 1, 0, 0]; leave"));
 }
