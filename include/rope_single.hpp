@@ -1044,7 +1044,8 @@ auto score_matrix(const X& x) {
                   "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
                   "Eigen::Array<float, ...> first");
     if (view.data == nullptr)
-      detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
+      detail::throw_invalid("score_matrix",
+                            "the matrix must have entries, got [batch, heads, queries, keys] = ",
                             detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
                             "; leave the option out where there is no matrix");
     return view;
