@@ -131,9 +131,9 @@
 #define ROPE_DETAIL_MATH ieee
 #endif
 
-// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The type may be several
-// words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int`, the result is the
-// name of a macro, and its expansion selects `intindex`.
+// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The name of the type may
+// have several words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int` is the
+// result the name of a macro, and its expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again

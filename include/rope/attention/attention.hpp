@@ -207,8 +207,9 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// int8 keys that are quantized before the rotation need no second rounding if their positions change.
 ///
 /// Throws:    as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
-///            options are not causal (xPos scores grow with the distance of a key after its query);
-///            std::out_of_range if a position is outside the table; out is then unchanged
+///            options are not causal (xPos multiplies the score of a key after its query by a factor that
+///            grows with their distance); std::out_of_range if a position is outside the table; out is then
+///            unchanged
 /// Accuracy:  for int8, as above, with e = m^2 |scale| |q_i| max_j s_j sqrt(head_dim) / 2, where m is the
 ///            attention_factor of the table and |q_i| a Euclidean length. (A rotation moves the error of a
 ///            key between channels and keeps only its length.)

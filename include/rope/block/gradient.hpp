@@ -50,7 +50,7 @@ struct multi_head_gradients {
   token_map x{nullptr, 0, 0};
   /// With respect to the context of cross-attention, [batch * keys, context_dim].
   token_map context{nullptr, 0, 0};
-  /// With respect to the weights, each in the shape of the weight.
+  /// With respect to the weights. Each gradient has the shape of its weight.
   multi_head_parameters<T> weights = {};
   /// With respect to sink_logits and bias of the attention options. If these are not empty, a call with more
   /// than one segment throws.

@@ -29,15 +29,15 @@ namespace rope::inline ROPE_ABI {
 template <class T>
 class projected_context {
  public:
-  /// Rows of the batch.
+  /// The number of rows of the batch.
   Index batch() const { return batch_; }
-  /// Tokens per row of the batch.
+  /// The number of tokens per row of the batch.
   Index tokens() const { return tokens_; }
-  /// Heads of keys and values.
+  /// The number of heads of keys, which is also that of values.
   Index kv_heads() const { return kv_heads_; }
-  /// Channels of a key head.
+  /// The number of channels of a key head.
   Index head_dim() const { return head_dim_; }
-  /// Channels of a value head.
+  /// The number of channels of a value head.
   Index value_dim() const { return value_dim_; }
 
   /// The keys, [batch, tokens, kv_heads, head_dim], rotated if project_context got a table; valid while this

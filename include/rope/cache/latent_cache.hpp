@@ -95,9 +95,9 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
                key_storage storage = key_storage::rotated)
       : base(batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim, storage) {}
 
-  /// Channels of a latent.
+  /// The number of channels of a latent.
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
-  /// Channels of a rotated part.
+  /// The number of channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
   /// The table at the channel at which it rotates a stored key: the first after the latent.
   ///

@@ -95,15 +95,16 @@ class page_view {
   key_storage storage() const { return storage_; }
   /// Number of sequences.
   Index sequences() const { return static_cast<Index>(lengths_.size()); }
-  /// Tokens of a page.
+  /// The number of tokens of a page.
   Index page_size() const { return memory_.keys.tokens; }
-  /// Tokens of a sequence.  Requires: sequence in [0, sequences()). The functions below require this too
+  /// The number of tokens of a sequence.  Requires: sequence in [0, sequences()). The functions below require
+  /// this too
   Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
   /// The page with token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
   /// The slot of token t in its page.
   Index slot(Index t) const { return t % page_size(); }
-  /// Entries of `blocks` per sequence.
+  /// The number of entries of `blocks` per sequence.
   Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
   /// The page of every block, [sequences, blocks].
   const detail::block_table& blocks() const { return blocks_; }

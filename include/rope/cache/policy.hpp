@@ -57,7 +57,7 @@ struct ring_policy {
 
 namespace detail {
 
-/// Slots of a row of a ring.
+/// The number of slots of a row of a ring.
 ///
 /// Throws:  std::invalid_argument if an extent is out of range, or ring_positions::cache is combined with
 ///          rotated keys

@@ -68,15 +68,15 @@ class token_cache {
  public:
   using value_type = T;  // a stored channel
 
-  /// Rows of the batch.
+  /// The number of rows of the batch.
   Index batch() const { return memory().batch(); }
-  /// Heads of keys and values.
+  /// The number of heads of keys, which is also that of values.
   Index kv_heads() const requires(of_heads) { return memory().keys().heads; }
-  /// Channels of a key head.
+  /// The number of channels of a key head.
   Index head_dim() const requires(of_heads) { return memory().keys().head_dim; }
-  /// Channels of a value head.
+  /// The number of channels of a value head.
   Index value_dim() const requires(of_heads) { return memory().values().head_dim; }
-  /// Tokens that can be stored per row. For a ring: sinks + window + chunk - 1.
+  /// The number of tokens that can be stored per row. For a ring: sinks + window + chunk - 1.
   Index capacity() const { return memory().slot_count(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }

@@ -36,8 +36,8 @@ concept gguf_lookup = requires(const L& lookup, const std::string& key) {
 ///
 ///     const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
 struct gguf_options {
-  /// Tokens of context in a sequence, which decide between rope_factors_short and rope_factors_long. 0 means
-  /// a short sequence.
+  /// The number of tokens of context in a sequence, which decides between rope_factors_short and
+  /// rope_factors_long. 0 means a short sequence.
   double length = 0;
   /// The layout of the weights, for an unknown architecture.
   std::optional<layout_kind> layout = {};

@@ -44,8 +44,8 @@ concept json_like = requires(const J& json, const std::string& key) {
 ///
 ///     const model_rope model = import_hugging_face(json, {.length = 32768});
 struct hugging_face_options {
-  /// Tokens of the sequence. The frequencies of `dynamic` and `longrope` depend on this length. 0 means a
-  /// short sequence: the initial frequencies of Hugging Face.
+  /// The number of tokens of the sequence. The frequencies of `dynamic` and `longrope` depend on it. 0 means
+  /// a short sequence: the initial frequencies of Hugging Face.
   double length = 0;
   /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
   std::optional<layout_kind> layout = {};

@@ -136,8 +136,8 @@ class model_rope : public model_facts {
     return options;
   }
 
-  /// Tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate), or 0. A query
-  /// at position p attends to the keys at positions p - p % chunk .. p.
+  /// The number of tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate),
+  /// or 0. A query at position p attends to the keys at positions p - p % chunk .. p.
   ///
   ///     const Index chunk = model.chunk_of_layer(layer);
   ///

@@ -98,7 +98,7 @@ struct dual_chunk {
   std::int64_t chunk_size;  // tokens, the largest distance, at most 2^62
   std::int64_t local_size;  // tokens, in (0, chunk_size)
 
-  /// Tokens of a chunk: chunk_size - local_size.
+  /// The number of tokens of a chunk: chunk_size - local_size.
   std::int64_t length() const;
   /// The id of a key at k: k mod length().
   std::int64_t key(std::int64_t k) const;

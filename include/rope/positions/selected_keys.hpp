@@ -102,7 +102,7 @@ class selected_keys {
   Index queries() const { return queries_.extent; }
   /// 1 if the key heads share lists.
   Index key_heads() const { return heads_.extent; }
-  /// Entries of a list.
+  /// The number of entries of a list.
   Index keys() const { return keys_.extent; }
 
   /// Entry n of a list.

@@ -76,7 +76,7 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
   }
 }
 
-/// Bytes of heads and of their gradient that a sum reads.
+/// The number of bytes of heads and of their gradient that a sum reads.
 template <class X, class G>
 double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
   return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));

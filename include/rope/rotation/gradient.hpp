@@ -24,8 +24,8 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// The gradient with respect to the heads, in place: overwrites the gradient with respect to the rotated
-/// heads with the gradient with respect to the heads before rotation.
+/// The gradient with respect to the heads before rotation. It replaces, in the same memory, the gradient with
+/// respect to the rotated heads.
 ///
 ///     a' = cos(p)[i] a + sin(p)[i] b
 ///     b' = cos(p)[i] b - sin(p)[i] a

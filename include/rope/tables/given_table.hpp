@@ -81,7 +81,7 @@ struct given_entries {
     table.fingerprint_ = mix(rule, 3);
   }
 
-  /// The frequencies of a table made without frequencies: `pairs` zeros, and m.
+  /// The frequencies of a table made without frequencies: `pairs` zeros, with the given attention_factor.
   static frequencies origin(Index pairs, double attention_factor) {
     return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
   }

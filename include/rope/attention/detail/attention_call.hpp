@@ -152,7 +152,7 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
 }
 
 /// Rejects xPos tables if the options are not causal, or have key_ranges, which replace the causal rule. xPos
-/// scores grow with the distance of a key after its query.
+/// multiplies the score of a key after its query by a factor that grows with their distance.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>

@@ -218,7 +218,7 @@ class attention_gradient_block {
   using shape = gradient_shape<A>;
 
  public:
-  /// Tokens of a block.
+  /// The number of tokens of a block.
   static Index tokens_of(Index group) {
     return (std::max)(Index{1}, shape::block / (std::max)(group, Index{1}));
   }

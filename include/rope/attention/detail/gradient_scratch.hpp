@@ -40,11 +40,11 @@ namespace rope::inline ROPE_ABI::detail {
 /// Sizes of the backward kernel for numbers A.
 template <class A>
 struct gradient_shape {
-  /// Rows of a strip.
+  /// The number of rows of a strip.
   static constexpr int rows = panel_shape<A>::rows;
-  /// Columns of a panel.
+  /// The number of columns of a panel.
   static constexpr Index width = panel_shape<A>::width;
-  /// Keys of a tile: a multiple of the panel width and of the rows of a strip.
+  /// The number of keys of a tile: a multiple of `width` and of `rows`.
   static constexpr Index tile = 96;
   static_assert(tile % width == 0 && tile % rows == 0);
   /// Query rows of a block, in whole strips. A block has more rows only if a single token has more. For

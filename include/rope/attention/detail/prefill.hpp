@@ -66,8 +66,8 @@ class prefill_block {
   using call_type = attention_call<T, Rotation, C>;
 
  public:
-  /// Tokens of a block. With 512 rows the queries, the sums and a tile fit in L2, and packing is a hundredth
-  /// of the work.
+  /// The number of tokens of a block. With 512 rows the queries, the sums and a tile fit in L2, and packing
+  /// is a hundredth of the work.
   static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
 
   prefill_block(const call_type& call, const query_block& block)

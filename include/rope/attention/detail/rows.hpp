@@ -117,7 +117,7 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
   }
 }
 
-/// The values of a run, [count, value_dim], in a type `Storage` as in read_keys.
+/// The values of a run, [count, value_dim]. For their type `Storage`, the rules of read_keys apply.
 template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {

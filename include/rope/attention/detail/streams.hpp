@@ -68,8 +68,9 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows
   }
 }
 
-/// Whether rows are listed_rows, which have their own rows to prefetch. Every kernel of them prefetches, also
-/// for later groups of queries, because a second kernel that does not takes longer to compile than it saves.
+/// Whether rows are listed_rows, which have their own rows to prefetch. Kernels of listed rows prefetch for
+/// every group of queries, not only for the first. A second kernel without prefetches would save less time
+/// than its compilation takes.
 template <class Rows>
 inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
 

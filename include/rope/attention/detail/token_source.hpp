@@ -116,7 +116,7 @@ struct token_source {
   }
 
   /// A source with one row and one head. Token n of it is token list[n] of head `head` of row b, for n in [0,
-  /// count). The strides are those of contiguous copies.
+  /// count). The strides are those that contiguous copies of these tokens would have.
   token_source listed(Index b, Index head, const Index* list, Index count) const {
     token_source one = *this;
     one.tokens = count;
@@ -128,8 +128,8 @@ struct token_source {
     one.head_of_list_ = head;
     return one;
   }
-  /// Whether each token has its own address, as listed ones and those of pages of one token. The strides are
-  /// then those of contiguous copies.
+  /// Whether each token has an address of its own, as listed tokens and tokens of pages of one token do. The
+  /// strides are then those that contiguous copies of the tokens would have.
   bool is_listed() const { return list_ != nullptr || page_size_ == 1; }
 
   /// The channels of head h of token t of row b, [head_dim].
@@ -144,7 +144,7 @@ struct token_source {
   }
   /// The distance between the scales of two adjacent tokens.
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
-  /// Tokens of a page, or 0 for a view and for listed tokens.
+  /// The number of tokens of a page, or 0 for a view and for listed tokens.
   Index page_size() const { return is_listed() ? 0 : page_size_; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {

@@ -248,8 +248,8 @@ class visibility {
     return s.first_key + (ahead >= static_cast<std::uint64_t>(keys) ? keys : static_cast<Index>(ahead));
   }
 
-  /// The order of the listed positions of all rows, each of `keys` positions. Positions are read without
-  /// branches, 512 at a time, so that compilers vectorise the loop.
+  /// The order that the listed positions have in every row. A row has `keys` positions. Positions are read
+  /// without branches, 512 at a time, so that compilers vectorise the loop.
   static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
     constexpr Index piece = 512;
     key_order order = key_order::contiguous;

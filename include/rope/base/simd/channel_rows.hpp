@@ -114,7 +114,7 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
   for (; d < count; ++d) to[d] = rounded<T>(from[d]);
 }
 
-/// Channels that a loop processes per step.
+/// The number of channels that a loop processes per step.
 inline constexpr int channels_per_step = 16;
 
 /// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are

@@ -27,13 +27,14 @@ namespace rope::inline ROPE_ABI::detail {
 /// Sizes of the kernel for numbers A.
 template <class A>
 struct panel_shape {
-  /// Rows of a strip. Two sums per row, two packets of the panel and one packet of a row must fit in the
-  /// registers.
+  /// The number of rows of a strip. Two sums per row, two packets of the panel and one packet of a row must
+  /// fit in the registers.
   static constexpr int rows = registers >= 32 ? 12 : registers >= 16 ? 6 : 2;
   static constexpr int packets = 2;
-  /// Keys or channels of a panel.
+  /// The number of keys or channels of a panel.
   static constexpr Index width = packets * lanes<packet<A>>;
-  /// Keys of a tile: a multiple of every width. A packed tile of 128 channels takes 64 KiB as float.
+  /// The number of keys of a tile: a multiple of every width. A packed tile of 128 channels takes 64 KiB as
+  /// float.
   static constexpr Index tile = 128;
   static_assert(tile % width == 0);
 

@@ -153,7 +153,7 @@ constexpr bool lacks_tokens(unsigned places) {
   return lacks || places >> place != 0;
 }
 
-/// lacks_tokens for forward(x, batch, out, ...), or with a cache in place of the batch.
+/// lacks_tokens for forward(x, batch, out, ...) or forward(x, cache, out, ...).
 template <class T, class X, class Rows, class... More>
 constexpr bool lacks_tokens_of_forward() {
   return !(std::is_convertible_v<Rows, Index> || is_cache<std::remove_reference_t<Rows>>) ||

@@ -59,7 +59,7 @@ class token_view {
   Index rows() const { return rows_; }
   Index cols() const { return cols_; }
   Index size() const { return rows_ * cols_; }
-  /// Numbers from one row to the next.
+  /// The distance between adjacent rows, in numbers.
   Index stride() const { return stride_; }
 
  private:
@@ -78,7 +78,7 @@ struct operand {
   const A* data;
   Index row_stride, col_stride;
 
-  /// The operand from element (r, c) on.
+  /// The part of the operand that starts at element (r, c).
   operand from(Index r, Index c) const {
     return {data + r * row_stride + c * col_stride, row_stride, col_stride};
   }

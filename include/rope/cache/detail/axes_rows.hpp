@@ -226,7 +226,7 @@ class axes_rows {
   bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
     return first < last && last == rows.size(b) && is_evicted(b);
   }
-  /// x + delta, rounded once. Integers are added first, because a delta beyond 2^53 may not be a double.
+  /// x + delta, rounded once. Integers are added first, because a double may not hold a delta beyond 2^53.
   static double moved(double x, std::int64_t delta) {
     const double whole = std::trunc(x);
     return static_cast<double>(static_cast<std::int64_t>(whole) + delta) + (x - whole);

@@ -73,7 +73,7 @@ class cache_memory {
 
   /// The first channel of a stored key that new keys set.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
-  /// Bytes of `count` tokens.
+  /// The size of `count` tokens in bytes.
   double bytes_of(Index count) const {
     return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
   }

@@ -121,7 +121,7 @@ void check_new_positions(const char* function, Index batch, Index tokens, const 
 template <class Record>
 class slot_rows {
  public:
-  /// Slots of row b in use. positions(b) has the token of each.
+  /// The number of slots of row b in use. positions(b) has the token of each.
   Index used(Index b) const { return at(b) < records_.size() ? records_[at(b)].used : 0; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};

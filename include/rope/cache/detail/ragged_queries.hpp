@@ -36,7 +36,7 @@ class row_queries {
   Index first(Index b) const { return offsets_.empty() ? 0 : to_index(offset(b)); }
   /// The index of token i of row b among all tokens of the call.
   Index place(Index b, Index i) const { return (offsets_.empty() ? b * tokens_ : first(b)) + i; }
-  /// Tokens of row b of the call that are padding.
+  /// The number of tokens of row b of the call that are padding.
   Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
 
   /// The tokens of rows [b, b + number), which have equal counts, [number, count(b), heads, head_dim].

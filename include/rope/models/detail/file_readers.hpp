@@ -45,7 +45,7 @@ inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && e
                                    "must be a positive whole number up to 1048576"};
 inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a whole number, not negative and up to 1048576"};
-/// For the tokens of a window. Some files write a large number if there is no window.
+/// For the number of tokens of a window. Some files write a large number if there is no window.
 inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
                                     "must be a whole number up to 2^53, or 0 where no layer slides"};
 

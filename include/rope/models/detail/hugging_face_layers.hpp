@@ -42,8 +42,7 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   return list;
 }
 
-/// The key of a list that has 0 or 1 per layer for the type of the layer. Empty if the class reads no such
-/// list.
+/// The key of the list that has a 0 or a 1 for the type of each layer. Empty if the class reads no such list.
 inline std::string pattern_key(const hugging_face_record& defaults) {
   return std::string(defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones);
 }

@@ -120,7 +120,7 @@ struct hugging_face_record {
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
-  // Keys of lists that have 0 or 1 per layer. In full_ones, 1 means full_type. In slide_ones, 1 means
+  // The keys of lists with a 0 or a 1 for each layer. In full_ones, 1 means full_type. In slide_ones, 1 means
   // other_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
   std::string_view full_ones = {}, slide_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;

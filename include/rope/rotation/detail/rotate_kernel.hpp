@@ -22,7 +22,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Bytes of a cache line.
+/// The size of a cache line in bytes.
 inline constexpr Index line_of_cache = 64;
 inline Index behind_line(const void* x) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
@@ -329,7 +329,7 @@ template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
 
-/// Pairs of a block, or 0 if they are rotated one at a time.
+/// The number of pairs of a block, or 0 if pairs are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;

@@ -174,9 +174,9 @@ class rotation_plan {
     choose_order();
   }
 
-  /// Tokens of all rows of the batch.
+  /// The number of tokens of all rows of the batch.
   Index tokens() const { return x_.batch * x_.tokens; }
-  /// Bytes of the rotated channels.
+  /// The size of the rotated channels in bytes.
   double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
   /// The number of table rows that fit L2 next to the data.

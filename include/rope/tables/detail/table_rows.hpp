@@ -132,8 +132,9 @@ class row_angles {
     }
   }
 
-  /// The number of columns of words_ for one axis. They are 0, six words of 32 bits from 2^63 turns down to
-  /// 2^-128 turn, and 1 if inv_freq is negative, otherwise 0.
+  /// The number of columns of words_ for one axis. Column 0 has zeros. Columns 1 to 6 have |inv_freq| in
+  /// turns, as words of 32 bits: the first bit counts 2^63 turns, the last one 2^-128 turn. Column 7 has 1 if
+  /// inv_freq is negative, otherwise 0.
   static constexpr Index columns = 8;
 
   number_array<pair_frequency> frequencies_;  // [pairs, axes]
