@@ -260,7 +260,7 @@ class rotation_plan {
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
       if (table.is_identity(positions[t])) {
-        if (!in_place_) copy(x, 1, 0);
+        if constexpr (!in_place) copy(x, 1, 0);
         continue;
       }
       const S* cos = table.cos(positions[t]);
