@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*append_rotated: x is a head_view; name the order of its axes
+// EXPECT: error: .*append_rotated: x must be a head_view; name the order of its axes
 
 #include <unsupported/Eigen/CXX11/Tensor>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*dequantize: x is a head_view; name the order of its axes
+// EXPECT: error: .*dequantize: x must be a head_view; name the order of its axes
 
 #include <cstdint>
 

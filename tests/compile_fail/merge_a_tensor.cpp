@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*merge_attention: x is a head_view; name the order of its axes
+// EXPECT: error: .*merge_attention: x must be a head_view; name the order of its axes
 
 #include <span>
 

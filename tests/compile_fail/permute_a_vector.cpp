@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*permute_channels: x is a head_view; name the order of its axes
+// EXPECT: error: .*permute_channels: x must be a head_view; name the order of its axes
 
 #include <vector>
 

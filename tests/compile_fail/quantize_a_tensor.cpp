@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*quantize: x is a head_view; name the order of its axes
+// EXPECT: error: .*quantize: x must be a head_view; name the order of its axes
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*scale_queries: x is a head_view; name the order of its axes
+// EXPECT: error: .*scale_queries: x must be a head_view; name the order of its axes
 
 #include <vector>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*shift_keys: x is a head_view; name the order of its axes
+// EXPECT: error: .*shift_keys: x must be a head_view; name the order of its axes
 
 #include <vector>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*rotate: x is a head_view; name the order of its axes
+// EXPECT: error: .*rotate: x must be a head_view; name the order of its axes
 
 #include <rope/rope.hpp>
 #include <unsupported/Eigen/CXX11/Tensor>

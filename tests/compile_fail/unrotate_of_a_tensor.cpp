@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*unrotate: x is a head_view; name the order of its axes
+// EXPECT: error: .*unrotate: x must be a head_view; name the order of its axes
 
 #include <rope/rope.hpp>
 #include <unsupported/Eigen/CXX11/Tensor>

@@ -123,7 +123,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
                 name ": x and out have the same channel type, or x is float and out half or bfloat16")
 
 #define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
-  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
+  name ": x must be a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "    \
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
        "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
