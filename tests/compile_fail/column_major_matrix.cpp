@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*thd: the matrix must be row-major
+// EXPECT: error: .*thd: the matrix must be row-major.*copy a column-major \[tokens, heads \* head_dim\]
 
 #include <rope/rope.hpp>
 

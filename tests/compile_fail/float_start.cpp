@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*rotate: positions are integers
+// EXPECT: error: .*rotate: positions are integers: .*; threads come after them
 
 #include <rope/rope.hpp>
 

@@ -250,8 +250,9 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 ///     cache.append_at<Layout>(k, v, table, rows.positions);
 ///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
 ///
-/// In the next decoding step, row b attends to keys `tokens - counts[b]` and later. If padding is on the
-/// right, `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
+/// `tokens` is the length of the padded prompt. When a later step has appended one token to each row, row b
+/// attends to the range {tokens - counts[b], cache.size() - tokens + counts[b]}. If padding is on the right,
+/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
 ///
 /// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
 ///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row

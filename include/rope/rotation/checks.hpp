@@ -86,8 +86,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
                 "(i, pairs)")
 
 #define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
-  static_assert(position_form<Positions>,            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments")
+  static_assert(                                     \
+      position_form<Positions>, name                 \
+      ": positions are integers: a start, a list of ids, row_starts or segments; threads come after them")
 
 #define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
   static_assert(parallel_executor<Threads>, name                                         \

@@ -378,8 +378,9 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
   static_assert(detail::row_major_matrix<Matrix>,                                                 \
                 name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
                      "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
-                     "thd(m.transpose(), heads); copy a product, an "                             \
-                     "expression or a row of a column-major matrix to a row-major matrix first")
+                     "thd(m.transpose(), heads); copy a column-major " shape                      \
+                     ", a product, an expression or a row of a column-major matrix to a "         \
+                     "row-major matrix first")
 
 /// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
 /// row vector (one token) and the transpose of a column-major matrix.
