@@ -68,17 +68,55 @@ void ragged_batch() {
 }
 
 void left_padding() {
-  tokens x(12, 2);
+  tokens x(14, 2);
   const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
-
   const Index padding[] = {0, 5};  // padding tokens on the left of each row
-  Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> is_token(2, 12);
-  for (Index b = 0; b < 2; ++b)
-    for (Index t = 0; t < 12; ++t) is_token(b, t) = t >= padding[b];
-  attention<half_split>(q, k, v, out, table, {.mask = score_matrix(is_token.data(), 2, 1, 1, 12)});
-
   const auto visible = [&](Index b, Index i, Index j) { return j <= i && j >= padding[b]; };
-  check(attention_error(x.q, x.k, x.v, x.out, inv_freq, visible) <= float_bound, "rows padded on the left");
+  const auto check_rows = [&](const char* claim) {
+    check(attention_error(x.q, x.k, x.v, x.out, inv_freq, visible) <= float_bound, claim);
+    x.out.setConstant(9);
+  };
+
+  kv_cache<float> cache(2, 4096, kv_heads, head_dim);
+  Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> is_token(2, 4096);
+  for (Index b = 0; b < 2; ++b)
+    for (Index t = 0; t < 4096; ++t) is_token(b, t) = t >= padding[b];
+  for (Index first = 0, count = 12; first < 14; first += count, count = 1) {  // a prompt, then two steps
+    cache.append<half_split>(k.token_range(first, count), v.token_range(first, count), table);
+    const score_view<bool> mask = {
+        .data = is_token.data(), .batch = 2, .keys = cache.size(), .batch_stride = 4096, .key_stride = 1};
+    attention<half_split>(q.token_range(first, count), cache, out.token_range(first, count), table,
+                          {.mask = mask});
+  }
+  check_rows("rows padded on the left, in a cache");
+
+  cache.clear();
+  for (Index first = 0, count = 12; first < 14; first += count, count = 1) {
+    cache.append<half_split>(k.token_range(first, count), v.token_range(first, count), table);
+    const decltype(is_token) without_gaps = is_token.leftCols(cache.size());
+    attention<half_split>(q.token_range(first, count), cache, out.token_range(first, count), table,
+                          {.mask = score_matrix(without_gaps.data(), 2, 1, 1, cache.size())});
+  }
+  check_rows("rows padded on the left, with a new mask for each step");
+
+  const decltype(is_token) of_all = is_token.leftCols(14);
+  attention<half_split>(q, k, v, out, table, {.mask = score_matrix(of_all.data(), 2, 1, 1, 14)});
+  check_rows("rows padded on the left, without a cache");
+
+  const Index prompt = 12;
+  const padded_rows rows = positions_of_mask(is_token.leftCols(prompt));
+  cache.clear();
+  cache.append_at<half_split>(k.token_range(0, prompt), v.token_range(0, prompt), table, rows.positions);
+  attention<half_split>(q.token_range(0, prompt), cache, out.token_range(0, prompt), table,
+                        {.key_ranges = rows.key_ranges});
+  for (Index t = prompt; t < 14; ++t) {
+    cache.append<half_split>(k.token_range(t, 1), v.token_range(t, 1), table);
+    std::vector<key_range> ranges;
+    for (const std::int64_t count : rows.counts)
+      ranges.push_back({prompt - Index(count), cache.size() - prompt + Index(count)});
+    attention<half_split>(q.token_range(t, 1), cache, out.token_range(t, 1), table, {.key_ranges = ranges});
+  }
+  check_rows("rows padded on the left, by ranges of keys");
 }
 
 void pages_of_a_pool() {
@@ -199,13 +237,22 @@ void saved_and_restored() {
 void threads() {
   tokens x(512), same(512);
   const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+  kv_cache<float> cache(1, 4096, kv_heads, head_dim), alone(1, 4096, kv_heads, head_dim);
+  tensor cached(1, 512, heads, head_dim);
+  const auto out_of_cache = bshd(cached);
 
   Eigen::ThreadPool pool(2);
   const Eigen::ThreadPoolDevice device(&pool, 2);
   attention<half_split>(q, k, v, out, table, {}, device);
+  cache.append<half_split>(k, v, table, {}, device);
+  attention<half_split>(q, cache, out_of_cache, table, {}, {}, device);
 
   attention<half_split>(bshd(same.q), bshd(same.k), bshd(same.v), bshd(same.out), table);
   check(difference(x.out, same.out) <= 0, "Eigen::ThreadPoolDevice: the same bits as one thread");
+  alone.append<half_split>(bshd(same.k), bshd(same.v), table);
+  attention<half_split>(bshd(same.q), alone, bshd(same.out), table);
+  check(difference(cached, same.out) <= 0,
+        "Eigen::ThreadPoolDevice with a cache: the same bits as one thread");
 }
 
 /// A pool of your own is a type with two functions.
