@@ -106,6 +106,15 @@ void matrices() {
   rope::attention(rope::thd(queries, 4), rope::dht(keys, 4), rope::bshd(q), rope::bshd(out));
   check(attention_error(q, k, q, out, inv_freq) <= float_bound,
         "column-major matrix [heads * head_dim, tokens]");
+
+  Eigen::MatrixXf x = Eigen::Map<const row_major>(q.data(), 12, 256);
+  row_major rows = x;  // x: column-major [tokens, heads * head_dim]
+  rope::rotate<rope::half_split>(rope::thd(rows, 4), table);
+  x = rows;
+  for (Index t = 0; t < 12; ++t)
+    for (Index c = 0; c < 256; ++c)
+      formula::compare(off, double(x(t, c)), double(expected.data()[t * 256 + c]));
+  check(off <= 0, "column-major matrix [tokens, heads * head_dim], by a copy");
 }
 
 void narrow_types() {
