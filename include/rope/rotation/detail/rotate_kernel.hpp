@@ -297,18 +297,13 @@ template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
 
-/// The number of steps in the blocks that follow blocks of `count` steps. A CPU with 32 registers has packets
-/// of which three make a head of 96 channels.
-template <int count>
-inline constexpr int next_block = count == 4 && registers >= 32 ? 3 : count / 2;
-
 /// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
 /// in packets of half and quarter width, last in single pairs. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
-    rotate_packets<Layout, P, next_block<count>>(x, row, first, last);
+    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
   else if (first < last) {  // inline, because a call costs as much as a short row
