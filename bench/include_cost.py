@@ -55,7 +55,7 @@ def main(compiler, eigen, *flags):
         headers = {header: source_of(i, f"#include <{header}>") for i, header in enumerate(HEADERS)}
         calls = {call: source_of(f"call{i}", f"#include <rope/{header}.hpp>\n{code}")
                  for i, (call, (header, code)) in enumerate(CALLS.items())}
-        # <rope/attention.hpp> is the first header that declares kernels, those of rotations too.
+        # <rope/attention.hpp> is the first header that declares kernels, also kernels of rotation.
         code = CALLS["one rotate"][1]
         with_kernels = calls | {"one rotate": source_of("rotate", f"#include <rope/attention.hpp>\n{code}")}
         for _ in range(HEADER_ROUNDS):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times rotation and attention of ggml, ik_llama.cpp or ONNX Runtime next to those of rope.
+"""Times rotation and attention of ggml, ik_llama.cpp or ONNX Runtime next to rope.
 
     bench/peers.py CHECKOUT [CHECKOUT ...] [--build FOLDER] [--cxx COMPILER] [--eigen FOLDER] [--only REGEX]
 
@@ -7,7 +7,7 @@ CHECKOUT is a clone of ggml-org/ggml, of ggml-org/llama.cpp or of ikawrakow/ik_l
 its own CMake files, in FOLDER/NAME (build/peers), without OpenMP; or a folder with include/ and lib/ of ONNX Runtime: one of its
 releases, or the folder of an installed package (/usr). Nothing is fetched. Then the program of peers/ for it is compiled, checks that both
 libraries give the same numbers, and times both alternately, on one thread. Prints, for every row and checkout, the time of rope,
-that of the other library, and their quotient: above 1, rope is faster.
+the time of the other library, and their quotient: above 1, rope is faster.
 
 It needs CMake and Eigen.
 """

@@ -40,10 +40,10 @@ class Plot:
         self.text(left, 40, note, colour="#777")
 
     def text(self, x, y, text, size=12, anchor="start", colour="#333", weight="normal", angle=None):
-        turn = f' transform="rotate({angle} {x:.1f} {y:.1f})"' if angle else ""
+        rotation = f' transform="rotate({angle} {x:.1f} {y:.1f})"' if angle else ""
         text = text.replace("&", "&amp;").replace("<", "&lt;")
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
-                          f'fill="{colour}" font-weight="{weight}"{turn}>{text}</text>')
+                          f'fill="{colour}" font-weight="{weight}"{rotation}>{text}</text>')
 
     def line(self, x0, y0, x1, y1, colour="#ddd", width=1, dash=""):
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
@@ -228,10 +228,10 @@ def reached(rows, groups, yardstick):
 
 
 def short_table(page):
-    """The two tables of README.md, from those of bench/README.md: ratios to other code, and shares of the limit."""
+    """The two tables of README.md, from the tables of bench/README.md: ratios to other code, and shares of the limit."""
     shapes = cells_of(page, "| rows | compared with | c", 2)
     groups = cells_of(page, "| rows | compared with | worst |", 2)
-    peers = cells_of(page, "| time over that of rope |", 1)
+    peers = cells_of(page, "| time divided by the time of rope |", 1)
     torch = cells_of(page, "| PyTorch 1.13.1 |", 1)
 
     def peer(label, library, place=None):

@@ -106,7 +106,7 @@ struct yardstick {
 class row {
  public:
   /// Prints the row as a line of JSON: the nanoseconds of the case, and for each yardstick [ratio, low,
-  /// high]. A ratio is the time of the yardstick divided by that of the case, for the smallest times in three
+  /// high]. A ratio is yardstick divided by case, for the smallest times in three
   /// passes of rounds. low and high are the range of the three passes. If a range is wider than 10 %, all
   /// passes are repeated once, with four times the rounds.
   void time(const way& work, const std::vector<yardstick>& yardsticks);
@@ -132,7 +132,7 @@ inline void row::time(const way& work, const std::vector<yardstick>& yardsticks)
   const int rounds = std::clamp(static_cast<int>(0.03 / round), round < 0.3 ? 3 : 1, 60);
 
   std::vector<double> smallest(ways.size()), of_pass;
-  // Ratios of the smallest times of all variants: the time of a yardstick divided by that of the case.
+  // Ratios of the smallest times of all variants: yardstick divided by case.
   const auto ratio = [&](const std::vector<double>& times, std::size_t stick) {
     std::size_t first = 1;
     for (std::size_t i = 0; i < stick; ++i) first += yardsticks[i].ways.size();
@@ -223,9 +223,9 @@ inline int run(int argc, char** argv) {
 /// Parts of a buffer for successive calls, so that data larger than the caches is read from memory. Calls
 /// that use the same 64 MiB again find half of them in an L3 cache of 32 MiB, in four streams but not in one.
 /// These are then 1.3 times as fast, or 2 times on two threads. (From memory 1.07; Zen 3.)
-class parts_in_turn {
+class successive_parts {
  public:
-  parts_in_turn(Index size, Index bytes)
+  successive_parts(Index size, Index bytes)
       : size_(size), count_(bytes < Index{1} << 24 ? 1 : std::max<Index>(1, (Index{1} << 28) / bytes)) {}
 
   Index count() const { return count_; }

@@ -170,10 +170,10 @@ int main(int argc, char** argv) {
           for (const bool from_memory : {false, true}) {
             const Index heads = group == 8 ? 8 : 32;
             const shape s = {1, keys, heads, heads / group, head_dim};
-            bench::add(std::string("one query, ") + (from_memory ? "keys of many layers in turn, " : "") +
+            bench::add(std::string("one query, ") + (from_memory ? "keys of many layers, " : "") +
                            std::to_string(group) +
                            (group == 1 ? " head on a key head" : " heads on a key head"),
-                       (cached ? "bhsd/" : "bshd/") + s.name() + (from_memory ? ", in turn" : ""),
+                       (cached ? "bhsd/" : "bshd/") + s.name() + (from_memory ? ", many layers" : ""),
                        [=](bench::row& of) { step(of, s, cached, from_memory); });
           }
   for (const shape& s : {shape{1024, 1024, 8, 8, 64}, shape{512, 512, 32, 8, 128}}) {

@@ -30,7 +30,7 @@ struct shape {
 };
 
 /// The memory of one call. If `cached`, keys and values have the order of kv_cache, [batch, heads, tokens,
-/// head_dim], otherwise that of activations.
+/// head_dim], otherwise the order of activations.
 struct operands {
   operands(const shape& of, bool cached)
       : s(of),

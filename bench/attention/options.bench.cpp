@@ -101,7 +101,7 @@ void step_in_range(row& of, shape s, Index size) {
 }
 
 /// Steps whose `size` keys are selected amid many, each for its own key head and other ones in every step,
-/// beside steps with so many contiguous keys. Neither reads a key again before all others that it reads.
+/// next to steps with so many contiguous keys. Neither reads a key again before all others that it reads.
 void step_of_selected(row& of, shape s, Index size) {
   const operands x(s, true);
   constexpr Index steps = 16;
@@ -213,9 +213,9 @@ int main(int argc, char** argv) {
         [=](row& of) { option_beside_none(of, s, option); });
   }
   const shape prompt = {1024, 1024, 8, 2, 128};
-  add("a mask that says what an option says", "mask/causal", prompt, 1,
+  add("a mask that equals an option", "mask/causal", prompt, 1,
       [=](row& of) { mask_beside_rule(of, prompt, true); });
-  add("a mask that says what an option says", "mask/block_diagonal", prompt, 1,
+  add("a mask that equals an option", "mask/block_diagonal", prompt, 1,
       [=](row& of) { mask_beside_rule(of, prompt, false); });
   const shape documents = {4096, 4096, 8, 2, 128}, long_step = {1, 65536, 32, 8, 128};
   for (const Index size : {Index{512}, Index{2048}}) {

@@ -1,4 +1,4 @@
-// What engines that serve many users do, each beside the same without the feature: rotation of a window or by
+// Operations of engines with many users, each next to a call without the feature: rotation of a window or by
 // coordinates inside attention, decoding from pages, from integers (multiplied as floats, and as they are), a chunk
 // whose keys are integers multiplied as they are, latents (MLA), a batch of steps and a chunk, keys that were rotated
 // earlier, tokens that are evicted, caches that grow, rows that move, heads as rows, positions of a mask, and the attention
@@ -156,14 +156,14 @@ void mixed_batch(row& of, Index heads, Index kv_heads, Index head_dim, int threa
   const auto together = memory.view(blocks, all), first = memory.view(blocks.first(split), all.first(steps)),
              second = memory.view(blocks.subspan(split), all.subspan(steps));
   run(threads, [&](const auto& pool) {
-    const auto apart = [&] {
+    const auto two_calls = [&] {
       rope::attention(x.q.token_range(0, steps), first, x.out.token_range(0, steps),
                       {.query_offsets = of_steps}, pool);
       rope::attention(x.q.token_range(steps, chunk), second, x.out.token_range(steps, chunk),
                       {.query_offsets = of_chunk}, pool);
     };
     of.time({[&] { rope::attention(x.q, together, x.out, {.query_offsets = offsets}, pool); }},
-            {{"both calls apart", {{apart}}}});
+            {{"two separate calls", {{two_calls}}}});
   });
 }
 
@@ -261,7 +261,7 @@ void positions_of_mask(row& of, Index batch, Index tokens) {
             }}}}});
 }
 
-/// The attention that each key receives from the newest tokens, beside attention of these tokens.
+/// The attention that each key receives from the newest tokens, next to attention of these tokens.
 void weight_sums(row& of, Index tokens, Index keys, Index heads, Index kv_heads, Index head_dim,
                  int threads) {
   const prompt x = {tokens, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};

@@ -1,4 +1,4 @@
-// Rotation and attention of ggml, or of ik_llama.cpp, which has the same interface, next to those of rope.
+// Rotation and attention of ggml, or of ik_llama.cpp, which has the same interface, next to rope.
 // ../peers.py builds and runs it.
 //
 // ggml computes cos and sin in every call, and rope reads them from a table made before, as both are used.
@@ -94,7 +94,7 @@ void rotate(row& of, const std::string& name, Index tokens, Index heads, Index h
   const double u = std::is_same_v<T, float> ? 0x1p-24 : std::is_same_v<T, Eigen::half> ? 0x1p-11 : 0x1p-8;
   must_agree(name, ours.data(), channels, size,
              4 * u + static_cast<double>(first + tokens) * static_cast<double>(head_dim / 2) * 0x1p-24);
-  peers::time_in_turn(
+  peers::time_alternately(
       of, [&] { theirs.compute(); }, [&] { rope::rotate<Layout>(view, table, Index{first}); });
 }
 
@@ -134,7 +134,7 @@ void attend(row& of, const std::string& name, const peers::attention_shape& shap
   const double u = std::is_same_v<T, Eigen::bfloat16> ? 0x1p-8 : 0x1p-11;
   must_agree(name, ours.data(), static_cast<const float*>(result->data), size,
              std::fmax(4 * u, u * std::sqrt(static_cast<double>(keys))));
-  peers::time_in_turn(
+  peers::time_alternately(
       of, [&] { theirs.compute(); }, [&] { rope::attention(queries_view, keys_view, values_view, out, {}); });
 }
 

@@ -1,5 +1,5 @@
-// Rotation and attention of ONNX Runtime, through its C interface, next to those of rope. ../peers.py builds
-// and runs it.
+// Rotation and attention of ONNX Runtime, through its C interface, next to rope. ../peers.py builds and
+// runs it.
 //
 // Its operators RotaryEmbedding and GroupQueryAttention (domain com.microsoft) are graphs of one node,
 // written here as the bytes of an ONNX file. Both libraries read cos and sin from tables made before.
@@ -77,7 +77,7 @@ constexpr ONNXTensorElementDataType type_of =
     : std::is_same_v<T, std::int32_t> ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32
                                       : ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
 
-/// A graph of one operator whose inputs and outputs are in the caller's memory. Field numbers are those of
+/// A graph of one operator whose inputs and outputs are in the caller's memory. Field numbers come from
 /// onnx.proto.
 class node {
  public:
@@ -199,12 +199,12 @@ void rotate(row& of, const std::string& name, Index tokens, Index heads, Index h
   std::vector<float> ours = x;
   const auto from = rope::thd(static_cast<const float*>(x.data()), tokens, heads, head_dim);
   const auto to = rope::thd(ours.data(), tokens, heads, head_dim);
-  const auto turn = [&] { rope::rotate_to<Layout>(from, to, table, Index{first}); };
-  turn();
+  const auto by_rope = [&] { rope::rotate_to<Layout>(from, to, table, Index{first}); };
+  by_rope();
   theirs.compute();
   peers::must_agree(name, ours.data(), out.data(), size, 4 * 0x1p-24);
-  peers::time_in_turn(
-      of, [&] { theirs.compute(); }, turn);
+  peers::time_alternately(
+      of, [&] { theirs.compute(); }, by_rope);
 }
 
 /// Keys and values are [kv_heads, keys, head_dim], a cache that already has the newest tokens.
@@ -258,7 +258,7 @@ void attend(row& of, const std::string& name, const peers::attention_shape& shap
   const double u = std::is_same_v<T, float> ? 0x1p-24 : 0x1p-11;
   peers::must_agree(name, ours.data(), out.data(), queries * heads * head_dim,
                     std::fmax(8 * u, 0x1p-24 * std::sqrt(static_cast<double>(keys * head_dim))));
-  peers::time_in_turn(
+  peers::time_alternately(
       of, [&] { theirs.compute(); }, step);
 }
 

@@ -38,7 +38,7 @@ void must_agree(const std::string& name, const T* ours, const T* theirs, Index c
 }
 
 /// Times a call of the peer and a call of rope.
-inline void time_in_turn(row& of, const auto& theirs, const auto& ours) {
+inline void time_alternately(row& of, const auto& theirs, const auto& ours) {
   of.time({[&] { ours(); }}, {{"peer", {{[&] { theirs(); }}}}});
 }
 

@@ -1,4 +1,4 @@
-// Rotation of types, orders, ranges of channels and threads other than those of rotation_shapes.bench.cpp,
+// Rotation of types, orders, ranges of channels and threads that rotation_shapes.bench.cpp does not have,
 // next to an in-place scale of the same bytes, or a copy. Names: what/layout/type/order/batch x tokens x
 // heads x head_dim/threads.
 
@@ -53,15 +53,15 @@ using table_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class T>
 struct parts {
   explicit parts(const shape& s)
-      : in_turn(s.size() + 128, s.size() * Index(sizeof(T))),
-        memory(static_cast<std::size_t>(in_turn.size())),  // begins with a cache line
+      : sequence(s.size() + 128, s.size() * Index(sizeof(T))),
+        memory(static_cast<std::size_t>(sequence.size())),  // begins with a cache line
         past(s.past_line / Index(sizeof(T))) {
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = T(0.01f * static_cast<float>(i % 97));
   }
-  T* next() { return memory.data() + in_turn.begin(in_turn.next()) + past; }
-  bool from_memory() const { return in_turn.count() > 1; }
+  T* next() { return memory.data() + sequence.begin(sequence.next()) + past; }
+  bool from_memory() const { return sequence.count() > 1; }
 
-  bench::parts_in_turn in_turn;
+  bench::successive_parts sequence;
   storage<T> memory;
   Index past;
 };
@@ -166,7 +166,7 @@ void add_layout() {
   in_order("rotation of heads, each of contiguous tokens", prefill4096, float(), order::bhsd);
   for (const shape& s : {shape{1, 4096, 32, 128, 32, 0}, shape{1, 4096, 16, 192, 64, 128},
                          shape{1, 16, 32, 192, 64, 128}, shape{1, 16, 32, 80, 32, 0}})
-    in_order("rotation of some channels, beside the lines that they touch", s, float());
+    in_order("rotation of some channels, next to the lines that they touch", s, float());
   for (shape s : {decode, prefill512, prefill4096}) {
     s.past_line = 4;
     in_order("rotation of floats 4 bytes after the beginning of a line", s, float());

@@ -36,7 +36,7 @@ void rotate(bench::row& of, const bench::rotated_shape& s, Index past_line) {
   const auto loop = [&](float* x) { bench::plain_loop<Layout>(x, table, s); };
   const auto eigen = bench::eigen_expression<Layout>(table, s);
 
-  bench::parts_in_turn parts(size, size * Index(sizeof(float)));
+  bench::successive_parts parts(size, size * Index(sizeof(float)));
   if (parts.count() == 1) {  // channels in a cache are scaled so often that they would grow
     const auto fresh = bench::channels(size);
     std::copy(fresh.begin(), fresh.end(), memory.begin() + past);
