@@ -54,7 +54,7 @@ function(write_single name public_header what)
     if(NOT header IN_LIST expanded)
       list(APPEND expanded ${header})
       file(READ "${include_dir}/${header}" text)
-      # The newline at the end of the header is that of the directive.
+      # The newline at the end of the header replaces the newline of the directive.
       string(REGEX REPLACE "\n$" "" text "${text}")
       set(rest "\n${text}${rest}")
     endif()

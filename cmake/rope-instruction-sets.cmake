@@ -6,7 +6,7 @@
 # compiles every SOURCE once for each instruction set and adds the objects to TARGET. ROPE_INSTRUCTION_SET is
 # a different name in each, for example for a namespace: baseline, avx2, avx512, avx512_bf16. Baseline has
 # only the flags of TARGET. On processors other than x86-64, and with compilers other than GCC and Clang, it
-# is the only one. Include directories and definitions are those of TARGET, and rope is linked.
+# is the only one. Include directories and definitions come from TARGET, and rope is linked.
 #
 # TARGET can include <rope_instruction_sets.hpp>, which this function writes:
 #
@@ -15,7 +15,7 @@
 # Arguments between a SOURCE and the rest of the program must have built-in types, or classes without types of
 # rope, because a view of rope is a different type in every set. Inline functions of other libraries,
 # including the standard library, have the same name in all sets. A linker keeps the first one that it finds:
-# in a program or a shared library that of the baseline. In a static library it may be any, so TARGET must not
+# in a program or a shared library the one of the baseline. In a static library it may be any, so TARGET must not
 # be one. examples/one_binary is an example.
 function(rope_add_instruction_sets target)
   get_target_property(type ${target} TYPE)
