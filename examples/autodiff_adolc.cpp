@@ -58,7 +58,7 @@ class rotation_op {
     return 0;
   }
 
-  /// Converts the gradient with respect to y to those with respect to x and inv_freq. It needs x, but no other
+  /// Converts the gradient with respect to y to gradients of x and inv_freq. It needs x, but no other
   /// intermediate result.
   static int reverse(int, int*, int, int, int*, double** d_out, int* in_sizes, double** d_in, double** in,
                      double**, void* context) {

@@ -55,11 +55,11 @@ inline speeds ntk_speeds(std::size_t d, long double base, long double factor) {
 }
 
 /// YaRN (arXiv:2309.00071). Pairs with more than 32 full turns over the `trained` positions keep their
-/// frequency, those with less than one are divided by `factor`, and pairs between are blended.
+/// frequency, pairs with less than one are divided by `factor`, and pairs between are blended.
 inline speeds yarn_speeds(std::size_t d, long double base, long double trained, long double factor) {
-  const auto pair_of = [&](long double turns) {
-    return static_cast<long double>(d) * std::log(trained / (2 * std::numbers::pi_v<long double> * turns)) /
-           (2 * std::log(base));
+  const auto pair_of = [&](long double rotations) {
+    return static_cast<long double>(d) *
+           std::log(trained / (2 * std::numbers::pi_v<long double> * rotations)) / (2 * std::log(base));
   };
   const long double low = std::max(std::floor(pair_of(32)), 0.0L),
                     high = std::min(std::ceil(pair_of(1)), static_cast<long double>(d - 1));
@@ -102,7 +102,7 @@ inline std::vector<double> softmax(std::vector<double> scores) {
 struct cos_sin {
   long double cos, sin;
 };
-inline cos_sin turn_of(std::int64_t position, double speed) {
+inline cos_sin cos_sin_of(std::int64_t position, double speed) {
   const double leading = std::ldexp(std::trunc(std::ldexp(speed, 30)), -30);
   const auto p = static_cast<long double>(position);
   const long double large = p * static_cast<long double>(leading),

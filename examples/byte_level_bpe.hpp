@@ -29,7 +29,7 @@
 class byte_level_bpe {
  public:
   /// Throws:  std::runtime_error that names an unsupported part of the file: an almost correct tokenizer
-  ///          would give other ids than those of training
+  ///          would give other ids than in training
   explicit byte_level_bpe(const nlohmann::json& file) {
     const auto& model = file.at("model");
     demand(model.value("type", "BPE") == "BPE", "model type " + model.value("type", ""));

@@ -34,7 +34,7 @@ inline shape shape_of(const rope::model_rope& model) {
   for (const rope::layer_group& other : model.groups())
     if (other.head_dim != of.head_dim || other.rotary_dim() != of.rotary_dim() ||
         other.first_channel != of.first_channel || other.layout != of.layout)
-      throw std::runtime_error("layers whose heads differ in size are not known to this program");
+      throw std::runtime_error("this program does not support layers whose heads differ in size");
   return {model.query_heads, model.key_heads, of.head_dim, of.rotary_dim(), of.first_channel};
 }
 

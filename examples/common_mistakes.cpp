@@ -1,7 +1,7 @@
 // The classic mistakes with rotary embeddings, each in a few lines of code, with its output and with what
-// rope does instead. Outputs are those of the last of 48 tokens, compared with attention by the formula. The
-// error of a mistake is far larger than rounding, and that of rope is rounding only. Public reports are named
-// if there are any. Mistakes that do not compile are in tests/compile_fail/.
+// rope does instead. Outputs belong to the last of 48 tokens, compared with attention by the formula. The
+// error of a mistake is far larger than rounding, and the error of rope is rounding only. Public reports are
+// named if there are any. Mistakes that do not compile are in tests/compile_fail/.
 
 #include <rope/rope.hpp>
 
@@ -23,7 +23,7 @@ using rope::Index;
 
 constexpr Index dim = 64, tokens = 48, all = tokens * dim;
 
-// Channels are 1 and -1, those of queries 2 and -2, so that |q| |k| / sqrt(dim) is 16.
+// Channels are 1 and -1, in queries 2 and -2, so that |q| |k| / sqrt(dim) is 16.
 channels twice(channels x) {
   for (float& channel : x) channel *= 2;
   return x;
@@ -91,9 +91,9 @@ std::string refusal(const auto& call) {
 /// \param right  the error of rope, which must be rounding
 void show(const char* mistake, const char* reported, double wrong, double least, double right,
           const std::string& instead) {
-  // A score is at most 16, or 1.3 times that with YaRN. It has a rounding for each of its products, and those
-  // of the rotations and of YaRN's factor. A weight has twice that relative error. The weighted sum of
-  // values, none above 1, adds a rounding for each token.
+  // A score is at most 16, or 1.3 times 16 with YaRN. It has a rounding for each of its products, and the
+  // roundings of the rotations and of YaRN's factor. A weight has twice that relative error. The weighted sum
+  // of values, none above 1, adds a rounding for each token.
   const double bound = 2 * 1.3 * 16 * (score_bound + (dim + 2) * unit) + tokens * unit;
   const bool holds = wrong > least && right <= bound;
   std::printf("\n%-66s %8.1e %10.1e%s\n", mistake, wrong, right, holds ? "" : "  FAILED");
@@ -218,7 +218,7 @@ void float_angles() {
   show("angles in float32, a million tokens into a text", "kekzl/imp#1325",
        off(attend(rotated(query, rounded, last - 1), rotated(keys, rounded, start))), 0.001,
        off(attend(rotated(query, exact, last - 1), rotated(keys, exact, start))),
-       "angles are fractions of a turn in integers; float32 angles have a name, with_float_angles");
+       "angles are integer fractions of 2 pi; float32 angles have a name, with_float_angles");
 }
 
 void rotated_values() {

@@ -12,8 +12,8 @@
 
 /// Reads the rest of the stream. Size and depth are limited before anything is parsed.
 ///
-/// Throws:  std::runtime_error if the file is larger or more deeply nested than that of any model, and the
-///          exceptions of nlohmann::json::parse
+/// Throws:  std::runtime_error if the file is larger or more deeply nested than the file of any model, and
+///          the exceptions of nlohmann::json::parse
 inline nlohmann::json parsed_config(std::istream& file) {
   constexpr std::size_t largest = std::size_t{4} << 20;
   constexpr int deepest = 64;

@@ -7,7 +7,7 @@
 #include <vector>
 
 // A decoding loop with the heads of Llama 3 8B: a prompt of 12 tokens, then 52 tokens one at a time, from a
-// bfloat16 cache; then all 64 tokens in one call without a cache, to compare.
+// bfloat16 cache. Then all 64 tokens in one call without a cache, to compare.
 int main() {
   const int heads = 32, kv_heads = 8, head_dim = 128, all = 64;
   const rope::frequency_table table(rope::frequencies(head_dim, 500000.0, rope::llama3_scaling{.factor = 8}),

@@ -121,9 +121,9 @@ int main(int count, char** arguments) {
 
   // tests/cache/laws/latent_attention.test.cpp has the general bound. Here scores are small.
   const double largest = double(expanded_out.cwiseAbs().maxCoeff()),
-               apart = double((absorbed_out - expanded_out).cwiseAbs().maxCoeff()) / largest * 0x1p24,
+               difference = double((absorbed_out - expanded_out).cwiseAbs().maxCoeff()) / largest * 0x1p24,
                limit = std::max(median(multiply_times), median(read_times));
-  std::printf("%d tokens: the same output, %.1f u of the largest apart\n", int(tokens), apart);
+  std::printf("%d tokens: outputs differ by %.1f u of the largest\n", int(tokens), difference);
   std::printf("                 expanded   absorbed\n");
   std::printf("bytes per token  %8d   %8d\n", int(4 * heads * (plain + rotary + value)), int(4 * width));
   std::printf("ms per step      %8.2f   %8.2f\n", 1e3 * median(expanded_times), 1e3 * median(absorbed_times));
@@ -131,5 +131,5 @@ int main(int count, char** arguments) {
       "absorbed attention: %.2f ms, %.2f of what the core allows (%.2f ms to multiply, %.2f to read)\n",
       1e3 * median(attention_times), limit / median(attention_times), 1e3 * median(multiply_times),
       1e3 * median(read_times));
-  return apart < 64 && largest > 0 ? 0 : 1;
+  return difference < 64 && largest > 0 ? 0 : 1;
 }

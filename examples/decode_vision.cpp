@@ -11,7 +11,7 @@
 
 using rope::Index;
 using matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using turn = std::vector<rope::prompt_run>;
+using message = std::vector<rope::prompt_run>;
 
 struct shape {
   static constexpr Index layers = 2, heads = 4, kv_heads = 2, head_dim = 32, width = heads * head_dim;
@@ -50,7 +50,7 @@ struct model : shape {
   std::vector<cache> caches() const {
     return std::vector<cache>(layers, cache(1, capacity, kv_heads, head_dim, rope::token_axes{3}));
   }
-  /// The outputs of the layers for new tokens, whose coordinates are those of one table.
+  /// The outputs of the layers for new tokens, whose coordinates are the rows of one table.
   matrix forward(matrix x, std::vector<cache>& caches, const table& where) const {
     matrix attended(x.rows(), width);
     for (Index l = 0; l < layers; ++l) {
@@ -73,7 +73,7 @@ struct model : shape {
 /// All messages and images so far, for one call.
 struct transcript {
   matrix inputs = matrix(shape::capacity, shape::width);  // embeddings of words and patches
-  turn runs = {};
+  message runs = {};
   Index tokens = 0, patches = 0;
   struct answer {
     Index asked_by, word;
@@ -81,7 +81,7 @@ struct transcript {
   std::vector<answer> answers = {};
 
   /// Appends a part of the conversation.
-  const matrix& add(const turn& more, const matrix& x) {
+  const matrix& add(const message& more, const matrix& x) {
     inputs.middleRows(tokens, x.rows()) = x;
     runs.insert(runs.end(), more.begin(), more.end());
     tokens += x.rows();
@@ -90,29 +90,29 @@ struct transcript {
 };
 
 /// Runs the conversation, with an answer of `length` words to each message.
-transcript converse(const model& m, std::vector<model::cache>& caches, const std::vector<turn>& turns,
+transcript converse(const model& m, std::vector<model::cache>& caches, const std::vector<message>& messages,
                     Index length) {
-  transcript said;
-  for (const turn& runs : turns) {
+  transcript chat;
+  for (const message& runs : messages) {
     // The cache gives the position of the next message: images take fewer positions than tokens.
     const auto prompt = rope::qwen_vl_positions(runs, caches[0].next_positions()[0]);
     const model::table where(m.on_axes, prompt.coordinates);
-    const matrix x = said.add(runs, 8 * random_matrix(prompt.coordinates.rows(), shape::width));
+    const matrix x = chat.add(runs, 8 * random_matrix(prompt.coordinates.rows(), shape::width));
     for (const auto& run : runs)
       if (const auto* image = std::get_if<rope::vision_run>(&run))
-        said.patches += image->frames * image->height * image->width;
+        chat.patches += image->frames * image->height * image->width;
     matrix hidden = m.forward(x, caches, where);
     for (Index i = 0; i < length; ++i) {
       const Index word = m.word_after(hidden, hidden.rows() - 1);
-      said.answers.push_back({said.tokens - 1, word});
-      hidden = m.forward(said.add({rope::text_run{1}}, m.embedding.row(word)), caches, m.text);
+      chat.answers.push_back({chat.tokens - 1, word});
+      hidden = m.forward(chat.add({rope::text_run{1}}, m.embedding.row(word)), caches, m.text);
     }
   }
-  return said;
+  return chat;
 }
 
 int main() {
-  const std::vector<turn> turns = {
+  const std::vector<message> messages = {
       {rope::text_run{9}, rope::merged_patches(1, 12, 16, 2), rope::text_run{5}},
       {rope::text_run{7}},
       {rope::vision_run{3, 4, 6, 2}, rope::vision_run{1, 5, 3}, rope::text_run{4}}};
@@ -122,22 +122,22 @@ int main() {
                            family{"Ernie 4.5 VL", 5e5, rope::height_width_then_time(5, 6)}}) {
     const model m(of);
     auto caches = m.caches(), at_once = m.caches();
-    const transcript said = converse(m, caches, turns, 12);
+    const transcript chat = converse(m, caches, messages, 12);
 
-    const auto prompt = rope::qwen_vl_positions(said.runs);
+    const auto prompt = rope::qwen_vl_positions(chat.runs);
     const matrix hidden =
-        m.forward(said.inputs.topRows(said.tokens), at_once, model::table(m.on_axes, prompt.coordinates));
+        m.forward(chat.inputs.topRows(chat.tokens), at_once, model::table(m.on_axes, prompt.coordinates));
     Index words = 0;
-    for (const auto& [asked_by, word] : said.answers) words += m.word_after(hidden, asked_by) == word;
-    const bool there = caches[0].size() == said.tokens && caches[0].next_positions()[0] == prompt.next &&
+    for (const auto& [asked_by, word] : chat.answers) words += m.word_after(hidden, asked_by) == word;
+    const bool there = caches[0].size() == chat.tokens && caches[0].next_positions()[0] == prompt.next &&
                        (caches[0].coordinates(0) == prompt.coordinates.cast<double>()).all();
     std::printf("%-12s  %d tokens, %d of images and a video; text goes on at %d (rope_delta %d): %s\n",
-                of.name, static_cast<int>(said.tokens), static_cast<int>(said.patches),
+                of.name, static_cast<int>(chat.tokens), static_cast<int>(chat.patches),
                 static_cast<int>(prompt.next), static_cast<int>(prompt.delta()),
-                there ? "so says the cache" : "FAILED, not in the cache");
-    std::printf("%-12s  %d of %d words are those of one prompt\n", "", static_cast<int>(words),
-                static_cast<int>(said.answers.size()));
-    same = same && there && words == static_cast<Index>(said.answers.size());
+                there ? "as in the cache" : "FAILED, not in the cache");
+    std::printf("%-12s  %d of %d words agree with one prompt\n", "", static_cast<int>(words),
+                static_cast<int>(chat.answers.size()));
+    same = same && there && words == static_cast<Index>(chat.answers.size());
   }
   return same ? 0 : 1;
 }

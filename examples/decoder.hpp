@@ -192,7 +192,7 @@ class decoder {
     (void)model_.attention_of_layer(index);                         // also throws if it is unknown
     if (group != nullptr && group->first_channel != 0)
       throw std::runtime_error(
-          "heads whose last channels rotate (latent attention) are not known to this decoder");
+          "this decoder does not support heads whose last channels rotate (latent attention)");
 
     layer of = {.cache = rope::kv_cache<T>(1, capacity, kv_heads_,
                                            (group ? group : &model_.groups().front())->head_dim),

@@ -1,10 +1,10 @@
 // The attention core of a Llama 3 8B layer (rotation, scores, softmax, weighted values: no weights, no
 // projections) over a text. Each byte value is a fixed random vector. It runs as one prefill and again token
 // by token, compares its outputs with recorded ones of Hugging Face transformers, and checks every claim of
-// the report. A Hugging Face config.json, such as those in examples/configs, replaces the shapes by those of
-// another model.
+// the report. A Hugging Face config.json, such as a file of examples/configs, replaces the shapes by those
+// of another model.
 // Usage: rope_demo [text file [config.json [interleaved|half_split]]]
-// The layout is needed only if that of the architecture is unknown.
+// The layout is needed only if the architecture has no known layout.
 
 #include "recorded_attention.hpp"
 
@@ -37,7 +37,7 @@ namespace {
 
 using rope::Index;
 
-// The shapes of Llama 3 8B, unless a config says otherwise.
+// The shapes of Llama 3 8B, unless a config replaces them.
 std::string model_name = "Llama 3 8B";
 Index query_heads = 32, key_heads = 8, head_dim = 128;
 Index first_channel = 0;  // of a head to rotate: DeepSeek rotates the last third
@@ -55,7 +55,7 @@ void check(bool holds, const char* claim) {
   all_true = all_true && holds;
 }
 
-/// Takes the layer from a config.json; throws if it cannot.
+/// Takes the layer from a config.json. Throws if it cannot.
 ///
 /// \param name  the layout by name, or empty
 void read_config([[maybe_unused]] const std::string& path, [[maybe_unused]] std::string_view name) {

@@ -70,7 +70,7 @@ std::string plain_digits(double value) {
 }
 
 /// Throws:  std::invalid_argument with the values that an option takes
-request request_of(const std::vector<std::string>& words) {
+request read_request(const std::vector<std::string>& words) {
   request of;
   std::vector<std::string> plain;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -244,7 +244,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   try {
-    const request of = request_of(words);
+    const request of = read_request(words);
     if (std::filesystem::is_directory(of.model)) {
       const auto codec = of.ids.empty() ? codec_of(of.model) : text_codec{};
       const nlohmann::json config = read_json(of.model / "config.json");

@@ -39,7 +39,7 @@ constexpr const char* help =
     "more those whose heads, layers and head_dim agree. Without one, the config of Llama 3.1\n"
     "  plot.svg        where to draw the wavelength of every pair of every file\n"
     "  length          of the sequence, in tokens, for schedules that depend on it (dynamic, longrope)\n"
-    "  --layout NAME   interleaved or half_split, where that of the architecture is not known\n"
+    "  --layout NAME   interleaved or half_split, where the layout of the architecture is unknown\n"
     "  --dark          draws light on dark\n"
     "  --help          prints this text\n\n"
     "Lines are as long as the terminal is wide, or COLUMNS where it is set; without either they stay "
@@ -77,7 +77,7 @@ void plot(svg::picture& figure, double top, const description& file, const rope:
   title += ": " + group.rule + svg::format(", base %.0f, %d pairs", group.base, static_cast<int>(count));
   svg::panel panel(figure, {80, top, 560, 290},
                    {"pair", 0, static_cast<double>(std::max<Index>(count - 1, 1))},
-                   {"tokens per turn", 1, std::pow(10, decades), true}, svg::escaped(title));
+                   {"wavelength (tokens)", 1, std::pow(10, decades), true}, svg::escaped(title));
   const auto curve = [&](const std::string& name, const rope::frequencies& frequencies, const char* colour) {
     std::vector<svg::point> points;
     for (Index pair = 0; pair < count; ++pair)
@@ -108,8 +108,8 @@ std::string plot(const std::vector<description>& files, const svg::palette& colo
   constexpr double head = 45, height = 390;
   std::size_t panels = 0;
   for (const description& file : files) panels += file.model.groups().size();
-  svg::picture figure(890, head + height * static_cast<double>(panels), "How long a pair takes for a turn",
-                      "", colours);
+  svg::picture figure(890, head + height * static_cast<double>(panels), "Wavelength of each pair", "",
+                      colours);
   double top = head + 35;
   for (const description& file : files)
     for (const rope::layer_group& group : file.model.groups()) {
@@ -150,8 +150,9 @@ std::string comparison(description before, description file) {
       one->model.source = short_names ? file_name(one->path) : one->path;
   }
   const std::vector<std::string> differences = rope::compare_models(before.model, file.model);
-  std::string text = "\n" + file.path + (differences.empty() ? " says the same as " : " differs from ") +
-                     before.path + (differences.empty() ? "\n" : ":\n");
+  std::string text = "\n" + file.path +
+                     (differences.empty() ? " gives the same model as " : " differs from ") + before.path +
+                     (differences.empty() ? "\n" : ":\n");
   for (const std::string& difference : differences) text += "  " + difference + "\n";
   return text;
 }

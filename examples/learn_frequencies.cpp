@@ -1,8 +1,8 @@
 // Learns rotary frequencies by gradient descent. A teacher attends with eight frequencies, whose wavelengths
 // no schedule has. A student starts from the usual schedule and gets only the outputs of the teacher. It
-// follows the gradient through attention and rotation until its frequencies are those of the teacher.
-// Sequences start short: an error d of a frequency is an error d * distance of the angle, and beyond half a
-// turn the gradient points the wrong way. Once frequencies are right for short distances, longer ones make
+// follows the gradient through attention and rotation until it has the frequencies of the teacher.
+// Sequences start short: an error d of a frequency is an error d * distance of the angle, and beyond pi
+// the gradient points the wrong way. Once frequencies are right for short distances, longer ones make
 // them more precise. Usage: rope_learn_frequencies [figure.svg]
 
 #include <rope/rope.hpp>
@@ -104,7 +104,7 @@ struct record {
   Eigen::ArrayXd inv_freq;
 };
 
-/// Two panels: the loss, and the path of every frequency to that of the teacher.
+/// Two panels: the loss, and the path of every frequency to the one of the teacher.
 std::string figure(const std::vector<record>& history) {
   svg::picture both(
       1080, 430, "Frequencies found by gradient descent",
@@ -124,7 +124,7 @@ std::string figure(const std::vector<record>& history) {
   loss.line(path([](const record& at) { return at.loss; }), svg::blue);
   for (Index i = 0; i < pairs; ++i) {
     const std::string colour = svg::format("hsl(%d,65%%,45%%)", 210 + 18 * static_cast<int>(i));
-    paths.curve(svg::format("pair %d: %g tokens a turn", static_cast<int>(i), wavelengths[i]),
+    paths.curve(svg::format("pair %d: %g tokens", static_cast<int>(i), wavelengths[i]),
                 path([i](const record& at) { return std::abs(at.inv_freq(i)); }), colour.c_str());
     const double goal = 2 * std::numbers::pi / wavelengths[i];
     paths.line({{step.low, goal}, {step.high, goal}}, svg::ink, "stroke-dasharray='2 5'");

@@ -1,6 +1,6 @@
 // Generation that outlives its process. One process generates half of a text, saves its caches and ends.
 // Another one reads them and continues with the text of an uninterrupted run. It rejects caches of another
-// schedule. The file format is that of this example.
+// schedule. The file format is made for this example.
 #include <rope/rope.hpp>
 
 #include <cmath>
@@ -111,7 +111,7 @@ session restore(const std::string& path, const model& m) {
     read(file, &rotation);
     read(file, &tokens);
     if (rotation != of_layer.rotation_by<half_split>(m.table))
-      throw std::runtime_error("the keys were rotated by another schedule than that of this model");
+      throw std::runtime_error("the keys were rotated by a schedule that this model does not have");
     if (tokens > shape::capacity) throw std::runtime_error("there are more tokens than a cache holds");
     std::vector<std::int64_t> positions(tokens);
     std::vector<Eigen::bfloat16> keys(tokens * shape::kv_heads * shape::head_dim), values = keys;
@@ -154,18 +154,18 @@ int run(int count, char** arguments) {
   session never_ended;
   never_ended.generate(m, 2 * half);
   const bool same = restore(file, m).text == never_ended.text;
-  std::printf("the text of both processes %s that of one run:", same ? "is" : "is not");
+  std::printf("the text of both processes %s the text of one run:", same ? "is" : "is not");
   for (const std::int32_t word : never_ended.text) std::printf(" %d", static_cast<int>(word));
   std::printf("\n");
-  bool refused = false;
+  bool rejected = false;
   try {
     restore(file, model(longer));
   } catch (const std::exception& error) {
-    refused = true;
-    std::printf("refused  under another schedule: %s\n", error.what());
+    rejected = true;
+    std::printf("rejected under another schedule: %s\n", error.what());
   }
   std::remove(file.c_str());
-  return same && refused ? 0 : 1;
+  return same && rejected ? 0 : 1;
 }
 
 int main(int count, char** arguments) {

@@ -131,7 +131,7 @@ std::string relative_scores(const svg::palette& ground) {
   moves.curve("q . k, both moved", both, ground.blue);
   moves.curve("q . k, only k moved", alone, ground.vermilion);
   check(angle_off <= score_bound, "the angle between q and k is 0.6 rad before and after");
-  check(score_off <= score_bound, "scores are those of the distance, wherever q and k are");
+  check(score_off <= score_bound, "scores depend on the distance, not on the positions of q and k");
   check(length_off <= rotation_bound, "the length of q stays");
   return figure.text();
 }
@@ -213,8 +213,8 @@ std::string heat_maps(const svg::palette& ground) {
       nearest = nearest && (!positions || std::max_element(row, row + n) == row + i);
     }
   }
-  // A score of 64 products has 64 roundings and those of the rotations, relative to at most 4. A weight
-  // changes by twice that.
+  // A score of 64 products has 64 roundings and the roundings of the rotations, relative to at most 4. A
+  // weight changes by twice that.
   check(off <= 2 * 4 * (score_bound + 64 * unit), "every weight is the softmax of the formula");
   check(std::equal(&without[0], &without[n], &without[3 * n]),
         "without positions, equal words have equal weights");
@@ -255,7 +255,7 @@ std::string exchanged_words(const svg::palette& ground) {
     bars.legend("the dog chased the pig", ground.blue);
     bars.legend("the pig chased the dog", ground.vermilion);
   }
-  check(off <= 64 * score_bound, "every score is that of the formula");
+  check(off <= 64 * score_bound, "every score agrees with the formula");
   check(same && other, "without positions, both sentences have the same scores; with them, none is the same");
   return figure.text();
 }
@@ -263,9 +263,9 @@ std::string exchanged_words(const svg::palette& ground) {
 std::string schedules(const svg::palette& ground) {
   constexpr std::size_t dim = 128;
   constexpr double trained = 4096, two_pi = 2 * std::numbers::pi;
-  svg::picture figure(900, 420, "Schedules of context extension: positions for a full turn of each pair",
+  svg::picture figure(900, 420, "Schedules of context extension: wavelength of each pair",
                       "head_dim 128, base 10000, trained on 4096 positions, factor 4", ground);
-  svg::panel pairs(figure, {80, 75, 580, 280}, {"pair", 0, 63}, {"positions for a full turn", 1, 1e6, true});
+  svg::panel pairs(figure, {80, 75, 580, 280}, {"pair", 0, 63}, {"wavelength (positions)", 1, 1e6, true});
   pairs.level("4096 positions", trained, ground.grey, "5 3");
   pairs.level("16384 positions", 4 * trained, ground.grey, "1 4");
   double off = 0;
@@ -288,7 +288,7 @@ std::string schedules(const svg::palette& ground) {
   draw("NTK", ground.green, rope::frequencies(dim, 10000, rope::ntk_scaling{4}), ntk_speeds(dim, 10000, 4));
   draw("YaRN", ground.purple, rope::frequencies(dim, 10000, yarn), yarn_speeds(dim, 10000, trained, 4));
   // The formulas in long double have errors of a few of its roundings, a frequency of half an ulp of double.
-  check(off <= 0x1p-51, "every frequency is that of the formula");
+  check(off <= 0x1p-51, "every frequency agrees with the formula");
   return figure.text();
 }
 
@@ -307,12 +307,13 @@ std::string float_angles(const svg::palette& ground) {
         for (rope::Index i = 0; i < 64; ++i) {
           const double speed = frequencies[base].inv_freq()(i, 0);
           const float angle = static_cast<float>(p) * static_cast<float>(speed);
-          const cos_sin turn = turn_of(p, speed);
-          compare(angle_off, real(std::cos(angle) - turn.cos), 0);
-          compare(angle_off, real(std::sin(angle) - turn.sin), 0);
-          for (const long double off : {table.cos(p)[i] - turn.cos, table.sin(p)[i] - turn.sin})
+          const cos_sin expected = cos_sin_of(p, speed);
+          compare(angle_off, real(std::cos(angle) - expected.cos), 0);
+          compare(angle_off, real(std::sin(angle) - expected.sin), 0);
+          for (const long double off : {table.cos(p)[i] - expected.cos, table.sin(p)[i] - expected.sin})
             compare(table_off, real(off), 0);
-          exact = exact && ulps(table.cos(p)[i], turn.cos) < 0.502 && ulps(table.sin(p)[i], turn.sin) < 0.502;
+          exact = exact && ulps(table.cos(p)[i], expected.cos) < 0.502 &&
+                  ulps(table.sin(p)[i], expected.sin) < 0.502;
         }
       // Two roundings each of the angle, the frequency and the product, and one of its cos or sin.
       bounded = bounded && angle_off <= (2.001 * real(last) + 2) * unit;

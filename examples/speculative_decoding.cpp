@@ -1,7 +1,7 @@
 // Speculative decoding with a tree of drafted tokens. A cheap model, which attends to the last 16 tokens in a
 // ring, drafts two branches. The full model checks all drafted tokens in one call, in which each token attends
 // only to its ancestors. The accepted part of a branch is kept, and both caches are rolled back to its end. The
-// text is that of plain decoding.
+// text is the same as in plain decoding.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -158,6 +158,6 @@ int main() {
   std::printf(
       "%d tokens in %d calls of the model, %d of them by the second branch, %d with a part rejected\n",
       static_cast<int>(length), calls, from_second, rejected);
-  std::printf("the text is %s plain decoding\n", same ? "that of" : "NOT that of");
+  std::printf("the text is %s plain decoding\n", same ? "the same as in" : "NOT the same as in");
   return same && calls < length && from_second > 0 && rejected > 0 ? 0 : 1;
 }

@@ -1,9 +1,9 @@
 // A small writer of figures as SVG: panels with axes, and lines, arrows, bars and cells in them.
 //
-//     svg::picture figure(400, 300, "Turns of a pair");
-//     svg::panel turns(figure, {70, 60, 300, 180}, {"position (tokens)", 0, 10}, {"angle (rad)", 0, 10});
-//     turns.line({{0, 0}, {10, 10}}, svg::blue);
-//     std::ofstream("turns.svg") << figure.text();
+//     svg::picture figure(400, 300, "Angle of a pair");
+//     svg::panel angles(figure, {70, 60, 300, 180}, {"position (tokens)", 0, 10}, {"angle (rad)", 0, 10});
+//     angles.line({{0, 0}, {10, 10}}, svg::blue);
+//     std::ofstream("angles.svg") << figure.text();
 
 #ifndef ROPE_EXAMPLES_SVG_PLOT_HPP
 #define ROPE_EXAMPLES_SVG_PLOT_HPP

@@ -38,7 +38,7 @@ void add_received(rope::head_view<const float> q, const rope::kv_cache<float>& c
   for (std::size_t i = 0; i < sums.size(); ++i) received[i % received.size()] += sums[i];
 }
 
-/// The length of a - b divided by that of b.
+/// The length of a - b divided by the length of b.
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0, length = 0;
   for (std::size_t i = 0; i < b.size(); ++i) {
@@ -90,7 +90,7 @@ int main() {
   std::printf("%d of %d tokens kept; the next one is at position %d in each cache\n",
               static_cast<int>(thinned.size()), static_cast<int>(all.size()),
               static_cast<int>(thinned.next_positions()[0]));
-  std::printf("distance of outputs from those of all tokens, over their length:\n");
+  std::printf("distance of outputs from the outputs of all tokens, over their length:\n");
   std::printf("  the tokens that received most attention, and the newest %d: %.3f\n",
               static_cast<int>(recent), error_of_thinned);
   std::printf("  the newest %d: %.3f\n", static_cast<int>(budget), error_of_newest);

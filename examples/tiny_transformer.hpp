@@ -1,5 +1,5 @@
 // A small language model with its backward pass: the layers of Llama (RMS norms, attention, SwiGLU), and one
-// of six encodings of positions. Attention and its gradient are those of rope, the rest is plain Eigen.
+// of six encodings of positions. Attention and its gradient are calls of rope, the rest is plain Eigen.
 //
 //     tiny_transformer<float> model({.positions = encoding::rope}, seed);
 //     tiny_transformer<float>::vector d = tiny_transformer<float>::vector::Zero(model.parameters().size());
@@ -220,7 +220,7 @@ class tiny_transformer {
       x.row(t) = weight(0).row(ids[static_cast<std::size_t>(t)]);
       if (shape_.positions == encoding::learned) x.row(t) += weight(extra()).row(t);
       if (shape_.positions != encoding::sinusoidal) continue;
-      const double size = embedding_size * std::sqrt(2.0);  // that of the embeddings
+      const double size = embedding_size * std::sqrt(2.0);  // the size of the embeddings
       for (Index i = 0; i < shape_.width; i += 2) {
         const double angle = static_cast<double>(t) *
                              std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(shape_.width));

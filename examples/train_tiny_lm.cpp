@@ -64,7 +64,7 @@ struct request {
 };
 
 /// Throws:  std::invalid_argument with the values that an option takes
-request request_of(const std::vector<std::string>& words) {
+request read_request(const std::vector<std::string>& words) {
   request of;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& option = words[i];
@@ -330,8 +330,8 @@ std::string sample(const model_type& model, const std::string& prompt, int count
   return text;
 }
 
-/// The difference between the logits of the saved model, read and run by decoder.hpp, and those of the model
-/// that was saved, in units of rounding of the largest logit.
+/// The difference between the logits of the saved model, read and run by decoder.hpp, and the logits of the
+/// model that was saved, in units of rounding of the largest logit.
 double decoder_error(const model_type& model, const std::filesystem::path& folder, std::span<const int> ids) {
   std::ifstream file(folder / "config.json");
   const auto config = nlohmann::json::parse(file);
@@ -370,7 +370,7 @@ int run(const request& of) {
     extended.push_back({name + ", tuned", one.colour, trial.losses_by_length(model)});
   }
   trial.meter().end();
-  std::printf("%td parameters without those of the encoding; %.0f s, %.0f s of processors\n",
+  std::printf("%td parameters without the encoding; %.0f s, %.0f s of processors\n",
               rotary.parameters().size(), trial.meter().seconds(),
               static_cast<double>(std::clock()) / CLOCKS_PER_SEC);
 
@@ -384,13 +384,13 @@ int run(const request& of) {
   print("loss of the same bytes in sequences so many times as long as in training", at_lengths);
   print("the rotary model with other rotations, and tuned on sequences of four times the length", extended);
 
-  svg::picture first(760, 420, "Six ways to say where a token is", "the same model, data and steps");
+  svg::picture first(760, 420, "Six position encodings", "the same model, data and steps");
   draw(first, {70, 80, 510, 270}, {"step", 0, static_cast<double>(of.steps)}, losses(training, 3.2), "",
        training);
   save(of.folder / "tiny_lm_loss.svg", first);
   svg::picture second(1080, 440, "Sequences longer than in training",
                       "the same bytes, with more before them; lengths over the " + context + " of training");
-  const svg::axis length = {"length over that of training", 1, 4};
+  const svg::axis length = {"length / training length", 1, 4};
   draw(second, {70, 90, 310, 270}, length, losses(at_lengths, 4), "six encodings", at_lengths);
   draw(second, {580, 90, 310, 270}, length, losses(extended, 4), "rotary: scaled to 4, and tuned", extended);
   save(of.folder / "tiny_lm_lengths.svg", second);
@@ -402,8 +402,7 @@ int run(const request& of) {
               of.folder.string().c_str(), error);
   std::printf("\n%s\n", sample(rotary, "The rotation of ", 400, 0.6).c_str());
 
-  if (!(error <= 64))
-    throw std::runtime_error("the decoder's logits are not those of the model that was trained");
+  if (!(error <= 64)) throw std::runtime_error("the decoder's logits differ from the trained model");
   for (const curve& one : training)
     if (!(one.points.back().y < one.points.front().y - 0.5))
       throw std::runtime_error(one.name + ": the loss does not fall");
@@ -419,7 +418,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   try {
-    return run(request_of(words));
+    return run(read_request(words));
   } catch (const std::invalid_argument& error) {
     std::fprintf(stderr, "%s\n%s", error.what(), usage);
     return 2;

@@ -77,7 +77,7 @@ inline nlohmann::json tokenizer_of_bytes() {
 }
 
 /// Tensors of type F32 under the names of the model. The heads of a Llama of Hugging Face have the layout
-/// half_split, like those of this model, so projections are written unchanged.
+/// half_split, like the heads of this model, so projections are written unchanged.
 ///
 /// Throws:  std::runtime_error if the encoding is not rotary, the vocabulary is not bytes, or a file cannot
 ///          be written

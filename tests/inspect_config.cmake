@@ -103,10 +103,10 @@ set(new ${configs}/llama_3_1_8b.json)
 set(gemma ${configs}/gemma_3_4b.json)
 set(gemma_again ${configs}/gemma_3_4b_rope_parameters.json)
 expect("${gemma}" "window                  none, layers 5, 11, ..., 29;attention               causal" "== ")
-expect("${gemma};${gemma_again}" "== ${gemma}\n;== ${gemma_again}\n;\n${gemma_again} says the same as ${gemma}\n")
+expect("${gemma};${gemma_again}" "== ${gemma}\n;== ${gemma_again}\n;\n${gemma_again} gives the same model as ${gemma}\n")
 expect("${old};${gemma}" "${gemma} differs from ${old}:\n;: head_dim is 128 in llama_3_8b.json and 256 in gemma_3_4b.json\n")
 expect("${gemma};${old};${gemma_again};${new}"
-  "== ${gemma}\n;== ${old}\n;== ${gemma_again}\n;== ${new}\n;${gemma_again} says the same as ${gemma}\n;${new} differs from ${old}:\n  inv_freq differs"
+  "== ${gemma}\n;== ${old}\n;== ${gemma_again}\n;== ${new}\n;${gemma_again} gives the same model as ${gemma}\n;${new} differs from ${old}:\n  inv_freq differs"
   "${old} differs;${old} says;and Hugging Face")
 expect("${new}" "C++ after #include <rope/rope.hpp>\n  using model_layout = rope::half_split\\;\n;rope::llama3_scaling{.factor = 8,;rope::rotate<model_layout>")
 # A model without rotation is described, alone and next to another.
@@ -178,7 +178,7 @@ foreach(ground IN ITEMS white "#16191d")
   endif()
   run(code text ${option} ${gemma} ${new} ${SCRATCH}/ground.svg)
   file(READ ${SCRATCH}/ground.svg picture)
-  string(REGEX MATCHALL "tokens per turn" panels "${picture}")
+  string(REGEX MATCHALL "wavelength .tokens." panels "${picture}")
   list(LENGTH panels count)
   if(NOT code EQUAL 0 OR NOT count EQUAL 3 OR NOT picture MATCHES "height='100%' fill='${ground}'"
       OR NOT picture MATCHES "llama_3_1_8b.json: llama: llama3, base 500000")

@@ -90,8 +90,8 @@ inline double attention_error(const tensor& q, const tensor& k, const tensor& v,
 }
 
 // Scores of 64 channels in [-1, 1) have 64 roundings and two rotations, and the relative error of a weight is
-// twice that of its score. A channel stored in bfloat16 has an error of up to 2^-9 of its magnitude, in keys
-// and in values.
+// twice the error of its score. A channel stored in bfloat16 has an error of up to 2^-9 of its magnitude, in
+// keys and in values.
 constexpr double float_bound = 2 * (64 + 6) * formula::unit, bfloat16_bound = 0x1p-6;
 
 }  // namespace guide

@@ -1,5 +1,5 @@
 // The programs of port_a_model.md: a Llama with the schedule of Llama 3.1, from its config.json and weights
-// to logits, which are compared with those of transformers, and the imports of three other models.
+// to logits, which are compared with logits of transformers, and the imports of three other models.
 
 #include <rope/models.hpp>
 #include <rope/rope.hpp>

@@ -128,7 +128,7 @@ void pages_of_a_pool() {
   std::vector<float> key_pool(8 * 4 * kv_heads * head_dim), value_pool(key_pool);  // 8 pages of 4 tokens
   Eigen::Matrix<int, 2, 4, Eigen::RowMajor> blocks;
   blocks << 6, 1, 3, -1, 0, 2, 5, 7;
-  const std::vector<int> lengths = {10, 14};  // tokens of each sequence, including those of this call
+  const std::vector<int> lengths = {10, 14};  // tokens of each sequence, after this call
   const std::vector<std::int64_t> offsets = {0, 10, 24};
   const page_view<float> pages({.keys = bhsd(key_pool.data(), 8, kv_heads, 4, head_dim),
                                 .values = bhsd(value_pool.data(), 8, kv_heads, 4, head_dim)},

@@ -14,8 +14,8 @@ namespace {
 using namespace guide;
 using namespace rope;
 
-/// True if the frequencies are those of a Llama with heads of 8 channels, base 500000, 4096 positions and
-/// this rope_scaling.
+/// True if the frequencies equal the ones of a Llama with heads of 8 channels, base 500000, 4096 positions
+/// and this rope_scaling.
 void same_as(const std::string& rope_scaling, const frequencies& call, double length = 0) {
   nlohmann::json config = nlohmann::json::parse(
       R"({"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2,

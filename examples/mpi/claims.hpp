@@ -56,7 +56,7 @@ class claims {
   explicit claims(const job& of) : first_(of.rank() == 0) {}
 
   /// Prints on one rank.
-  __attribute__((format(printf, 2, 3))) void say(const char* format, ...) const {
+  __attribute__((format(printf, 2, 3))) void print(const char* format, ...) const {
     std::va_list values;
     va_start(values, format);
     if (first_) std::vprintf(format, values), std::fflush(stdout);
@@ -68,12 +68,12 @@ class claims {
     double mine[] = {error, bound}, all[2];
     MPI_Allreduce(mine, all, 2, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     const bool holds = everywhere(error <= bound);
-    say("  %-66s %7.1e <= %7.1e%s\n", what.c_str(), all[0], all[1], holds ? "" : "  FAILED");
+    print("  %-66s %7.1e <= %7.1e%s\n", what.c_str(), all[0], all[1], holds ? "" : "  FAILED");
   }
   /// Claims that a condition holds on every rank.
   void holds(const std::string& what, bool claim) {
     const bool all = everywhere(claim);
-    say("  %-66s %s\n", what.c_str(), all ? "yes" : "NO: FAILED");
+    print("  %-66s %s\n", what.c_str(), all ? "yes" : "NO: FAILED");
   }
 
   int exit_code() const { return failed_ ? 1 : 0; }

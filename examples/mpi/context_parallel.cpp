@@ -61,7 +61,7 @@ struct own_tokens {
 };
 
 /// How queries reach the keys of other ranks.
-enum class way_to_send { around_the_ring, all_at_once };
+enum class way_to_send { around_the_ring, all_gathered };
 
 /// Forward and backward pass for the tokens of this rank, with its cost.
 template <class T>
@@ -117,31 +117,31 @@ void one_sequence(job& ranks, claims& claim) {
     const bool zigzag = way == way_to_cut::zigzag;
     const sequence_split split = {x.offsets, ranks.ranks(), way};
     const own_tokens<T> own(x, split, ranks.rank());
-    claim.say("\none sequence of %d tokens, cut %s, %s\n", int(tokens), zigzag ? "zigzag" : "contiguously",
-              name_of<T>());
+    claim.print("\none sequence of %d tokens, cut %s, %s\n", int(tokens), zigzag ? "zigzag" : "contiguously",
+                name_of<T>());
     if (zigzag && tokens % (2 * r) == 0)
-      claim.holds("the cut is that of rope::context_parallel_ids",
+      claim.holds("the cut equals rope::context_parallel_ids",
                   own.mine.tokens == rope::context_parallel_ids(tokens, r, ranks.rank()));
 
     const split_run<T> ring = around_the_ring(ranks, x, split);
     compare(claim, ring.r, whole, own.mine.tokens, allowed);
     claim.holds("a second run gives the same bits", same_results(around_the_ring(ranks, x, split).r, ring.r));
 
-    claim.say("  and with all keys gathered\n");
-    const split_run<T> gathered = run(ranks, x, split, way_to_send::all_at_once);
+    claim.print("  and with all keys gathered\n");
+    const split_run<T> gathered = run(ranks, x, split, way_to_send::all_gathered);
     compare(claim, gathered.r, whole, own.mine.tokens, allowed);
     claim.holds("a second run gives the same bits",
-                same_results(run(ranks, x, split, way_to_send::all_at_once).r, gathered.r));
+                same_results(run(ranks, x, split, way_to_send::all_gathered).r, gathered.r));
 
-    claim.say("  visible pairs per rank:");
+    claim.print("  visible pairs per rank:");
     const auto pairs = ranks.all_gather<std::int64_t>(ring.pairs);
-    for (const std::int64_t of_rank : pairs) claim.say(" %lld", static_cast<long long>(of_rank));
+    for (const std::int64_t of_rank : pairs) claim.print(" %lld", static_cast<long long>(of_rank));
     const std::int64_t all = tokens * (tokens + 1) / 2;
-    claim.say("; the busiest has %.2f of the mean\n",
-              double(*std::max_element(pairs.begin(), pairs.end()) * r) / double(all));
+    claim.print("; the busiest has %.2f of the mean\n",
+                double(*std::max_element(pairs.begin(), pairs.end()) * r) / double(all));
     for (const auto& [name, one] : {std::pair("around the ring", &ring), {"all at once", &gathered}})
-      claim.say("  bytes sent per rank, %s: %lld forward, %lld backward\n", name,
-                static_cast<long long>(one->forward_bytes), static_cast<long long>(one->backward_bytes));
+      claim.print("  bytes sent per rank, %s: %lld forward, %lld backward\n", name,
+                  static_cast<long long>(one->forward_bytes), static_cast<long long>(one->backward_bytes));
     if (tokens % (2 * r) != 0) continue;  // shares would differ by a token
     const std::int64_t n = tokens / r, rank = ranks.rank(),
                        block = n * kv_heads * (head_dim + value_dim) * std::int64_t(sizeof(T));
@@ -160,7 +160,7 @@ void one_sequence(job& ranks, claims& claim) {
 /// token of the batch, read at positions, gives later sequences the rows of the first.
 template <class T>
 void packed_segments(job& ranks, claims& claim) {
-  claim.say("\npacked segments, %s\n", name_of<T>());
+  claim.print("\npacked segments, %s\n", name_of<T>());
   const std::int64_t r = ranks.ranks(), me = ranks.rank();
   const share pair = sequence_split{{0, 2 * r, 4 * r}, ranks.ranks(), way_to_cut::zigzag}.of(ranks.rank());
   claim.holds("two sequences of 2 * ranks tokens: this rank's tokens of the batch",
@@ -176,8 +176,8 @@ void packed_segments(job& ranks, claims& claim) {
   const split_run<T> ring = around_the_ring(ranks, x, split);
   compare(claim, ring.r, whole, own.mine.tokens, bounds_of(x, ranks.ranks()));
   claim.holds("a second run gives the same bits", same_results(around_the_ring(ranks, x, split).r, ring.r));
-  claim.say("  and with all keys gathered\n");
-  compare(claim, run(ranks, x, split, way_to_send::all_at_once).r, whole, own.mine.tokens,
+  claim.print("  and with all keys gathered\n");
+  compare(claim, run(ranks, x, split, way_to_send::all_gathered).r, whole, own.mine.tokens,
           bounds_of(x, ranks.ranks()));
 
   // A table with a row per token of the batch is read at tokens. Here sequence s begins at position 50 s.
@@ -262,8 +262,8 @@ void decoding(job& ranks, claims& claim) {
   const heads<T> whole = pick(one_process(x, x.d_out).out, tokens);
   const double bound = bounds_of(x, ranks.ranks()).out;
   const decoded<T> got = decode(ranks, x, prompt), again = decode(ranks, x, prompt);
-  claim.say("\ndecoding %d tokens behind a prompt of %d, %s\n", int(tokens.size()), int(prompt),
-            name_of<T>());
+  claim.print("\ndecoding %d tokens after a prompt of %d, %s\n", int(tokens.size()), int(prompt),
+              name_of<T>());
   claim.within("outputs, partial results merged in the order of ranks",
                largest_difference(got.in_rank_order.numbers, whole.numbers), bound);
   claim.within("outputs, by MPI_Allreduce", largest_difference(got.in_any_order.numbers, whole.numbers),
@@ -271,7 +271,7 @@ void decoding(job& ranks, claims& claim) {
   claim.holds("in the order of ranks, all ranks have the same bits",
               same_bits(ranks.of_first(got.in_rank_order.numbers), got.in_rank_order.numbers));
   claim.holds("and a second run, too", same_bits(got.in_rank_order.numbers, again.in_rank_order.numbers));
-  claim.say("  bytes sent per rank and token: %lld\n", static_cast<long long>(got.bytes));
+  claim.print("  bytes sent per rank and token: %lld\n", static_cast<long long>(got.bytes));
   claim.holds(
       "bytes as in README.md",
       got.bytes == (ranks.ranks() - 1) * query_heads *
@@ -314,8 +314,8 @@ int main(int argc, char** argv) {
     if (wanted("packed segments")) packed_segments<T>(ranks, claim);
     if (wanted("decoding")) decoding<T>(ranks, claim);
   };
-  claim.say("%d ranks; %d query heads, %d key heads, %d + %d channels\n", ranks.ranks(), int(query_heads),
-            int(kv_heads), int(head_dim), int(value_dim));
+  claim.print("%d ranks; %d query heads, %d key heads, %d + %d channels\n", ranks.ranks(), int(query_heads),
+              int(kv_heads), int(head_dim), int(value_dim));
   parts(float());
   parts(double());
   return claim.exit_code();

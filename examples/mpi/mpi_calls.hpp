@@ -115,17 +115,17 @@ class job {
   void start_send(const std::vector<T>& numbers, int to, int tag) {
     count_sent(numbers.size() * sizeof(T), 1);
     MPI_Isend(numbers.data(), detail::count_of(numbers.size()), detail::type_of<T>(), to, tag, MPI_COMM_WORLD,
-              &requests_.emplace_back());
+              &pending_.emplace_back());
   }
   template <class T>
   void start_receive(std::vector<T>& numbers, int from, int tag) {
     MPI_Irecv(numbers.data(), detail::count_of(numbers.size()), detail::type_of<T>(), from, tag,
-              MPI_COMM_WORLD, &requests_.emplace_back());
+              MPI_COMM_WORLD, &pending_.emplace_back());
   }
   /// Waits until every started send and receive is complete.
   void wait() {
-    MPI_Waitall(detail::count_of(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE);
-    requests_.clear();
+    MPI_Waitall(detail::count_of(pending_.size()), pending_.data(), MPI_STATUSES_IGNORE);
+    pending_.clear();
   }
 
   /// The numbers of all ranks in the order of ranks. Rank r has counts[r] numbers.
@@ -177,7 +177,7 @@ class job {
   MPI_Errhandler on_error_ = MPI_ERRHANDLER_NULL;
   int rank_ = 0, ranks_ = 1;
   std::int64_t bytes_sent_ = 0;
-  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Request> pending_;
 };
 
 }  // namespace many

@@ -50,7 +50,7 @@ struct batch {
   }
 };
 
-/// Output and gradients of all tokens, or of those of a share.
+/// Output and gradients of all tokens, or of the tokens of a share.
 template <class T>
 struct results {
   heads<T> out, d_q, d_k, d_v;
@@ -142,8 +142,8 @@ bounds bounds_of(const batch<T>& x, int ranks) {
   const double out = (2.02 * (2 * weight + 2 * sums + 4 * u) + 3 * u * ranks) * v;
   const double part = 2.02 * (4 * weight + 2 * sums + u * (double(value_dim) + 4)) + u * ranks;
   const double slope = 2 * part * d_out * v + d_out * std::sqrt(double(value_dim)) * out,
-               turned_back = 3 * u * 2 * d_out * v;
-  return {out, scale * (slope + turned_back) * k, scale * (slope + turned_back) * q * most,
+               rotated_back = 3 * u * 2 * d_out * v;
+  return {out, scale * (slope + rotated_back) * k, scale * (slope + rotated_back) * q * most,
           part * d_out * most};
 }
 

@@ -78,7 +78,7 @@ struct attended {
 
 enum tag : int { keys_and_values, their_gradients };
 
-/// Calls visit(owner, block) for the block of every rank: first for this rank's, then for that of the rank to
+/// Calls visit(owner, block) for the block of every rank: first for this rank, then for the rank to
 /// the left, and so on. In every step, each block moves one rank to the right. One thread visits a block
 /// while this thread waits for the next: MPI moves long messages only while a thread is inside one of its
 /// calls.
@@ -203,7 +203,7 @@ gradients<T> gradients_of_block(const heads<T>& q, const share& mine, const key_
 /// The backward pass of ring_attention: gradients with respect to the rotated queries, keys and values of
 /// this rank's tokens. The gradients of a block follow the block around the ring, one step later, and collect
 /// the contribution of each rank. They return to the owner in the end. The owner's part is the first term of
-/// the sum, then that of the rank to its right.
+/// the sum, then the contribution of the rank to its right.
 ///
 /// \param forward  what ring_attention or gathered_attention returned
 /// \param d_out    gradient with respect to its out

@@ -93,8 +93,8 @@ class partial_reduction {
 /// The part of one rank in the attention of a query to a spread cache.
 ///
 /// \param q         [1, 1, heads, head_dim], rotated
-/// \param position  of the query. It is given, as those of the keys are: the last key of this rank need not
-///                  be the last one
+/// \param position  of the query. It is given, like the positions of the keys: the last key of this rank need
+///                  not be the last one
 template <std::size_t value_dim, class T>
 std::vector<head_partial<T, value_dim>> attend_to_own_part(rope::head_view<const T> q, std::int64_t position,
                                                            const rope::kv_cache<T>& cache) {

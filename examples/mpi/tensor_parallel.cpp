@@ -33,8 +33,8 @@ using block = rope::multi_head_attention<double, half_split>;
 
 constexpr Index model_dim = 96, head_dim = 16, prompt = 40, decoded = 6;
 
-/// The weights of all heads, or of those of a rank. Heads follow each other in the rows of q, k and v and in
-/// the columns of o.
+/// The weights of all heads, or of the heads of a rank. Heads follow each other in the rows of q, k and v and
+/// in the columns of o.
 struct layer {
   Index heads, kv_heads;
   matrix q, k, v, o;
@@ -123,7 +123,7 @@ layer_run run(const layer& own, const matrix& x, const rope::frequency_table<dou
     matrix rows(count, model_dim);
     attention.forward(x.middleRows(first, count), cache, rows, table);
     for (const matrix* w : {&own.q, &own.k, &own.v, &own.o}) all.of_products += count * w->size();
-    // The keys that the new queries saw are those of the cache up to their position, since the queries are
+    // The new queries saw the keys of the cache up to their position, since the queries are
     // its last tokens. Each key is multiplied with a query of every head, and its value with a weight.
     const auto positions = cache.positions(0);
     for (const std::int64_t query : positions.last(static_cast<std::size_t>(count)))
@@ -136,8 +136,8 @@ layer_run run(const layer& own, const matrix& x, const rope::frequency_table<dou
   return all;
 }
 
-/// A bound of the difference between a channel of the output and that of one process. With |x| the largest
-/// norm of a row or a head, and u the unit roundoff, the error of a head of q, k or v is
+/// A bound of the difference between a channel of the output and the result of one process. With |x| the
+/// largest norm of a row or a head, and u the unit roundoff, the error of a head of q, k or v is
 ///
 ///     p = sqrt(head_dim) (model_dim + 1) u |x| |w|
 ///
@@ -172,9 +172,9 @@ void split_heads(job& ranks, claims& claim, Index heads, Index kv_heads) {
   const head_split mine(heads, kv_heads, ranks.ranks(), ranks.rank());
   const layer own = own_part(all, mine);
 
-  claim.say("\nquery heads: %d, key heads: %d; a rank has %d and %d%s\n", int(heads), int(kv_heads),
-            int(mine.count), int(mine.kv_count),
-            ranks.ranks() > kv_heads ? ", which other ranks have, too" : "");
+  claim.print("\nquery heads: %d, key heads: %d; a rank has %d and %d%s\n", int(heads), int(kv_heads),
+              int(mine.count), int(mine.kv_count),
+              ranks.ranks() > kv_heads ? ", which other ranks have, too" : "");
   const auto nothing = [](const matrix&) {};
   const auto in_rank_order = [&](matrix& out) { sum_in_rank_order(ranks, out); };
   const matrix whole = run(all, x, table, nothing).out;
@@ -200,8 +200,8 @@ void split_heads(job& ranks, claims& claim, Index heads, Index kv_heads) {
                      tokens = prompt + decoded, visible = tokens * (tokens + 1) / 2,
                      sums = tokens * model_dim * std::int64_t(sizeof(double)),
                      flops = 2 * (mine_done.of_products + mine_done.of_attention);
-  claim.say("  weights per rank: %lld; flops: %lld; bytes sent: %lld\n", static_cast<long long>(weights),
-            static_cast<long long>(flops), static_cast<long long>(bytes));
+  claim.print("  weights per rank: %lld; flops: %lld; bytes sent: %lld\n", static_cast<long long>(weights),
+              static_cast<long long>(flops), static_cast<long long>(bytes));
   claim.holds("weights as in README.md",
               weights == 2 * channels * (heads / r + std::max(kv_heads / r, std::int64_t{1})));
   claim.holds("flops as in README.md",
@@ -214,8 +214,8 @@ void split_heads(job& ranks, claims& claim, Index heads, Index kv_heads) {
 int main(int argc, char** argv) {
   many::job ranks(&argc, &argv);
   many::claims claim(ranks);
-  claim.say("%d ranks; model_dim %d, %d channels per head, %d tokens and %d more one at a time\n",
-            ranks.ranks(), int(model_dim), int(head_dim), int(prompt), int(decoded));
+  claim.print("%d ranks; model_dim %d, %d channels per head, %d tokens and %d more one at a time\n",
+              ranks.ranks(), int(model_dim), int(head_dim), int(prompt), int(decoded));
   for (const Index kv_heads : {8, 2, 1}) split_heads(ranks, claim, 8, kv_heads);
   return claim.exit_code();
 }

@@ -89,7 +89,7 @@ std::vector<double> rotated_ones(const rope::layer_group& group, std::int64_t po
   return head;
 }
 
-/// Tokens per full turn of every pair: infinity, which JSON has as null, for a pair that does not rotate.
+/// Wavelengths of all pairs in tokens: infinity, which JSON has as null, for a pair that does not rotate.
 std::vector<double> wavelengths(const rope::frequencies& of) {
   const Eigen::ArrayXd tokens = 2 * std::numbers::pi / of.inv_freq().col(0).array().abs();
   return {tokens.begin(), tokens.end()};
