@@ -1,8 +1,7 @@
 // The attention core of a Llama 3 8B layer (rotation, scores, softmax, weighted values: no weights, no
 // projections) over a text. Each byte value is a fixed random vector. It runs as one prefill and again token
 // by token, compares its outputs with recorded ones of Hugging Face transformers, and checks every claim of
-// the report. A Hugging Face config.json, such as a file of examples/configs, replaces the shapes by those
-// of another model.
+// the report. A Hugging Face config.json, such as a file of examples/configs, replaces the shapes.
 // Usage: rope_demo [text file [config.json [interleaved|half_split]]]
 // The layout is needed only if the architecture has no known layout.
 
