@@ -14,16 +14,16 @@ set(rules layering.cmake)
 
 function(inspect)
   execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${copy} -P ${copy}/tests/${rules}
-    RESULT_VARIABLE result ERROR_VARIABLE said)
+    RESULT_VARIABLE result ERROR_VARIABLE printed)
   # CMake wraps its output at the ends of words.
-  string(REGEX REPLACE "[ \n]+" " " said "${said}")
+  string(REGEX REPLACE "[ \n]+" " " printed "${printed}")
   set(result ${result} PARENT_SCOPE)
-  set(said "${said}" PARENT_SCOPE)
+  set(printed "${printed}" PARENT_SCOPE)
 endfunction()
 
-# Changes the text FROM of FILE to TO, and expects that ${rules} prints SAYS. With an empty FROM it writes the
+# Changes the text FROM of FILE to TO, and expects that ${rules} prints EXPECTED. With an empty FROM it writes the
 # whole file.
-function(violate file from to says)
+function(violate file from to expected)
   set(path ${copy}/${file})
   set(before "")
   set(existed FALSE)
@@ -42,9 +42,9 @@ function(violate file from to says)
   endif()
   file(WRITE ${path} "${after}")
   inspect()
-  string(FIND "${said}" "${says}" found)
+  string(FIND "${printed}" "${expected}" found)
   if(result EQUAL 0 OR found EQUAL -1)
-    message(SEND_ERROR "${rules} must say `${says}` of ${file}, got: ${said}")
+    message(SEND_ERROR "${rules} must print `${expected}` of ${file}, got: ${printed}")
   endif()
   if(existed)
     file(WRITE ${path} "${before}")
@@ -55,7 +55,7 @@ endfunction()
 
 inspect()
 if(NOT result EQUAL 0)
-  message(FATAL_ERROR "the copy violates a rule before anything is changed: ${said}")
+  message(FATAL_ERROR "the copy violates a rule before anything is changed: ${printed}")
 endif()
 
 set(line "#include <rope/config.hpp>\n")
@@ -116,7 +116,7 @@ violate(tests/cache/laws/decode.test.cpp "\"[cache]\"" "\"[laws]\"" "whose first
 set(rules class_comments.cmake)
 inspect()
 if(NOT result EQUAL 0)
-  message(FATAL_ERROR "the copy violates a rule of comments before anything is changed: ${said}")
+  message(FATAL_ERROR "the copy violates a rule of comments before anything is changed: ${printed}")
 endif()
 violate(include/rope/cache/kv_cache.hpp "///     cache.append<Layout>(k, v, table);\n" "///     cache.append<Layout>(k, v);\n"
   "cache/kv_cache.hpp shows code that its module's laws/uses.test.cpp does not run: kv_cache<float>")

@@ -166,10 +166,10 @@ class Builder:
                 del self.edits[place]
         self.alone = sorted({*self.alone, *those})
 
-    def drop_what_fails(self, said):
+    def drop_what_fails(self, output):
         """Removes the switches that the compiler complains about; returns how many."""
         dropped = set()
-        for block in re.split(r"\n(?=[^\n]*: (?:fatal )?error: )", said):
+        for block in re.split(r"\n(?=[^\n]*: (?:fatal )?error: )", output):
             for name, index in re.findall(r"include/(rope/[\w/]+\.hpp):(\d+):\d+:", block):
                 at = [(name, int(index) - 2 + later) for later in range(3)]  # a call may continue for some lines
                 line = next((self.edits.pop(place) for place in at if place in self.edits), None)
@@ -197,32 +197,32 @@ class Builder:
         self.copy()
         self.write()
         self.programs.mkdir(exist_ok=True)
-        code, said = mutate.inject.run([*self.shop.base, "-I", str(self.tree / "include"), "-fsyntax-only",
+        code, output = mutate.inject.run([*self.shop.base, "-I", str(self.tree / "include"), "-fsyntax-only",
                                        str(mutate.TESTS / "hygiene/everything.cpp")])
         while code != 0:
-            self.retry(said)
-            code, said = mutate.inject.run([*self.shop.base, "-I", str(self.tree / "include"), "-fsyntax-only",
+            self.retry(output)
+            code, output = mutate.inject.run([*self.shop.base, "-I", str(self.tree / "include"), "-fsyntax-only",
                                            str(mutate.TESTS / "hygiene/everything.cpp")])
         files = [f for module in self.options.suite + ["laws"] * (self.options.suite == mutate.MODULES) for f in sorted((mutate.TESTS / module).rglob("*.test.cpp"))]
         tests = [str(f.relative_to(mutate.TESTS)) for f in files if "uses.test.cpp" not in f.name]
         while len(self.made) < len(tests):
             left = [test for test in tests if test not in self.made]  # a switch that other files lack does not break a program
             with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
-                said = "\n".join(text for text in pool.map(self.compile, left) if text is not None)
-            if said:
-                self.retry(said)
+                output = "\n".join(text for text in pool.map(self.compile, left) if text is not None)
+            if output:
+                self.retry(output)
 
     def optimize(self, tests):
         """Makes the programs of these tests again with -O1: they take up to three times as long to compile and a sixth of the time to run."""
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
-            said = [text for text in pool.map(lambda test: self.compile(test, ["-O1"]), tests) if text is not None]
-        if said:
-            raise SystemExit("\n".join(said))
+            output = [text for text in pool.map(lambda test: self.compile(test, ["-O1"]), tests) if text is not None]
+        if output:
+            raise SystemExit("\n".join(output))
 
-    def retry(self, said):
-        count = self.drop_what_fails(said)
+    def retry(self, output):
+        count = self.drop_what_fails(output)
         if count == 0:
-            (self.options.scratch / "failed.log").write_text(said, encoding="utf-8")
+            (self.options.scratch / "failed.log").write_text(output, encoding="utf-8")
             raise SystemExit(f"the mutants do not compile, see {self.options.scratch}/failed.log")
         print(f"{count} switches do not compile", flush=True)
         self.write()
@@ -253,16 +253,16 @@ class Runner:
         program, name = item
         with tempfile.NamedTemporaryFile(dir=self.options.scratch) as file:
             before = time.monotonic()
-            code, said = self.go(program, [name], 600, ROPE_MUTANTS_REACHED=file.name)
-            if code != 0 or b"No test cases" in said or b"No tests ran" in said:
-                raise SystemExit(f"the case {name!r} fails without a mutant:\n{said.decode('utf-8', 'replace')}")
+            code, output = self.go(program, [name], 600, ROPE_MUTANTS_REACHED=file.name)
+            if code != 0 or b"No test cases" in output or b"No tests ran" in output:
+                raise SystemExit(f"the case {name!r} fails without a mutant:\n{output.decode('utf-8', 'replace')}")
             return item, time.monotonic() - before, {int(k) for k in pathlib.Path(file.name).read_text().split()}
 
     def trace_all(self, programs):
         items = []
         for program in programs:
-            said = subprocess.run([str(program), "--list-test-names-only"], stdout=subprocess.PIPE, check=False).stdout
-            items += [(program, name) for name in said.decode().splitlines() if name.strip()]
+            output = subprocess.run([str(program), "--list-test-names-only"], stdout=subprocess.PIPE, check=False).stdout
+            items += [(program, name) for name in output.decode().splitlines() if name.strip()]
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             for item, seconds, mutants in pool.map(self.trace, items):
                 self.cases[item] = (seconds, mutants)

@@ -151,9 +151,9 @@ TEST_CASE("tokens that do not fit throw and nothing is written", "[cache]") {
 
   // Not even into the memory after the last token.
   cache.truncate(3);
-  const std::vector<float> behind(cache.keys().at(0, 3, 0), cache.keys().at(0, 7, 0));
+  const std::vector<float> later(cache.keys().at(0, 3, 0), cache.keys().at(0, 7, 0));
   CHECK_THROWS_AS(sequence<float>(62).append_to(cache, 0, 5), std::length_error);
-  CHECK(std::vector<float>(cache.keys().at(0, 3, 0), cache.keys().at(0, 7, 0)) == behind);
+  CHECK(std::vector<float>(cache.keys().at(0, 3, 0), cache.keys().at(0, 7, 0)) == later);
 }
 
 TEST_CASE("keys and values of another shape throw and nothing is written", "[cache]") {

@@ -94,7 +94,7 @@ void compare(const expected& e, const Make& make) {
       if (testing::abs(wider(value) - exact) <= 4 * 0x1p-53L * testing::abs(exact) + 0x1p-1073L) continue;
       std::fprintf(stderr, "pair %ld, axis %ld: %.17g for %.21Lg\n", long(i), long(a), value,
                    static_cast<long double>(exact));
-      check(false, "a frequency is that of the formula");
+      check(false, "a frequency agrees with the formula");
     }
 }
 

@@ -27,7 +27,7 @@
 
 using namespace rope;
 
-// Names of this file stay out of the global namespace, where those of the library would shadow them.
+// Names of this file are not global, because names of the library would shadow them.
 namespace fuzz {
 namespace {
 
@@ -377,7 +377,7 @@ class stepper final : public Base {
   }
 
   /// One more token for every row in a call that is invalid in one way. A missing slot or table row may be
-  /// found before.
+  /// reported first.
   void misuse() {
     if (batch_ == 0) return misuse_no_rows();
     const std::size_t table = rotation_.table;

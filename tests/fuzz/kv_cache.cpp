@@ -17,7 +17,7 @@
 
 using namespace rope;
 
-// Names of this file stay out of the global namespace, where those of the library would shadow them.
+// Names of this file are not global, because names of the library would shadow them.
 namespace fuzz {
 namespace {
 

@@ -22,7 +22,7 @@
 
 using namespace rope;
 
-// Names of this file stay out of the global namespace, where those of the library would shadow them.
+// Names of this file are not global, because names of the library would shadow them.
 namespace fuzz {
 namespace {
 
@@ -140,7 +140,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
                                              : b_.one_of(forms);
     const bool rotated = earlier || in == by_rows || in == rotated_text_after || in == rotated_text_at ||
                          in == rows_and_positions,
-               behind = in == text_after || in == rotated_text_after,
+               follows = in == text_after || in == rotated_text_after,
                by_coordinates = in == by_rows || in == at_rows || in == rows_and_positions;
     const bool either = earlier && (in == at_rows || in == rotated_text_at);
     const axis_rotation given =
@@ -166,12 +166,12 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
         if (by_coordinates) {
           one.at = places.of(r, t);
         } else {
-          const std::int64_t id = behind ? 0 : ids[static_cast<std::size_t>(r * tokens + t)];
-          const double position = behind ? largest(r) + static_cast<double>(t + 1) : static_cast<double>(id);
+          const std::int64_t id = follows ? 0 : ids[static_cast<std::size_t>(r * tokens + t)];
+          const double position = follows ? largest(r) + static_cast<double>(t + 1) : static_cast<double>(id);
           one.at = {position, position};
           constexpr std::int64_t most = std::int64_t{1} << 53;
           in_range = in_range &&
-                     (behind ? largest(r) <= limit - static_cast<double>(t + 1) : id >= -most && id <= most);
+                     (follows ? largest(r) <= limit - static_cast<double>(t + 1) : id >= -most && id <= most);
           in_table = in_table && is_in_text_tables(position);
         }
         text = text && is_text(one.at);
@@ -199,7 +199,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
         cache_.template append<Layout>(x.keys(), x.v, table, list);
       });
     };
-    if (behind && !this->goes_on_whole())
+    if (follows && !this->goes_on_whole())
       return refused(invalid_argument, "text does not continue after a fraction of a cell", call);
     if (places.odd && in != rows_and_positions)
       return refused(invalid_argument, "coordinates that are not of all tokens are refused", call);
@@ -312,8 +312,8 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
   /// Calls that are invalid for any contents of the cache.
   void misuse() {
     using limits = std::numeric_limits<Index>;
-    this->ask_for_no_row();
-    this->ask_for_no_text();
+    this->call_with_no_row();
+    this->call_with_no_text();
     refused(invalid_argument, "there is an axis", [&] { token_axes(b_.coin() ? 0 : limits::min()); });
     refused(length_error, "more than the address space is refused",
             [&] { kv_cache<T> bad(2, 2, 1, 1, token_axes(limits::max() / (b_.coin() ? 2 : 16))); });

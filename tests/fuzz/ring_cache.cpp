@@ -18,7 +18,7 @@
 
 using namespace rope;
 
-// Names of this file stay out of the global namespace, where those of the library would shadow them.
+// Names of this file are not global, because names of the library would shadow them.
 namespace fuzz {
 namespace {
 
@@ -230,7 +230,7 @@ class ring final : public ring_target<T, token> {
   /// Calls that are invalid for any contents of the cache.
   void misuse() {
     using limits = std::numeric_limits<Index>;
-    this->ask_for_no_row();
+    this->call_with_no_row();
     const std::int64_t before = b_.coin() ? -1 : limits::min();
     refused(out_of_range, "no slot is before the first", [&] { static_cast<void>(cache_.slot(before)); });
     if (batch_ > 0)

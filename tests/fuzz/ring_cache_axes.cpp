@@ -19,7 +19,7 @@
 
 using namespace rope;
 
-// Names of this file stay out of the global namespace, where those of the library would shadow them.
+// Names of this file are not global, because names of the library would shadow them.
 namespace fuzz {
 namespace {
 
@@ -137,7 +137,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
     const bool invalid = other_shape || counts.bad || places.odd ||
                          !(this->empty() || (rotated ? this->agrees_with(given) : !this->known_));
     if (!by_rows && !this->has_slots_for(tokens)) {
-      // All tokens of a call must fit, counted or not. Other errors may be found before.
+      // All tokens of a call must fit, counted or not. Other errors may be reported first.
       if (!in_range)
         invalid ? refused(logic_error, "text stays within 2^53", call)
                 : refused(out_of_range, "text stays within 2^53", call);
@@ -160,8 +160,8 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
   /// Calls that are invalid for any contents of the cache.
   void misuse() {
     using limits = std::numeric_limits<Index>;
-    this->ask_for_no_row();
-    this->ask_for_no_text();
+    this->call_with_no_row();
+    this->call_with_no_text();
     refused(length_error, "more than the address space is refused", [&] {
       ring_cache<T> bad(2, {.window = 2}, 1, 1, token_axes(limits::max() / (b_.coin() ? 2 : 16)));
     });

@@ -192,7 +192,7 @@ void with_table(const frequency_table<S>& table, bool placed, Index first_channe
 
 template <class T, class S, class Layout>
 void run(bytes& b) {
-  const Index pairs = b.between(1, 20), beside = b.up_to(9), batch = b.one_in(9) ? 0 : b.between(1, 3);
+  const Index pairs = b.between(1, 20), rest = b.up_to(9), batch = b.one_in(9) ? 0 : b.between(1, 3);
   Index tokens = b.one_in(9) ? 0 : b.between(1, 4), heads = b.one_in(9) ? 0 : b.between(1, 3);
   std::int64_t first = 0;
   const frequency_table<S> table = draw_table<S>(b, pairs, tokens + 1 + b.up_to(4), first);
@@ -203,7 +203,7 @@ void run(bytes& b) {
   const long direction =
       b.up_to(255);  // one of the last sixty-four values, so that the others keep their meaning
   const bool back = direction % 2 == 1, placed = direction >= 192;
-  const Index first_channel = placed ? (direction - 192) / 2 % (beside + 1) : 0;
+  const Index first_channel = placed ? (direction - 192) / 2 % (rest + 1) : 0;
   const bool in_place = b.coin(), both = in_place && b.coin();
   wrong what = b.one_in(4) ? static_cast<wrong>(b.between(1, 7)) : wrong::nothing;
   if (what == wrong::position && !spoil_positions(b, p, batch, tokens, first, table.last()))
@@ -211,7 +211,7 @@ void run(bytes& b) {
   if (what == wrong::list && !spoil_list(b, p, batch, tokens)) what = wrong::nothing;
 
   guarded_memory<T> memory(0), other(0);
-  const Index head_dim = 2 * pairs + beside;
+  const Index head_dim = 2 * pairs + rest;
   head_view<T> x = draw_view(b, memory, batch, tokens, heads, head_dim, !in_place);
   fill(b, memory, x);
   if (what == wrong::window) x = x.channels(0, first_channel + 2 * pairs - 1);

@@ -59,8 +59,8 @@ struct bounds {
 /// The pairs that make fast and slow rotations over the context.
 bounds blend(double fast, double slow, bool truncate, std::size_t pairs, wide base, double context) {
   const auto d = static_cast<wide>(2 * pairs);
-  const auto pair = [&](double turns) {
-    return d * testing::log(static_cast<wide>(context) / (2 * testing::pi * static_cast<wide>(turns))) /
+  const auto pair = [&](double rotations) {
+    return d * testing::log(static_cast<wide>(context) / (2 * testing::pi * static_cast<wide>(rotations))) /
            (2 * testing::log(base));
   };
   wide low = pair(fast), high = pair(slow);
@@ -129,12 +129,12 @@ void compare(Index dim, double base, const Rule& rule, const drawn& d) {
       std::fprintf(stderr, "pair %ld of %ld, base %.17g: %.17g for %.21Lg, %.3Lg ulp off\n", long(i),
                    long(dim / 2), base, value, static_cast<long double>(exact),
                    static_cast<long double>(tolerance::error_in_ulp(value, exact)));
-      check(false, "a frequency is that of the formula");
+      check(false, "a frequency agrees with the formula");
     }
   }
   check(testing::abs(static_cast<wide>(got->attention_factor()) - d.exact.factor) <=
             16 * 0x1p-53 * d.exact.factor,
-        "an attention_factor is that of the formula");
+        "an attention_factor agrees with the formula");
 }
 
 std::optional<double> maybe(bytes& b) { return b.coin() ? std::optional<double>(b.real()) : std::nullopt; }
@@ -250,8 +250,8 @@ void run(bytes& b) {
                      sane(rule.high_freq_factor) && sane(rule.original_max_position) &&
                      (rule.high_freq_factor - rule.low_freq_factor) > 0.01 * rule.low_freq_factor;
       for (wide& x : d.exact.inv_freq) {
-        const wide turns = wider(rule.original_max_position) * x / (2 * testing::pi);
-        const wide z = std::clamp((turns - wider(rule.low_freq_factor)) /
+        const wide rotations = wider(rule.original_max_position) * x / (2 * testing::pi);
+        const wide z = std::clamp((rotations - wider(rule.low_freq_factor)) /
                                       (wider(rule.high_freq_factor) - wider(rule.low_freq_factor)),
                                   wide(0), wide(1));
         x = (1 - z) * x / wider(rule.factor) + z * x;

@@ -82,8 +82,8 @@ std::pair<wide, wide> rotation_at(std::int64_t count, double inv_freq) {
                          fuzz::rotation_at(static_cast<wide>(low), inv_freq));
 }
 
-/// The heads of `after` must be those of `before`, rotated by m and the cos and sin that turn(count, pair)
-/// returns.
+/// The heads of `after` must equal the heads of `before`, rotated by m and the cos and sin that
+/// rotation(count, pair) returns.
 ///
 /// If m is not 1, the quotient m and its product with an entry are each rounded once, by u of themselves:
 /// together 2 u times the length of the rotated pair, in addition to the error of one rotation.
@@ -136,9 +136,9 @@ enum class wrong { nothing, window, memory, extent, angles, list, pairs, place }
 
 template <class Layout, class T>
 void run(bytes& b) {
-  const Index pairs = b.between(1, 20), beside = b.up_to(9), batch = b.one_in(9) ? 0 : b.between(1, 3);
+  const Index pairs = b.between(1, 20), rest = b.up_to(9), batch = b.one_in(9) ? 0 : b.between(1, 3);
   const Index tokens = b.one_in(9) ? 0 : b.between(1, 4), heads = b.one_in(9) ? 0 : b.between(1, 3);
-  const Index first_channel = b.coin() ? b.up_to(long(beside)) : 0;
+  const Index first_channel = b.coin() ? b.up_to(long(rest)) : 0;
   const bool shifts = b.coin();
   wrong what = b.one_in(4) ? static_cast<wrong>(b.between(1, shifts ? 4 : 7)) : wrong::nothing;
   const bool spoils_second = !shifts && b.coin();
@@ -155,7 +155,7 @@ void run(bytes& b) {
   const std::optional<any_table> to = shifts ? std::nullopt : std::optional(draw(spoils_second));
 
   guarded_memory<T> memory(0);
-  head_view<T> keys = fuzz::draw_view(b, memory, batch, tokens, heads, 2 * pairs + beside);
+  head_view<T> keys = fuzz::draw_view(b, memory, batch, tokens, heads, 2 * pairs + rest);
   memory.fill(keys, static_cast<std::uint32_t>(b.bits(2)));
   if (what == wrong::window) keys = keys.channels(0, first_channel + 2 * pairs - 1);
   if (what == wrong::memory) {

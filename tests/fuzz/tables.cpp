@@ -42,7 +42,7 @@ std::pair<double, double> halves(double x) {
 
 /// Rotates by position * inv_freq. The four products are exact, and a C library reduces each exactly up to
 /// 2^62.
-void turn_by(direction& d, double position, double inv_freq) {
+void rotate_by(direction& d, double position, double inv_freq) {
   const auto [p1, p2] = halves(position);
   const auto [f1, f2] = halves(inv_freq);
   for (const double p : {p1, p2})
@@ -71,24 +71,24 @@ void check_entry(S got, wide exact, wide m, wide oracle) {
 struct expected_entry {
   direction exact;
   wide angle = 0, sum = 0;  // of the products, and of their magnitudes
-  int turns = 0;
+  int products = 0;
 
   void add(double position, double inv_freq) {
     const wide product = static_cast<wide>(position) * static_cast<wide>(inv_freq);
-    angle += product, sum += testing::abs(product), ++turns;
-    turn_by(exact, position, inv_freq);
+    angle += product, sum += testing::abs(product), ++products;
+    rotate_by(exact, position, inv_freq);
   }
   template <class S>
   void check_entries(S cos, S sin, wide m) const {
     const wide cancelled =
-        turns > 1 ? testing::ldexp(wide(turns), -159) : wide(0);  // as documented for the table
+        products > 1 ? testing::ldexp(wide(products), -159) : wide(0);  // as documented for the table
     if (sum > 0 && sum < testing::ldexp(wide(1), -1074))
       return;  // angles below every double have no documented bound
     if (sum < 0.5L) {
       check_entry(cos, testing::cos(angle), m, testing::ldexp(wide(1), -62));
       check_entry(sin, testing::sin(angle), m, testing::ldexp(sum, -62) + cancelled);
     } else {  // two roundings of 64 bits and the C library's, four times for every product
-      const wide oracle = testing::ldexp(wide(turns), -59);
+      const wide oracle = testing::ldexp(wide(products), -59);
       check_entry(cos, exact.cos, m, oracle);
       check_entry(sin, exact.sin, m, oracle);
     }
@@ -287,7 +287,7 @@ void run(bytes& b) {
           const wide size = testing::exp(static_cast<wide>(got->rates()(i)) * distance);
           if (!comparable(static_cast<double>(position), f.inv_freq()(i, 0))) continue;
           direction d;
-          turn_by(d, static_cast<double>(position), f.inv_freq()(i, 0));
+          rotate_by(d, static_cast<double>(position), f.inv_freq()(i, 0));
           const auto near = [&](S entry, wide exact) {
             return testing::abs(static_cast<wide>(entry) - exact) <=
                    3 * tolerance::ulp<S>(exact) +
@@ -372,9 +372,10 @@ void run_fourier(bytes& b) {
     std::vector<double> completing;
     bool close = false;
     for (Index i = 0; i < kept; ++i) {
-      const wide turns = static_cast<wide>(inv_freq(i, 0)) * static_cast<wide>(longest) / (2 * testing::pi);
-      close = close || testing::abs(turns - 1) < 1e-12L;
-      if (turns > 1) completing.push_back(inv_freq(i, 0));
+      const wide rotations =
+          static_cast<wide>(inv_freq(i, 0)) * static_cast<wide>(longest) / (2 * testing::pi);
+      close = close || testing::abs(rotations - 1) < 1e-12L;
+      if (rotations > 1) completing.push_back(inv_freq(i, 0));
     }
     if (!(longest > 0 && longest <= std::numeric_limits<double>::max())) {
       fuzz::refuses<std::invalid_argument>("a length is positive", keep);
@@ -383,10 +384,10 @@ void run_fourier(bytes& b) {
     } else if (!close) {
       const frequencies got = keep();
       check(got.pairs() == static_cast<Index>(completing.size()) && got.attention_factor() == m,
-            "those that complete a full turn are kept");
+            "frequencies that complete a full turn are kept");
       for (std::size_t i = 0; i < completing.size(); ++i)
         check(got.inv_freq()(static_cast<Index>(i), 0) == completing[i],
-              "those that complete a full turn are kept");
+              "frequencies that complete a full turn are kept");
     }
   } else {
     fuzz::refuses<std::invalid_argument>("frequencies have one axis",
@@ -430,7 +431,7 @@ void run_fourier(bytes& b) {
       wide cos = 0, sin = 0, size = 0;
       for (Index j = 0; j < kept && d < mixed; ++j) {
         direction rotated;
-        turn_by(rotated, static_cast<double>(first + r), inv_freq(j, 0));
+        rotate_by(rotated, static_cast<double>(first + r), inv_freq(j, 0));
         cos += rotated.cos * static_cast<wide>(to_cos(j, d)),
             sin += rotated.sin * static_cast<wide>(to_sin(j, d));
         size += testing::abs(static_cast<wide>(to_cos(j, d))) + testing::abs(static_cast<wide>(to_sin(j, d)));

@@ -67,10 +67,10 @@ class Failure(Exception):
 def changed_since(commit, mistakes):
     """The mistakes that differ from those of a commit, or whose files do."""
     def git(*arguments):
-        code, said = run(["git", "-C", str(ROOT), *arguments])
+        code, printed = run(["git", "-C", str(ROOT), *arguments])
         if code != 0:
-            raise SystemExit(said)
-        return said
+            raise SystemExit(printed)
+        return printed
 
     files = git("diff", "--name-only", commit, "--", "include", "tests").splitlines()
     files = {file.removeprefix("include/").removeprefix("tests/") for file in files}
@@ -161,9 +161,9 @@ class Workshop:
     def compile(self, command, out):
         """Runs the compiler, which writes `out` whole or not at all."""
         part = out.with_name(f"{out.name}.{os.getpid()}.part")
-        code, said = run(command + ["-o", str(part)])
+        code, printed = run(command + ["-o", str(part)])
         if code != 0:
-            raise Failure("does not compile:\n" + said)
+            raise Failure("does not compile:\n" + printed)
         part.rename(out)
 
     def first_header(self, flags):
@@ -212,14 +212,14 @@ class Workshop:
         """Whether the case of a mistake passes, and its output."""
         escaped = re.sub(r"([,\[\]\\*~])", r"\\\1", mistake["case"])
         try:
-            code, said = run([str(program), escaped + "*", "--rng-seed", "1"], self.timeout)
+            code, printed = run([str(program), escaped + "*", "--rng-seed", "1"], self.timeout)
         except subprocess.TimeoutExpired:
             raise Failure(f"was not decided within {self.timeout} s") from None
-        if code == 0 and "All tests passed" in said:
+        if code == 0 and "All tests passed" in printed:
             return True, ""
         if code == 0:
-            raise Failure(f"no case was run:\n{said}")
-        failed = re.search(r"assertions?: .*", said)
+            raise Failure(f"no case was run:\n{printed}")
+        failed = re.search(r"assertions?: .*", printed)
         return False, f"signal {-code}" if code < 0 else failed.group(0) if failed else f"exit status {code}"
 
     def refused(self, mistake, headers):
@@ -229,16 +229,16 @@ class Workshop:
         command = self.base + mistake.get("flags", []) + ["-fsyntax-only", "-DSHOULD_FAIL"]
         for folder in headers + [INCLUDE]:
             command += ["-I", str(folder)]
-        code, said = run(command + [str(file)])
-        return code != 0 and re.search(expected, said) is not None
+        code, printed = run(command + [str(file)])
+        return code != 0 and re.search(expected, printed) is not None
 
     def without_a_word(self, mistake, headers):
         """Whether the compiler, with the flags of a mistake, prints nothing for its test."""
         command = [word for word in self.base if word != "-w"] + mistake.get("flags", []) + ["-fsyntax-only"]
         for folder in headers + [INCLUDE]:
             command += ["-I", str(folder)]
-        code, said = run(command + [str(TESTS / mistake["test"])])
-        return code == 0 and said == ""
+        code, printed = run(command + [str(TESTS / mistake["test"])])
+        return code == 0 and printed == ""
 
     def true_program(self, mistake):
         """The test on the headers as they are, compiled once for all mistakes of a file."""

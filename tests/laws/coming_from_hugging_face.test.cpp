@@ -110,13 +110,13 @@ TEST_CASE("transformers: DeepSeek's rotated channels", "[library][coming_from]")
   };
   CHECK(rotation_error(before, q, neighbours, 32, angle, 128) <= 1);
   permute_channels<interleaved, half_split>(bhsd(q).channels(128, 64));
-  tensor4 apart = before;
-  for (Index r = 0; r < apart.rows(); ++r)
+  tensor4 split = before;
+  for (Index r = 0; r < split.rows(); ++r)
     for (Index i = 0; i < 32; ++i) {
-      apart(r, 128 + i) = before(r, 128 + 2 * i);
-      apart(r, 160 + i) = before(r, 129 + 2 * i);
+      split(r, 128 + i) = before(r, 128 + 2 * i);
+      split(r, 160 + i) = before(r, 129 + 2 * i);
     }
-  CHECK(rotation_error(apart, q, halves, 32, angle, 128) <= 1);
+  CHECK(rotation_error(split, q, halves, 32, angle, 128) <= 1);
 }
 
 TEST_CASE("transformers: rope types", "[library][coming_from]") {

@@ -73,8 +73,8 @@ TEST_CASE("indices with the same letter are one axis of an mdspan, or throw", "[
   std::vector<float> x = counted();
   const span_of_strides<float, 5> video(x.data(), {B, 1, S, H, D}, {S * H * D, 7, H * D, D, 1});
   CHECK(counts(rope::view_as<"bsshd">(video), x));
-  const span_of_strides<float, 4> apart(x.data(), {B, S, H, D}, {S * H * D + 1, H * D, D, 1});
-  CHECK(throws_saying<std::invalid_argument>([&] { static_cast<void>(rope::view_as<"sshd">(apart)); },
+  const span_of_strides<float, 4> with_gap(x.data(), {B, S, H, D}, {S * H * D + 1, H * D, D, 1});
+  CHECK(throws_saying<std::invalid_argument>([&] { static_cast<void>(rope::view_as<"sshd">(with_gap)); },
                                              "indices of one letter must be contiguous"));
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("an mdspan of any strides is copied by its own indices, and stored bac
   std::vector<float> x = counted();
   const auto copy = rope::staged<"bshd">(span_of_strides<const float, 4>(x.data(), {B, S, H, D}));
   CHECK(counts(copy.view(), x));
-  // The same numbers with channels slowest, in two memory orders.
+  // Copies with channels slowest, in two memory orders.
   std::vector<float> rotated(x.size(), -1), gaps(2 * x.size(), -1);
   const span_of_strides<float, 4> channels_slowest(rotated.data(), {D, B, S, H}),
       spaced(gaps.data(), {B, S, H, D}, {2, 2 * B, 2 * B * S, 2 * B * S * H});

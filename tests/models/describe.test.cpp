@@ -187,7 +187,7 @@ TEST_CASE("the description has the attention of every layer, or that it is unkno
   model.windows = {8, 8, 8, 0, 8, 8, 8, 8, -1};
   CHECK(windows(model) ==
         texts{"none, layer 3", "not known from this file, layer 8", "8 tokens, the other 7 layers"});
-  // Four layers a step apart are abbreviated, three are not, and consecutive layers are no steps.
+  // Four layers with equal steps are abbreviated, three are not, and consecutive layers are no steps.
   model.windows = {0, 8, 0, 8, 0, 8, 8, 8};
   CHECK(windows(model)[0] == "none, layers 0, 2, 4");
   model.windows = {0, 0, 0, 0, 0, 8, 8, 8};

@@ -479,9 +479,9 @@ TEST_CASE("the old and the new format give equal frequencies, and so does a key 
   CHECK(same(old_form.frequencies, new_form.frequencies));
 
   // original_max_position_embeddings next to the dictionary overrides the one inside.
-  const auto beside =
+  const auto outside =
       only_group(changed(small, {{"rope_scaling", rope}, {"original_max_position_embeddings", 16}}));
-  CHECK(beside.number("original_max_position", 0) == 16);
+  CHECK(outside.number("original_max_position", 0) == 16);
   // Without either, the model was trained at its full length.
   const json trained = changed(rope, {{"original_max_position_embeddings", nullptr}});
   CHECK(only_group(changed(small, {{"rope_scaling", trained}})).number("original_max_position", 0) == 64);

@@ -4,7 +4,7 @@
     python3 tests/models/record_mutations.py [folder for the build [list of mutants]]
 
 In the root of the repository; needs g++, Eigen, Catch2 2 and nlohmann's JSON, as the tests do. One program checks all mutants:
-it is built with copies of the tables of records that are not constexpr, changes each field of each record in turn, and asks the
+it is built with copies of the tables of records that are not constexpr, changes one field of one record after another, and asks the
 table-driven tests about it: laws/records.test.cpp with its recorded files, laws/probes.test.cpp with plain files and one
 additional key. For a field with named values every other value is tried, for another field one. Changes of a field that a record
 leaves at its default are counted separately: they claim something about an architecture that its record does not mention. A change

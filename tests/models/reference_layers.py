@@ -287,12 +287,12 @@ class Auto:
 
 class Calls:
     """The arguments of attention, in order."""
-    seen, turned = [], 0
+    seen, rotated = [], 0
 
     @classmethod
     def attention(cls, module, query, key, value, attention_mask=None, *rest, **keys):
-        cls.seen.append((module, query, key, attention_mask, cls.turned > 0, keys))
-        cls.turned = 0
+        cls.seen.append((module, query, key, attention_mask, cls.rotated > 0, keys))
+        cls.rotated = 0
         batch, heads, tokens, _ = query.shape
         return torch.zeros(batch, tokens, heads, value.shape[-1]), None
 
@@ -399,10 +399,10 @@ class Package(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def counted(function):
-    def turn(*rest, **keys):
-        Calls.turned += 1
+    def counting(*rest, **keys):
+        Calls.rotated += 1
         return function(*rest, **keys)
-    return turn
+    return counting
 
 
 def prepare(source):
@@ -574,7 +574,7 @@ def answers_of(keys, positions, embedded, pair, implementation, which):
     if model_type == "dia_decoder":
         given["input_ids"] = torch.zeros(1, len(positions), config.num_channels, dtype=torch.long)
     allowed = {*inspect.signature(model.forward).parameters, *(["t_cond"] if model_type == "voxtral_realtime_text" else [])}
-    Calls.seen, Calls.turned = [], 0
+    Calls.seen, Calls.rotated = [], 0
     try:
         with torch.no_grad():
             model(**{key: value for key, value in given.items() if key in allowed}, use_cache=False)
@@ -607,7 +607,7 @@ def rounded(x):
 def summary(seen, tables, positions):
     """Without the common answers: see `common` in laws/reference_layers.test.cpp."""
     rows = {}
-    for number, (module, query, key, mask, turned, keys) in enumerate(one for one in seen if "Cross" not in type(one[0]).__name__):
+    for number, (module, query, key, mask, rotated, keys) in enumerate(one for one in seen if "Cross" not in type(one[0]).__name__):
         layer = getattr(module, "layer_idx", None)
         layer = number if layer is None else layer
         if layer in rows:  # a second call of the same layer
@@ -615,7 +615,7 @@ def summary(seen, tables, positions):
         q, k = (x[0].pow(2).mean(-1).sqrt()[0] for x in (query, key))
         rows[layer] = {
             "mask": mask.kind if isinstance(mask, Mask) else "none", "window": (mask.reach if isinstance(mask, Mask) else None) or 0,
-            "turns": turned, "scale": keys.get("scaling"), "softcap": keys.get("softcap") or 0, "sinks": keys.get("s_aux") is not None,
+            "turns": rotated, "scale": keys.get("scaling"), "softcap": keys.get("softcap") or 0, "sinks": keys.get("s_aux") is not None,
             "head_dim": query.shape[-1], "q": rounded(q[0]), "k": rounded(k[0]), "grows": [rounded(x / q[0]) if q[0] > 0 else 1.0 for x in q[1:]]}
     common = {"mask": "causal", "window": 0, "turns": True, "softcap": 0, "sinks": False, "q": 1.0, "k": 1.0,
               "grows": [1.0] * (len(positions) - 1)}

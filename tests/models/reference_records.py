@@ -60,12 +60,12 @@ def family_of(folder):
             return {}
         with open(path) as file:
             texts[kind] = file.read()
-    turns = re.findall(r"def (?:rotate_half|rotate_every_two)\w*\(.*?\n(?=\S)", texts["modeling"], re.S)
-    # A model of text and images has one for each; that of text has a name of its own.
-    turn = next((t for t in turns if re.match(r"def rotate_half_(llm|text)", t)), turns[0] if turns else None)
+    functions = re.findall(r"def (?:rotate_half|rotate_every_two)\w*\(.*?\n(?=\S)", texts["modeling"], re.S)
+    # A model of text and images has one for each; the function for text has a name of its own.
+    function = next((t for t in functions if re.match(r"def rotate_half_(llm|text)", t)), functions[0] if functions else None)
     found = {}
-    if turn:
-        alternate = "::2" in turn
+    if function:
+        alternate = "::2" in function
         # DeepSeek and GPT-J: other functions that split the even and odd channels
         alternate |= "apply_rotary_pos_emb_interleave" in texts["modeling"] or "view_as_complex" in texts["modeling"]
         found["layout"] = "interleaved" if alternate else "half_split"

@@ -22,7 +22,7 @@ using rope::model_tables;
 using testing::group_named;
 using testing::throws_saying;
 
-/// Six layers, of which every third has full attention, as in Gemma 3.
+/// Six layers. Every third has full attention, as in Gemma 3.
 testing::model_parts gemma_parts(const frequencies& full, const frequencies& sliding) {
   testing::model_parts parts;
   parts.groups = {group_named("full_attention", full), group_named("sliding_attention", sliding)};

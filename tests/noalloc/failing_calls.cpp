@@ -135,7 +135,7 @@ struct paged {
   page_view<C> view() {
     return {{.keys = pool(keys, key_scales), .values = pool(values, value_scales)}, blocks, lengths, storage};
   }
-  /// The same pages with zeros for the newest tokens of each sequence.
+  /// These pages with zeros for the newest tokens of each sequence.
   paged without_newest(Index count) const {
     paged result = *this;
     for (std::size_t s = 0; s < lengths.size(); ++s)

@@ -64,7 +64,7 @@ long failures_of(const Call& call, const Unchanged& unchanged, long copied = 0) 
   }
 }
 
-/// The same for calls that return a value and change nothing: `same(a, b)` compares the values of two calls.
+/// Checks calls that return a value and change nothing: `same(a, b)` compares the values of two calls.
 template <class Make, class Same>
 void check_making(const Make& make, const Same& same, long copied = 0) {
   const auto expected = make();  // the C++ library registers a thread's objects once

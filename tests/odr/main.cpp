@@ -21,7 +21,7 @@ void check(bool holds, const odr::part& part, const std::string& claim) {
 }
 
 /// The last line of a program that crashes.
-void say(const char* what, const odr::part& part) {
+void print(const char* what, const odr::part& part) {
   std::printf("%s %s\n", what, part.name.c_str());
   std::fflush(stdout);
 }
@@ -63,20 +63,20 @@ int main() {
     if (runs_here(part->processor))
       parts.push_back(part);
     else
-      say("skipped, as this processor cannot run it:", *part);
+      print("skipped, as this processor cannot run it:", *part);
   if (parts.size() < 2) return 1;
 
-  for (odr::part* part : parts) say("make", *part), part->make();
+  for (odr::part* part : parts) print("make", *part), part->make();
   std::vector<std::vector<odr::result>> results;
-  for (odr::part* part : parts) say("use", *part), results.push_back(part->use());
+  for (odr::part* part : parts) print("use", *part), results.push_back(part->use());
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    say("use again", *parts[i]);
+    print("use again", *parts[i]);
     compare(*parts[0], results[0], *parts[i], results[i]);
     compare(*parts[i], results[i], *parts[i], parts[i]->use());
   }
-  for (odr::part* part : parts) say("destroy", *part), part->destroy();
+  for (odr::part* part : parts) print("destroy", *part), part->destroy();
   for (odr::part* part : parts) {
-    say("give bad input to", *part);
+    print("give bad input to", *part);
     check(part->throws_if_it_may(), *part, "bad input is an exception");
   }
   for (const odr::part* a : parts)

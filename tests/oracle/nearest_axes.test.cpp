@@ -155,7 +155,7 @@ const std::vector<product> nearest_positions = {
     {0x1.42eaf9c1b12c0p-17, 1323564119}, {0x1.9b6bd7816d07ep-23, 286966407},
 };
 
-// The same search for significands of 53 bits.
+// Found by a search over significands of 53 bits.
 const std::vector<product> nearest_coordinates = {
     {0x1.17cc44d594a00p+6, 4504044164907563},  {0x1.957fb5ecdec00p-48, 7815702458505358},
     {0x1.c9d44bb7a4000p-17, 585262285524815},  {0x1.a70d963b00e00p-16, 5991246651357479},
@@ -169,7 +169,7 @@ TEST_CASE("no product is nearer to a quarter turn than the bits of a phase resol
   const number radian = quarters_per_radian();
   // Bits of the product of two significands, and the documented distance: log2 of turns.
   struct claim {
-    long bits, turns;
+    long bits, exponent;
     int highest;
   };
   // Frequencies are below 2^64, so a significand of 53 bits has the unit 2^11 at most. Two of them have 2^22.
@@ -184,8 +184,8 @@ TEST_CASE("no product is nearer to a quarter turn than the bits of a phase resol
           nearest = std::min(nearest, (of_x.denominator * x - of_x.numerator).exponent() - 2);
     }
     CAPTURE(c.bits, c.highest);
-    CHECK(nearest >= c.turns);
-    CHECK(nearest <= c.turns + 1);  // and the documented value is close to it
+    CHECK(nearest >= c.exponent);
+    CHECK(nearest <= c.exponent + 1);  // and the documented value is close to it
   }
 }
 

@@ -71,7 +71,7 @@ bool refuses(const P& positions, Index batch, Index tokens, const Parts&... part
          same_bits(x, before) && same_bits(y, before);
 }
 
-/// The same check for positions outside the table. `named` is the position in the message.
+/// True if positions outside the table throw. `named` is the position in the message.
 template <class P>
 bool is_outside(const P& positions, std::int64_t named, Index batch = B) {
   return refuses<std::out_of_range>(

@@ -71,17 +71,17 @@ TEST_CASE("prefix tokens keep their bits", "[positions][token_order]") {
   const auto coordinates = rope::with_unrotated_tokens(grid, registers, last);
   REQUIRE(coordinates.rows() == tokens);
   CHECK((coordinates.middleRows(registers, patches) == grid).all());
-  const auto behind = rope::with_unrotated_tokens(grid, 0, last);  // as Llama 4
-  REQUIRE(behind.rows() == patches + last);
-  CHECK((behind.topRows(patches) == grid).all());
-  CHECK((behind.bottomRows(last) == 0).all());
+  const auto extended = rope::with_unrotated_tokens(grid, 0, last);  // as Llama 4
+  REQUIRE(extended.rows() == patches + last);
+  CHECK((extended.topRows(patches) == grid).all());
+  CHECK((extended.bottomRows(last) == 0).all());
   CHECK((rope::with_unrotated_tokens(grid, 0) == grid).all());
   testing::guarded_memory<float> memory(tokens * heads * 16);  // NaN: arithmetic would show
   const auto x = rope::thd(memory.data(), tokens, heads, 16);
   memory.fill(x.token_range(registers, patches), 41);
   rope::rotate<half_split>(x, frequency_table<float>(f, coordinates));
   CHECK(memory.untouched_outside(x.token_range(registers, patches)));
-  // The same as rotating those tokens alone.
+  // It equals a rotation of these tokens alone.
   std::vector<float> window = testing::random_channels<float>(patches * heads * 16, 41);
   rope::rotate<half_split>(rope::thd(window.data(), patches, heads, 16), frequency_table<float>(f, grid));
   CHECK(same_bits(window.data(), memory.data() + registers * heads * 16, patches * heads * 16));
@@ -95,15 +95,15 @@ TEST_CASE("concatenated images restart at their own origin", "[positions][token_
   const integer_coordinates all = rope::stacked_rows(images);
   REQUIRE(all.rows() == 19);
   const std::vector<float> before = testing::random_channels<float>(19 * heads * 16, 42);
-  std::vector<float> together = before, apart = before, ragged = before;
+  std::vector<float> together = before, separate = before, ragged = before;
   rope::rotate<half_split>(rope::thd(together.data(), 19, heads, 16), frequency_table<float>(f, all));
   Index first = 0;
   for (const integer_coordinates& image : images) {
-    rope::rotate<half_split>(rope::thd(apart.data() + first * heads * 16, image.rows(), heads, 16),
+    rope::rotate<half_split>(rope::thd(separate.data() + first * heads * 16, image.rows(), heads, 16),
                              frequency_table<float>(f, image));
     first += image.rows();
   }
-  CHECK(same_bits(together, apart));
+  CHECK(same_bits(together, separate));
 
   // Images of one width are ragged segments of the rows of one grid. Each restarts at its row 0.
   const frequency_table<float> tall(f, rope::grid_positions({5, 3}));

@@ -131,8 +131,8 @@ def build(folder, name, text):
 
 
 def numbers(program, *arguments):
-    said = subprocess.run([str(program), *map(repr_number, arguments)], check=True, stdout=subprocess.PIPE).stdout
-    return [float(word) for word in said.split()]
+    output = subprocess.run([str(program), *map(repr_number, arguments)], check=True, stdout=subprocess.PIPE).stdout
+    return [float(word) for word in output.split()]
 
 
 def repr_number(value):

@@ -251,15 +251,15 @@ def mask(visible):
 
 
 def causal_mask(config, input_embeds, **keys):
-    behind = torch.arange(input_embeds.shape[1])
-    behind = behind[:, None] - behind[None, :]
-    return mask(behind >= 0)
+    distance = torch.arange(input_embeds.shape[1])
+    distance = distance[:, None] - distance[None, :]
+    return mask(distance >= 0)
 
 
 def sliding_mask(config, input_embeds, **keys):
-    behind = torch.arange(input_embeds.shape[1])
-    behind = behind[:, None] - behind[None, :]
-    return mask((behind >= 0) & (behind < config.sliding_window))
+    distance = torch.arange(input_embeds.shape[1])
+    distance = distance[:, None] - distance[None, :]
+    return mask((distance >= 0) & (distance < config.sliding_window))
 
 
 def stand_in(name):

@@ -103,8 +103,8 @@ TEST_CASE("any writable matrix of any order, scalar and stride can be permuted",
   Eigen::ArrayXXi array = before.array();
   permute_rows<half_split, interleaved>(array, 2);
   CHECK((array == expected.array()).all());
-  std::vector<int> apart(2 * 16 * 4, 5);
-  Eigen::Map<Eigen::MatrixXi, 0, Eigen::InnerStride<2>> strided(apart.data(), 16, 4);
+  std::vector<int> spaced(2 * 16 * 4, 5);
+  Eigen::Map<Eigen::MatrixXi, 0, Eigen::InnerStride<2>> strided(spaced.data(), 16, 4);
   strided = before;
   permute_rows<half_split, interleaved>(strided, 2);
   CHECK(strided == expected);

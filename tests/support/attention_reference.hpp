@@ -29,9 +29,9 @@ struct attention_rule {
 
 /// Whether key j is visible to query i: the last query is at the position of the last key.
 inline bool sees(long i, long j, long queries, long keys, const attention_rule& rule) {
-  const long behind = (i - (queries - 1)) - (j - (keys - 1));
-  if (rule.causal && behind < 0) return false;
-  return rule.window == 0 || testing::abs(behind) < rule.window;
+  const long back = (i - (queries - 1)) - (j - (keys - 1));
+  if (rule.causal && back < 0) return false;
+  return rule.window == 0 || testing::abs(back) < rule.window;
 }
 
 inline testing::wide scale_of(long dim, const attention_rule& rule) {

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_BLOCK_HPP
 #define ROPE_TESTS_BLOCK_HPP
 
-/// A random attention block, in memory of the library's types and for the reference.
+/// A random attention block, in memory of types of the library and for the reference.
 
 #include <cstddef>
 #include <cstdint>
@@ -106,7 +106,7 @@ struct random_block {
     m.offset = kind.norm_offset;
     return m;
   }
-  /// The same block, with rotation.
+  /// This block, with rotation.
   template <class Layout>
   reference::block reference(const rope::frequencies& f) const {
     reference::block m = reference();

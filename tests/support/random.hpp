@@ -29,7 +29,7 @@ class seeded_numbers {
   /// Uniform in [0, 1), a multiple of 2^-53.
   double unit() { return std::ldexp(static_cast<double>(bits() >> 11), -53); }
 
-  /// Of either sign, with a magnitude in [2^lowest, 2^(highest + 1)), the exponent uniform.
+  /// A number of either sign, with a magnitude in [2^lowest, 2^(highest + 1)), the exponent uniform.
   double scaled(int lowest, int highest) {
     const double magnitude = std::ldexp(1 + unit(), static_cast<int>(integer(lowest, highest)));
     return (bits() & 1) != 0 ? -magnitude : magnitude;

@@ -117,7 +117,7 @@ double distance(const weights& reference, const std::vector<A>& got) {
   return worst;
 }
 
-/// The same for sums [batch, heads or kv_heads, keys].
+/// Compares sums [batch, heads or kv_heads, keys].
 template <class A>
 double distance_of_sums(const weights& reference, const std::vector<A>& got) {
   const extents& of = reference.of;

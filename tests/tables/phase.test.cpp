@@ -80,9 +80,9 @@ uint128 from_digits(const std::array<std::uint64_t, 8>& digits, std::size_t firs
 
 /// The distance of two phases on the circle, in units of 2^-192 full turns, if it is less than 2^63.
 std::int64_t distance(phase a, phase b) {
-  for (const uint192 apart : {(a + -b).turn, (b + -a).turn})
-    if (apart.hi == 0 && apart.mid == 0 && apart.lo <= all_ones >> 1)
-      return static_cast<std::int64_t>(apart.lo);
+  for (const uint192 between : {(a + -b).turn, (b + -a).turn})
+    if (between.hi == 0 && between.mid == 0 && between.lo <= all_ones >> 1)
+      return static_cast<std::int64_t>(between.lo);
   return largest;
 }
 

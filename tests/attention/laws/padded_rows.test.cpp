@@ -132,7 +132,7 @@ TEST_CASE("a row that is padded on the right attends as it does alone", "[attent
     CHECK(worst <= bound);
     CHECK(zeros);
 
-    // The same bits as for the row alone, whatever follows it.
+    // Bits agree with the row alone, for any padding.
     for (Index b = 0; b < x.batch(); ++b) {
       const auto asking = static_cast<Index>(x.query_counts[static_cast<std::size_t>(b)]),
                  count = static_cast<Index>(x.key_counts[static_cast<std::size_t>(b)]);

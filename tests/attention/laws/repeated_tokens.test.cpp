@@ -76,7 +76,7 @@ TEST_CASE("attention to many equal keys keeps its accuracy, in prefill and in de
   for (const double sum : sums)
     CHECK(testing::abs(static_cast<double>(sum - testing::log(of_all))) <= published);
 
-  // NaN values behind a mask are skipped key by key.
+  // NaN values under a mask are skipped key by key.
   std::vector<float> holes = v;
   const auto mask = std::make_unique<bool[]>(static_cast<std::size_t>(keys));
   for (std::size_t j = 0; j < static_cast<std::size_t>(keys); ++j) {

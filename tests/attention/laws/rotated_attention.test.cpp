@@ -145,9 +145,9 @@ TEMPLATE_TEST_CASE("rotated attention follows its definition, and the other layo
   CHECK(error_against<TestType>(halves, x, rule, by_halves) <= 1);
   // The bound of a bfloat16 is as large as the difference.
   if (!std::is_same_v<TestType, Eigen::bfloat16>) {
-    const double apart = tolerance::is_16_bit<TestType> ? 4 : 100;
-    CHECK(error_against<TestType>(neighbours, x, rule, by_halves) > apart);
-    CHECK(error_against<TestType>(halves, x, rule, by_neighbours) > apart);
+    const double clearly_wrong = tolerance::is_16_bit<TestType> ? 4 : 100;
+    CHECK(error_against<TestType>(neighbours, x, rule, by_halves) > clearly_wrong);
+    CHECK(error_against<TestType>(halves, x, rule, by_neighbours) > clearly_wrong);
   }
 }
 

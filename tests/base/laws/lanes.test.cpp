@@ -67,11 +67,11 @@ void check_lanes() {
   CHECK(sum_of_lanes(a) == sum);
   CHECK(largest_lane(a) == largest);
 
-  const auto apart = load_even_odd<P>(x.data() + 1);
-  check(apart.even, [&](int i) { return of_x(2 * i); });
-  check(apart.odd, [&](int i) { return of_x(2 * i + 1); });
+  const auto halves = load_even_odd<P>(x.data() + 1);
+  check(halves.even, [&](int i) { return of_x(2 * i); });
+  check(halves.odd, [&](int i) { return of_x(2 * i + 1); });
   std::vector<A> again(std::size_t(2 * L + 2), A(-99));
-  store_alternating(again.data() + 1, apart.even, apart.odd);
+  store_alternating(again.data() + 1, halves.even, halves.odd);
   CHECK(again.front() == A(-99));
   CHECK(again.back() == A(-99));
   CHECK(std::equal(x.begin() + 1, x.end(), again.begin() + 1));

@@ -320,11 +320,11 @@ TEST_CASE("attention throws if a table does not cover the coordinates of the tok
       "attention: raw keys on 3 axes are read by a table at cache.coordinates(), got one of positions"));
   CHECK(throws_saying<std::invalid_argument>([&] { ask_raw(frequency_table<>(on_three, image(3))); },
                                              "cache.coordinates(), which has 6 rows, got 3"));
-  Axes apart(6, 3);
-  apart << image(3), image(3);
-  apart(4, 1) = 9;
+  Axes moved(6, 3);
+  moved << image(3), image(3);
+  moved(4, 1) = 9;
   CHECK(throws_saying<std::invalid_argument>(
-      [&] { ask_raw(frequency_table<>(on_three, apart)); },
+      [&] { ask_raw(frequency_table<>(on_three, moved)); },
       "the table must be at the coordinates of all tokens, row 4 is at 9 on "
       "axis 1"));
   CHECK(throws_saying<std::invalid_argument>([&] { attention(x.queries(1), raw, x.output(1)); },

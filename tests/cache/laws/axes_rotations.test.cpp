@@ -144,7 +144,7 @@ TEMPLATE_LIST_TEST_CASE("alternating text and images have the keys and outputs o
                                         x.values().token_range(first, count), table);
           attention<Layout>(x.queries().token_range(first, count), cache,
                             out.view().token_range(first, count), table);
-          // The same call with the keys of the prompt.
+          // A call with the keys of the prompt.
           const frequency_table<S> queries_of_prompt(f, prompt.coordinates.middleRows(first, count));
           std::vector<T> q = x.q;
           const auto rotated_queries = bshd(q.data(), 2, most, heads, head_dim).token_range(first, count);

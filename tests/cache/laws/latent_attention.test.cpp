@@ -149,13 +149,13 @@ struct layer {
     using A = attention_call::arithmetic<T>;
     const reference::attention_rule rule = {.scale = scale};
     tensor q = absorbed_queries(), k(batch, tokens, 1, width);
-    const double turned_key = std::sqrt(2.0) * part.largest(),
-                 turned_query = std::sqrt(2.0) * q_part.largest();
+    const double rotated_key = std::sqrt(2.0) * part.largest(),
+                 rotated_query = std::sqrt(2.0) * q_part.largest();
     for_each_element(k, [&](long b, long t, long, long c) {
-      k(b, t, 0, c) = c < latent_dim ? latent(b, t, 0, c) : turned_key;
+      k(b, t, 0, c) = c < latent_dim ? latent(b, t, 0, c) : rotated_key;
     });
     for_each_element(q, [&](long b, long t, long h, long c) {
-      if (c >= latent_dim) q(b, t, h, c) = turned_query;
+      if (c >= latent_dim) q(b, t, h, c) = rotated_query;
     });
     const auto rotation_error = static_cast<double>(tolerance::rotation_bound<A, S>(1)),
                rounding = static_cast<double>(tolerance::unit_roundoff<A>()),

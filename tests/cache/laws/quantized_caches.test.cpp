@@ -218,7 +218,7 @@ TEST_CASE("quantized keys that are rotated again are rounded again", "[cache]") 
   kv_cache<float> wide(batch, 40, kv_heads, head_dim, value_dim);
   owned<float> k(numbers, 30, kv_heads, head_dim), v(numbers, 30, kv_heads, value_dim);
   narrow.append<half_split>(k.view(), v.view(), table);
-  // The same numbers with the same table: rotated back, and appended.
+  // Numbers rotated back by this table, and appended.
   owned<float> before(30, kv_heads, head_dim);
   rope::dequantize(narrow.keys(), before.view());
   rope::unrotate<half_split>(before.view(), table);

@@ -146,7 +146,7 @@ class cache_target {
   }
 
   /// Reads the tokens of a row that does not exist.
-  void ask_for_no_row() {
+  void call_with_no_row() {
     using limits = std::numeric_limits<Index>;
     static const Index outside[] = {-1, limits::min(), limits::max()};
     const Index none = b_.coin() ? batch_ : b_.one_of(outside);

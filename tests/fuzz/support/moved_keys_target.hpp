@@ -192,7 +192,7 @@ class moved_keys_target : public positioned_target<Cache> {
 
   /// Calls that are invalid for any contents of the cache, with tables that fit it.
   void ask_what_is_wrong() {
-    this->ask_for_no_row();
+    this->call_with_no_row();
     static const Index negative[] = {-1, -1000};
     refused(invalid_argument, "a negative extent is refused", [&] {
       Index extents[] = {1, 1, 1, 1};

@@ -149,7 +149,7 @@ class text_on_axes : public Base {
                 "text to come is at one place on all axes");
   }
 
-  void ask_for_no_text() {
+  void call_with_no_text() {
     using limits = std::numeric_limits<Index>;
     refused(invalid_argument, "a count of text is not negative",
             [&] { static_cast<void>(cache_.next_coordinates(b_.coin() ? -1 : limits::min())); });

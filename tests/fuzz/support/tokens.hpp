@@ -3,7 +3,7 @@
 #define ROPE_TESTS_FUZZ_TOKENS_HPP
 
 /// The parts of the plain models of caches: tokens as lists of wide numbers, rotated and attended to by their
-/// definitions, each with a bound of the library's error.
+/// definitions, each with a bound of the error of rope.
 
 #include <algorithm>
 #include <cstddef>

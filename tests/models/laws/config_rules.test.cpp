@@ -70,14 +70,14 @@ TEST_CASE(
       const json rope = {{"rope_type", type},    {"rope_theta", 10000},   {"factor", 4},
                          {"low_freq_factor", 1}, {"high_freq_factor", 4}, {"short_factor", eight},
                          {"long_factor", eight}};
-      const json alone = {{dictionary, rope}}, inside = {{dictionary, {{key, 1024}}}}, beside = {{key, 512}};
-      const auto both = model_of("llama", changed(changed(alone, inside), beside));
+      const json alone = {{dictionary, rope}}, inside = {{dictionary, {{key, 1024}}}}, outside = {{key, 512}};
+      const auto both = model_of("llama", changed(changed(alone, inside), outside));
       CHECK(original(both) == 512);
       CHECK(warnings_with(both, std::string(dictionary) + "." + key + " is overruled by " + key) == 1);
       const auto one = model_of("llama", changed(alone, inside));
       CHECK(original(one) == 1024);
       CHECK(warnings_with(one, key) == 0);
-      const auto other = model_of("llama", changed(alone, beside));
+      const auto other = model_of("llama", changed(alone, outside));
       CHECK(original(other) == 512);
       CHECK(warnings_with(other, key) == 0);
       const auto same = model_of("llama", changed(changed(alone, inside), {{key, 1024}}));
@@ -137,17 +137,17 @@ TEST_CASE("original_max_position_embeddings next to dictionaries for types of la
     return model.group("full_attention")->number("original_max_position", 0);
   };
   const std::string nested = "rope_parameters.full_attention.";
-  const json inside = {{"rope_parameters", {{"full_attention", {{key, 1024}}}}}}, beside = {{key, 512}};
+  const json inside = {{"rope_parameters", {{"full_attention", {{key, 1024}}}}}}, outside = {{key, 512}};
   const auto one = model_of("gemma3_text", changed(types, inside));
   CHECK(original(one) == 1024);
   CHECK(warnings_with(one, key) == 0);
-  const auto both = model_of("gemma3_text", changed(changed(types, inside), beside));
+  const auto both = model_of("gemma3_text", changed(changed(types, inside), outside));
   CHECK(original(both) == 1024);
   CHECK(warnings_with(both, std::string(key) + " is overruled by " + nested + key) == 1);
   const auto alike = model_of("gemma3_text", changed(changed(types, inside), {{key, 1024}}));
   CHECK(original(alike) == 1024);
   CHECK(warnings_with(alike, key) == 0);
-  const auto other = model_of("gemma3_text", changed(types, beside));
+  const auto other = model_of("gemma3_text", changed(types, outside));
   CHECK(original(other) == 4096);
   CHECK(warnings_with(other, std::string(key) + " is not read beside dictionaries for types of layers; write "
                                                 "it into rope_parameters.full_attention") == 1);
@@ -157,7 +157,7 @@ TEST_CASE("original_max_position_embeddings next to dictionaries for types of la
                       {"rope_local_base_freq", 10000},
                       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}},
                       {"max_position_embeddings", 4096}};
-  const auto flat = model_of("gemma3_text", changed(older, beside));
+  const auto flat = model_of("gemma3_text", changed(older, outside));
   CHECK(original(flat) == 4096);
   CHECK(warnings_with(flat, std::string(key) + " is not read beside") == 1);
 }
@@ -335,18 +335,18 @@ TEST_CASE("a dictionary of dictionaries, or one for all layers", "[models][confi
   // Nested if any key is the name of a type of layers, whatever the other keys are.
   const json both = {{"full_attention", {{"rope_theta", 1e6}}},
                      {"sliding_attention", {{"rope_theta", 7000}}}};
-  for (const json& beside : {json{{"rope_theta", 3e6}}, json{{"rope_type", "default"}, {"rope_theta", 3e6}},
-                             json{{"rope_type", "yarn"}, {"factor", 4}}, json{{"partial_rotary_factor", 0.5}},
-                             json{{"note", {{"a", 1}}}}})
+  for (const json& outside : {json{{"rope_theta", 3e6}}, json{{"rope_type", "default"}, {"rope_theta", 3e6}},
+                              json{{"rope_type", "yarn"}, {"factor", 4}},
+                              json{{"partial_rotary_factor", 0.5}}, json{{"note", {{"a", 1}}}}})
     for (const char* type : {"gemma3_text", "olmo3", "llama"}) {
-      CAPTURE(beside.dump(), type);
+      CAPTURE(outside.dump(), type);
       const auto model = model_of(
-          type, changed(changed(types, {{"head_dim", 16}}), {{"rope_parameters", changed(both, beside)}}));
+          type, changed(changed(types, {{"head_dim", 16}}), {{"rope_parameters", changed(both, outside)}}));
       CHECK(model.groups().size() == 2);
       CHECK(model.group_of_layer(1)->base == 1e6);
       CHECK(model.group_of_layer(0)->base == 7000);
       CHECK(model.group_of_layer(0)->rule == "default");
-      for (const auto& item : beside.items())
+      for (const auto& item : outside.items())
         CHECK(has_warning(model.warnings, "rope_parameters." + item.key() + " is next to the layer types"));
     }
   // Only types of the file count, if its class has one kind of layers.
@@ -466,8 +466,8 @@ TEST_CASE("import reads the dictionary of a known architecture within the config
           json{{"model_type", outer}, {key, {{"model_type", "novel_thinker"}, {"text_config", llama}}}});
       CHECK(two.groups()[0].base == 500000);
       // Keys next to the dictionary are named with their path.
-      json beside = {{"model_type", outer}, {"rope_theta", 7}, {key, changed(llama, {{"rope_tehta", 1}})}};
-      const auto named = import_hugging_face(beside);
+      json outside = {{"model_type", outer}, {"rope_theta", 7}, {key, changed(llama, {{"rope_tehta", 1}})}};
+      const auto named = import_hugging_face(outside);
       CHECK(named.groups()[0].base == 500000);
       CHECK(has_warning(named.warnings, "rope_theta is next to " + std::string(key) + " and has no effect"));
       CHECK(has_warning(named.warnings, std::string(key) + ".rope_tehta is not understood"));
@@ -486,7 +486,7 @@ TEST_CASE("import reads the dictionary of a known architecture within the config
   const auto own =
       import_hugging_face(changed(llama, {{"decoder", {{"model_type", "gpt_neox"}, {"head_dim", 8}}}}));
   CHECK(own.architecture == "llama");
-  // Of several parts the first known one. If none is known, the message has the keys to pass.
+  // The first known one of several parts. If none is known, the message has the keys to pass.
   const auto first = import_hugging_face(json{
       {"model_type", "novel"}, {"decoder", {{"model_type", "novel_decoder"}}}, {"language_config", llama}});
   CHECK(first.architecture == "llama");
@@ -495,7 +495,7 @@ TEST_CASE("import reads the dictionary of a known architecture within the config
                      {"decoder", {{"model_type", "novel_decoder"}}}};
   CHECK(refuses(none, "novel_omni"));
   CHECK(refuses(none, "decoder"));
-  // The same applies if the caller names a layout.
+  // This applies also if the caller names a layout.
   const rope::hugging_face_options halves = {.layout = rope::layout_kind::half_split};
   const json vl = {{"model_type", "novel_vl"},
                    {"llm_config", {{"model_type", "novel_llm"}, {"head_dim", 8}}}};

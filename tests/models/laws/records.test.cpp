@@ -44,7 +44,7 @@ rope::model_rope import_of(const json& record,
       {.without_rope = without_rope});
 }
 
-/// The import's result for a file without rotating layers where it differs from its record, or empty.
+/// The import's result for a file without rotating layers if it differs from its record, or empty.
 std::string difference_without_rope(const json& record) {
   const rope::model_rope model = import_of(record, rope::model_without_rope::describe);
   const std::string instead = record.at("instead");
@@ -84,7 +84,7 @@ std::string axes_of(const rope::layer_group& group) {
 
 bool factors_given(const json& expect) { return expect.contains("query_factors"); }
 
-/// The import's result where it differs from `expect`, or empty.
+/// The import's result if it differs from `expect`, or empty.
 std::string difference(const json& record, const json& expect) {
   const rope::model_rope model = import_of(record);
   std::string found;
@@ -155,7 +155,7 @@ std::string difference(const json& record, const json& expect) {
   for (std::size_t i = 0; i < rotates.size(); ++i)
     if ((model.rotation_of_layer(static_cast<Index>(i)) == rope::layer_rotation::in_group) !=
         (rotates[i] == 'y'))
-      found += "layer " + std::to_string(i) + (rotates[i] == 'y' ? " does not turn; " : " turns; ");
+      found += "layer " + std::to_string(i) + (rotates[i] == 'y' ? " does not rotate; " : " rotates; ");
   {
     json is = json::object();
     for (const rope::layer_group& group : model.groups())
@@ -167,7 +167,7 @@ std::string difference(const json& record, const json& expect) {
             {"rotary_dim", group.indexer->rotary_dim}};
     if (is != expect.value("indexer", json::object())) found += "indexer is " + is.dump() + "; ";
   }
-  const char* const scaled[] = {"none", "every layer", "layers that do not turn", "not known"};
+  const char* const scaled[] = {"none", "every layer", "layers that do not rotate", "not known"};
   compare_or("scaled_queries", factors_given(expect) ? "" : "none",
              factors_given(expect) ? "" : scaled[static_cast<int>(model.scaled)]);
   const json factors = expect.value("query_factors", json::object());  // "layer position": factor

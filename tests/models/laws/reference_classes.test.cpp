@@ -48,7 +48,7 @@ std::string difference(const rope::layer_group* group, const std::string& name, 
     const Index width =
         static_cast<Index>(static_cast<double>(group->head_dim) * recorded.at("share").get<double>());
     if (group->rotary_dim() != width - width % 2)
-      found += name + ": " + std::to_string(group->rotary_dim()) + " channels turn, of the class " +
+      found += name + ": " + std::to_string(group->rotary_dim()) + " channels rotate, of the class " +
                std::to_string(width) + "; ";
   }
   return found;

@@ -45,7 +45,7 @@ const std::map<std::pair<std::string, std::string>, std::string>& explained() {
        "a norm after the rotation takes the attention factor away; a note says so"},
       {{"nanochat", "scale"}, "a norm after the rotation takes the attention factor away; a note says so"},
       {{"jetmoe", "scale"}, "experts multiply its queries"},
-      {{"longcat_flash", "scale"}, "queries are multiplied before they turn; a note says so"},
+      {{"longcat_flash", "scale"}, "queries are multiplied before the rotation; a note says so"},
       {{"minimax_m2", "table"},
        "it rotated whole heads then; released files, and the class since, half of them"},
       {{"minimax_m2", "scale"}, "as its table"},
@@ -93,7 +93,7 @@ void compare_layer(const json& found, std::size_t at, const rope::model_rope& mo
   compare_mask(found, at, options, wrong);
   const bool rotates = of_layer(found, "turns", at, true);
   const bool in_group = model.rotation_of_layer(layer) == rope::layer_rotation::in_group;
-  if (rotates != in_group) wrong.emplace("turns", rotates ? "turns" : "does not turn");
+  if (rotates != in_group) wrong.emplace("rotation", rotates ? "rotates" : "does not rotate");
   const rope::layer_group& group = in_group ? *model.group_of_layer(layer) : model.groups().front();
   const double head_dim = of_layer(found, "head_dim", at, 0.0);
   if (in_group && static_cast<double>(group.head_dim) != head_dim)

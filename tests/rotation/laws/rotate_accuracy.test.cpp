@@ -131,10 +131,10 @@ TEMPLATE_TEST_CASE("a 16-bit channel is the exact value rounded once or a neighb
         for (const auto& [d, exact] :
              {std::pair{u, wide[u] * c - wide[v] * s}, std::pair{v, wide[v] * c + wide[u] * s}}) {
           const auto rounded = static_cast<TestType>(static_cast<float>(exact));
-          const auto apart =
+          const auto off =
               testing::abs(static_cast<testing::wide>(y[d]) - static_cast<testing::wide>(rounded));
-          equal += apart == 0;
-          neighbours += apart <= tolerance::ulp<TestType>(exact);
+          equal += off == 0;
+          neighbours += off <= tolerance::ulp<TestType>(exact);
         }
       }
     }

@@ -56,7 +56,7 @@ bool rotates_by_token(From from, To to, Rotate rotate, Index batch = B) {
                              out.channels(rotary_dim, D - rotary_dim));
 }
 
-/// The same test for a container that is rotated in place.
+/// A test of a container that is rotated in place.
 template <class Layout, class T, class At, class Rotate>
 bool rotates_in_place(At at, Rotate rotate, Index batch = B) {
   return rotates_by_token<Layout, T>(at, at, rotate, batch);
@@ -64,8 +64,8 @@ bool rotates_in_place(At at, Rotate rotate, Index batch = B) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("heads behind a pointer rotate by the position of their token", "[rotation]", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("heads at a pointer rotate by the position of their token", "[rotation]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   CAPTURE(seed);
   std::vector<T> memory(B * S * H * D);
@@ -250,14 +250,14 @@ TEST_CASE("views overlap exactly if a loop over their bytes finds a common one",
             bytes.insert(reinterpret_cast<unsigned char*>(x.at(b, t, h)) - memory + c);
     return bytes;
   };
-  int shared = 0, apart = 0;
+  int shared = 0, disjoint = 0;
   const auto compare = [&](const auto& a, const auto& b) {
     const auto of_a = bytes_of(a), of_b = bytes_of(b);
     const bool overlap =
         std::any_of(of_a.begin(), of_a.end(), [&](std::ptrdiff_t byte) { return of_b.count(byte) > 0; });
     CHECK(detail::share_memory(a, b) == overlap);
     CHECK(detail::share_memory(b, a) == overlap);
-    ++(overlap ? shared : apart);
+    ++(overlap ? shared : disjoint);
   };
   for (int i = 0; i < 400; ++i) {
     const head_view<float> a = any_view(static_cast<float*>(nullptr), nullptr);
@@ -266,7 +266,7 @@ TEST_CASE("views overlap exactly if a loop over their bytes finds a common one",
     compare(a, any_view(static_cast<Eigen::half*>(nullptr), nullptr));
   }
   CHECK(shared > 200);
-  CHECK(apart > 200);
+  CHECK(disjoint > 200);
   const head_view<float> none = {nullptr, 0, 3, 2, 4, 0, 8, 4},
                          one = any_view(static_cast<float*>(nullptr), nullptr);
   CHECK_FALSE(detail::share_memory(none, one));

@@ -69,12 +69,12 @@ TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, fo
     rope::rotate_gradient<half_split>(view(d_x), table, ids);
     const Eigen::ArrayXd before = rope::rate_gradient<half_split>(side, view(x), view(d_x), tables, ids),
                          after = rope::rate_gradient<half_split>(side, view(y), view(g), tables, ids);
-    const Eigen::ArrayXXd turned = rope::inv_freq_gradient<half_split>(view(y), view(g), tables, ids),
+    const Eigen::ArrayXXd rotated = rope::inv_freq_gradient<half_split>(view(y), view(g), tables, ids),
                           rotated_before =
                               rope::inv_freq_gradient<half_split>(view(x), view(d_x), tables, ids);
     REQUIRE(before.size() == pairs);
-    REQUIRE(turned.rows() == pairs);
-    REQUIRE(turned.cols() == 1);
+    REQUIRE(rotated.rows() == pairs);
+    REQUIRE(rotated.cols() == 1);
     for (Index i = 0; i < pairs; ++i) {
       const testing::wide h = 1e-5L, size = loss(i, 0, 0).second;
       // The difference of five points: step^4 / 30 of a fifth derivative of at most 19^5 times the terms, and
@@ -87,7 +87,7 @@ TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, fo
       const testing::wide bound = (5 * tolerance::unit_roundoff<T>() + 64 * 0x1p-53L + 1e-13L) * size;
       CHECK(testing::abs(before(i) - by_rate) <= bound);
       CHECK(testing::abs(after(i) - by_rate) <= bound);
-      CHECK(testing::abs(turned(i, 0) - by_frequency) <= bound);
+      CHECK(testing::abs(rotated(i, 0) - by_frequency) <= bound);
       CHECK(testing::abs(rotated_before(i, 0) - by_frequency) <= bound);
     }
   }
