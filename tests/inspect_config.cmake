@@ -60,7 +60,7 @@ file(WRITE ${SCRATCH}/too_large.json "{\"model_type\": \"llama\"}${blanks}${blan
 file(WRITE ${SCRATCH}/too_deep.json "{\"model_type\": \"llama\", \"head_dim\": 8, \"x\": ${open}${close}}")
 run(code text ${SCRATCH}/large.json)
 if(NOT code EQUAL 0)
-  message(SEND_ERROR "rope_inspect_config refuses a file of less than 4 MiB:\n${text}")
+  message(SEND_ERROR "rope_inspect_config rejects a file of less than 4 MiB:\n${text}")
 endif()
 foreach(case IN ITEMS "too_large;must be a config of at most 4 MiB" "too_deep;dictionaries at most 64 deep")
   list(GET case 0 name)

@@ -223,12 +223,12 @@ class stepper final : public Base {
       room = room && (counts.bad || has_free_slots(r, counts.of(r)));
       in_range = in_range && (counts.bad || is_in_range(r, counts.of(r)));
     }
-    if (counts.bad) return fails(invalid_argument, "a count outside of the tokens is refused", call, out);
+    if (counts.bad) return fails(invalid_argument, "a count outside of the tokens throws", call, out);
     if (s_.rotated && !raw() && !is_empty() && !is_by(table))
-      return fails(invalid_argument, "keys of another rotation are refused", call, out);
-    if (!in_table) return fails(out_of_range, "positions outside the table are refused", call, out);
-    if (!room) return fails(length_error, "tokens that do not fit are refused", call, out);
-    if (!in_range) return fails(out_of_range, "positions beyond 2^53 are refused", call, out);
+      return fails(invalid_argument, "keys of another rotation throw", call, out);
+    if (!in_table) return fails(out_of_range, "positions outside the table throw", call, out);
+    if (!room) return fails(length_error, "tokens that do not fit throw", call, out);
+    if (!in_range) return fails(out_of_range, "positions beyond 2^53 throw", call, out);
     call();
     if (s_.rotated && !raw())
       rotation_.append(true, table, is_interleaved);
@@ -265,7 +265,7 @@ class stepper final : public Base {
   void fails(thrown<Exception> error, const char* claim, const Call& call, const token_matrix<T>& out) {
     const token_matrix<T> before = out;
     refused(error, claim, call);
-    check(out == before, "a refused call writes nothing");
+    check(out == before, "a call that throws writes nothing");
   }
 
   bool is_by(std::size_t table) const { return rotation_.is(tables(), table, is_interleaved); }
@@ -422,12 +422,12 @@ class stepper final : public Base {
       case 6:
         if constexpr (is_ring) {
           of_ring.put_into(options, b_.up_to(4), s_.policy);
-          return wrong("options that do not go with a ring are refused", call);
+          return wrong("options that do not go with a ring throw", call);
         }
         [[fallthrough]];
       case 7:
         spoilt.put_into(options, b_, batch_, 1, shape().heads);
-        return wrong("options that do not go with a cache are refused", call);
+        return wrong("options that do not go with a cache throw", call);
       case 8:
         return wrong_shape(x, out);
       case 9:  // raw keys have no angles, and keys of a table need one
@@ -455,7 +455,7 @@ class stepper final : public Base {
             raw() || is_empty(), [&] { other.forward(x, cache_, out, placed(table)); }, out);
       }
       case 13:
-        return wrong("a window beyond the head is refused",
+        return wrong("a window beyond the head throws",
                      [&] { block({}).forward(x, cache_, out, tables().of_more_pairs); });
       default: {
         std::vector<T> probabilities(3, T(-77));
@@ -463,7 +463,7 @@ class stepper final : public Base {
           step_of(block({}).reporting({.probabilities = probabilities}), x, out, rotated, table,
                   detail::row_counts(counts));
         });
-        check(probabilities == std::vector<T>(3, T(-77)), "a refused call writes nothing");
+        check(probabilities == std::vector<T>(3, T(-77)), "a call that throws writes nothing");
       }
     }
   }
@@ -477,7 +477,7 @@ class stepper final : public Base {
   /// Keys of another rotation than those of the cache. Raw keys, or no keys, accept any rotation.
   template <class Call>
   void other_rotation(bool any, const Call& call, const token_matrix<T>& out) {
-    if (!any) fails(invalid_argument, "keys of another rotation are refused", call, out);
+    if (!any) fails(invalid_argument, "keys of another rotation throw", call, out);
   }
   /// A cache with other heads than the block.
   void wrong_shape(const token_matrix<T>& x, token_matrix<T>& out) {

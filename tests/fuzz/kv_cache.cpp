@@ -55,7 +55,7 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
   }
   void misuse() override {
     this->ask_what_is_wrong();
-    refused(invalid_argument, "a negative value_dim is refused", [] { kv_cache<T> bad(1, 1, 1, 1, -2); });
+    refused(invalid_argument, "a negative value_dim throws", [] { kv_cache<T> bad(1, 1, 1, 1, -2); });
   }
   void check_all() override {
     check(cache_.batch() == batch_ && cache_.capacity() == this->capacity_ &&

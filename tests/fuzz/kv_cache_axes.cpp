@@ -202,26 +202,26 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     if (follows && !this->goes_on_whole())
       return refused(invalid_argument, "text does not continue after a fraction of a cell", call);
     if (places.odd && in != rows_and_positions)
-      return refused(invalid_argument, "coordinates that are not of all tokens are refused", call);
+      return refused(invalid_argument, "coordinates that are not of all tokens throw", call);
     if (b_.one_in(12)) {
       if (b_.coin())
         x.k.batch += 1;
       else
         x.v.tokens += 1;
-      return refused(invalid_argument, "another shape is refused", call);
+      return refused(invalid_argument, "another shape throws", call);
     }
-    if (counts.bad) return refused(invalid_argument, "a count outside of the tokens is refused", call);
-    if (!this->has_room(added)) return refused(length_error, "tokens that do not fit are refused", call);
-    if (!in_range) return refused(out_of_range, "positions beyond 2^53 are refused", call);
+    if (counts.bad) return refused(invalid_argument, "a count outside of the tokens throws", call);
+    if (!this->has_room(added)) return refused(length_error, "tokens that do not fit throw", call);
+    if (!in_range) return refused(out_of_range, "positions beyond 2^53 throw", call);
     if (rotated && raw()) return refused(invalid_argument, "raw keys take no table", call);
     if (earlier && in == at_rows && given.by < 0 && !text)
       return refused(invalid_argument, "keys that a table of positions rotated are text", call);
     if (!empty() && !(rotated ? agrees_with(given) : !this->known_))
-      return refused(invalid_argument, "keys of another rotation are refused", call);
+      return refused(invalid_argument, "keys of another rotation throw", call);
     if (in == rows_and_positions)
       return refused(invalid_argument, "a table of coordinates sets the positions of tokens", call);
     if (rotated && !earlier && !in_table)
-      return refused(out_of_range, "positions outside the table are refused", call);
+      return refused(out_of_range, "positions outside the table throw", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
     this->remember(rotated, given);
@@ -248,7 +248,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       return refused(invalid_argument, "keys of another rotation are not shifted", call);
     if (this->refused_rows(r, call)) return;
     if (!this->is_range(r, first, count))
-      return refused(out_of_range, "tokens that are not held are refused", call);
+      return refused(out_of_range, "tokens that are not held throw", call);
     bool stays = true;
     const auto by = static_cast<wide>(delta);
     const auto move = [&](double x) { stays = stays && testing::abs(std::trunc(x) + by) <= limit; };
@@ -258,7 +258,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     this->for_rows(r, [&, from = first, n = count](const auto& of) {
       if (this->moves_evicted(of, from, n)) move(of.evicted);
     });
-    if (!stays) return refused(out_of_range, "coordinates beyond 2^53 are refused", call);
+    if (!stays) return refused(out_of_range, "coordinates beyond 2^53 throw", call);
     if (!raw() && testing::abs(by) > 0x1p36) return;  // beyond the exact range of the model
     call();
     this->for_rows(r, [&, from = first, n = count](auto& of) {
@@ -315,7 +315,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     this->call_with_no_row();
     this->call_with_no_text();
     refused(invalid_argument, "there is an axis", [&] { token_axes(b_.coin() ? 0 : limits::min()); });
-    refused(length_error, "more than the address space is refused",
+    refused(length_error, "more than the address space throws",
             [&] { kv_cache<T> bad(2, 2, 1, 1, token_axes(limits::max() / (b_.coin() ? 2 : 16))); });
     static const double nowhere[] = {0x1p53 + 2, -0x1p63, std::numeric_limits<double>::infinity(),
                                      std::numeric_limits<double>::quiet_NaN()};
@@ -411,7 +411,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
                            (rotated && !raw() && !empty() && !agrees_with(given)) ||
                            (rotated && !raw() && given.by < 0 && !text);
       if (invalid || (rotated && given.by < 0 && !in_table)) {
-        const char* claim = "options or a table that do not go with the cache are refused";
+        const char* claim = "options or a table that do not go with the cache throw";
         invalid ? refused(invalid_argument, claim, call) : refused(out_of_range, claim, call);
         return asked.check_refused();
       }

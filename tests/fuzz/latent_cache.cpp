@@ -50,7 +50,7 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
   }
   void misuse() override {
     this->ask_what_is_wrong();
-    refused(length_error, "channels that no Index counts are refused", [] {
+    refused(length_error, "channels that no Index counts throw", [] {
       latent_cache<T> bad(0, 0, std::numeric_limits<Index>::max(), std::numeric_limits<Index>::max());
     });
   }

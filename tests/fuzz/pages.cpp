@@ -420,7 +420,7 @@ class engine {
       });
     };
     if (invalid || outside) {
-      refused(invalid, outside, "new tokens that do not fit the pages are refused", call);
+      refused(invalid, outside, "new tokens that do not fit the pages throw", call);
       all_ = before;
       return poison_rest();
     }
@@ -553,7 +553,7 @@ class engine {
         with_layout(interleaved_one, [&]<class Layout>(Layout) { rebase_keys<Layout>(pages, by, next); });
       });
     };
-    if (invalid || outside) return refused(invalid, outside, "keys that cannot be rebased are refused", call);
+    if (invalid || outside) return refused(invalid, outside, "keys that cannot be rebased throw", call);
     call();
     check(values_.untouched() && keys_.untouched_outside(rotated), "only keys of sequences change");
     const rotation_rule back = tables().rule(from, interleaved_one, first_channel_),
@@ -675,7 +675,7 @@ class engine {
       });
     };
     if (invalid || outside) {
-      refused(invalid, outside, "queries that do not fit the pages are refused", call);
+      refused(invalid, outside, "queries that do not fit the pages throw", call);
       return asked.check_refused();
     }
     call();
@@ -800,7 +800,7 @@ class engine {
         blocks.push_back(0);
     }
     remember();
-    refused(true, false, "a pool or lists that do not fit each other are refused",
+    refused(true, false, "a pool or lists that do not fit each other throw",
             [&] { page_view<T>(pool, blocks, lengths, storage_); });
   }
   /// Blocks in a matrix with another number of rows. With one column it would be a list.

@@ -105,11 +105,11 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const token_
     }
     case 14:
       if (batch * tokens == 0) return;
-      return refuses<std::out_of_range>("a position outside the table is refused", [&] {
+      return refuses<std::out_of_range>("a position outside the table throws", [&] {
         static_cast<void>(block.project_context(context, batch, by, b.coin() ? 60 : -21));
       });
     case 15:
-      return refuses<std::invalid_argument>("a window beyond the head is refused", [&] {
+      return refuses<std::invalid_argument>("a window beyond the head throws", [&] {
         static_cast<void>(block.project_context(context, batch, tables().of_more_pairs, 0));
       });
     default:
@@ -130,7 +130,7 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_
       if (other == nullptr) return attention.cross(asking, kept, out);
       attention.cross(asking, kept, out, other->at_channel(place), at);
     });
-    check(out == before, "a refused call writes nothing");
+    check(out == before, "a call that throws writes nothing");
   };
   const auto* by = rotated ? &tables()[table] : nullptr;
   const std::int64_t start = 0;

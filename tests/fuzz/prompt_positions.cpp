@@ -294,9 +294,9 @@ template <class S, class Call>
 void compare(const std::vector<piece>& prompt, const expected<S>& e, Index axes, const Call& call) {
   for (const piece& p : prompt) {
     if (outcome_of(p) == outcome::invalid)
-      return fuzz::refuses<std::invalid_argument>("pieces that are none are refused", call);
+      return fuzz::refuses<std::invalid_argument>("pieces that are none throw", call);
     if (outcome_of(p) == outcome::too_long)
-      return fuzz::refuses<std::length_error>("prompts that fit no memory are refused", call);
+      return fuzz::refuses<std::length_error>("prompts that fit no memory throw", call);
   }
   if (e.out_of_range) return fuzz::refuses<std::out_of_range>("positions are at most 2^53", call);
   const auto got = call();
@@ -501,7 +501,7 @@ void run_grid(bytes& b) {
   double count = 1;
   for (const Index extent : extents) count *= static_cast<double>(extent);
   if (count * static_cast<double>(extents.size()) > 0x1p61)
-    return fuzz::refuses<std::length_error>("grids that fit no memory are refused", call);
+    return fuzz::refuses<std::length_error>("grids that fit no memory throw", call);
   if (count > 0x1p20) return;  // no memory for so many
   bool fits = true;
   for (std::size_t a = 0; a < first.size(); ++a)

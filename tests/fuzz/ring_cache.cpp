@@ -199,19 +199,18 @@ class ring final : public ring_target<T, token> {
           if (x.v.size() == 0) return;
           x.v.data = nullptr;
       }
-      return refused(invalid_argument, "another shape is refused", call);
+      return refused(invalid_argument, "another shape throws", call);
     }
-    if (counts.bad) return refused(invalid_argument, "a count outside of the tokens is refused", call);
+    if (counts.bad) return refused(invalid_argument, "a count outside of the tokens throws", call);
     const sorted given = order_of(ids, tokens, counts);
-    if (given == sorted::outside)
-      return refused(out_of_range, "positions outside the range are refused", call);
+    if (given == sorted::outside) return refused(out_of_range, "positions outside the range throw", call);
     if (given == sorted::descending)
-      return refused(invalid_argument, "positions before those of a row are refused", call);
+      return refused(invalid_argument, "positions before those of a row throw", call);
     if (by_table && raw()) return refused(invalid_argument, "raw keys take no table", call);
     if (!this->empty() && !(by_table ? rotation_.is(tables(), table, interleaved_one) : !rotation_.known))
-      return refused(invalid_argument, "keys of another rotation are refused", call);
+      return refused(invalid_argument, "keys of another rotation throw", call);
     if (by_table && !earlier && !in_table)
-      return refused(out_of_range, "positions outside the table are refused", call);
+      return refused(out_of_range, "positions outside the table throw", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
     rotation_.append(by_table, table, interleaved_one);
@@ -236,7 +235,7 @@ class ring final : public ring_target<T, token> {
     if (batch_ > 0)
       refused(out_of_range, "no window is before the first",
               [&] { static_cast<void>(cache_.holds_window(0, before)); });
-    refused(invalid_argument, "a policy or an extent that is none is refused", [&] {
+    refused(invalid_argument, "a policy or an extent that is none throws", [&] {
       ring_policy bad = {.sinks = 1, .window = 2, .chunk = 1};
       Index extents[] = {1, 1, 2, 0};
       switch (b_.up_to(4)) {
@@ -257,7 +256,7 @@ class ring final : public ring_target<T, token> {
       }
       ring_cache<T> none_such(extents[0], bad, extents[1], extents[2], extents[3]);
     });
-    refused(length_error, "more than the address space is refused",
+    refused(length_error, "more than the address space throws",
             [&] { ring_cache<T> none_such(8, {.window = limits::max() / 8}, 2, 2); });
   }
 
@@ -310,7 +309,7 @@ class ring final : public ring_target<T, token> {
       };
       const bits before = state();
       if (wrong || !a.enough || !a.held || !in_table) {
-        const char* claim = "options, queries, windows or positions that do not go with the ring are refused";
+        const char* claim = "options, queries, windows or positions that do not go with the ring throw";
         if (wrong || (a.enough && in_table))
           refused(invalid_argument, claim, call);
         else if (a.enough && a.held)

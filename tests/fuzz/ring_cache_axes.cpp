@@ -144,9 +144,9 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
       return;
     }
     if (invalid || (!by_rows && !this->goes_on_whole()))
-      return refused(invalid_argument, "another shape, count, table or place is refused", call);
+      return refused(invalid_argument, "another shape, count, table or place throws", call);
     if (rotated && !earlier && !in_table)
-      return refused(out_of_range, "positions outside the table are refused", call);
+      return refused(out_of_range, "positions outside the table throw", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
     this->remember(rotated, given);
@@ -162,10 +162,10 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
     using limits = std::numeric_limits<Index>;
     this->call_with_no_row();
     this->call_with_no_text();
-    refused(length_error, "more than the address space is refused", [&] {
+    refused(length_error, "more than the address space throws", [&] {
       ring_cache<T> bad(2, {.window = 2}, 1, 1, token_axes(limits::max() / (b_.coin() ? 2 : 16)));
     });
-    refused(invalid_argument, "a policy that is none is refused", [&] {
+    refused(invalid_argument, "a policy that is none throws", [&] {
       ring_policy bad = {.window = 2};
       switch (b_.up_to(2)) {
         case 0:
@@ -237,7 +237,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
       };
       const bits before = this->state();
       if (invalid || (by_text && !in_table)) {
-        const char* claim = "options, windows or a table that do not go with the ring are refused";
+        const char* claim = "options, windows or a table that do not go with the ring throw";
         invalid ? refused(invalid_argument, claim, call) : refused(out_of_range, claim, call);
         return asked.check_refused();
       }

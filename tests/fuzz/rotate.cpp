@@ -149,13 +149,13 @@ enum class wrong { nothing, position, list, window, extent, memory, shape, share
 template <class Call, class... Memory>
 void refused(wrong what, const Call& call, const Memory&... memory) {
   if (what == wrong::position)
-    fuzz::refuses<std::out_of_range>("a position outside the table is refused", call);
+    fuzz::refuses<std::out_of_range>("a position outside the table throws", call);
   else if (what == wrong::window)
-    fuzz::refuses<std::invalid_argument>("a rotary_dim above head_dim is refused", call);
+    fuzz::refuses<std::invalid_argument>("a rotary_dim above head_dim throws", call);
   else
-    fuzz::refuses<std::invalid_argument>("a list, an extent, a shape or a view that does not fit is refused",
+    fuzz::refuses<std::invalid_argument>("a list, an extent, a shape or a view that does not fit throws",
                                          call);
-  check((memory.untouched() && ...), "a refused call writes nothing");
+  check((memory.untouched() && ...), "a call that throws writes nothing");
 }
 
 /// Makes positions invalid. Returns false if a call without tokens would not notice.

@@ -95,7 +95,7 @@ void compare(Index dim, double base, const Rule& rule, const drawn& d) {
   const auto make = [&] { return frequencies(dim, base, rule); };
   const bool valid = dim > 0 && dim % 2 == 0 && is_finite(base) && base > 1 && d.valid;
   if (!valid)
-    return fuzz::refuses<std::invalid_argument>("numbers outside of the ranges of a rule are refused", make);
+    return fuzz::refuses<std::invalid_argument>("numbers outside of the ranges of a rule throw", make);
   const auto lowest = [&](const frequencies& f) {
     const auto values = f.inv_freq();
     for (Index i = 0; i < f.pairs(); ++i) {
@@ -115,13 +115,12 @@ void compare(Index dim, double base, const Rule& rule, const drawn& d) {
     // Numbers in range may still lead out of the range of frequencies, or leave nothing to blend.
     const std::string text = error.what();
     if (text.find("rope::") != 0) fuzz::fail("the text is " + text);
-    if (d.comparable && !d.exact.inv_freq.empty())
-      fuzz::fail("numbers that a rule takes were refused: " + text);
+    if (d.comparable && !d.exact.inv_freq.empty()) fuzz::fail("numbers that a rule takes throw: " + text);
     return;
   }
   lowest(*got);
   if (!d.comparable) return;
-  check(!d.exact.inv_freq.empty(), "a rule without a pair to blend refuses");
+  check(!d.exact.inv_freq.empty(), "a rule without a pair to blend throws");
   for (Index i = 0; i < dim / 2; ++i) {
     const wide exact = d.exact.inv_freq[static_cast<std::size_t>(i)];
     const double value = got->inv_freq()(i, 0);

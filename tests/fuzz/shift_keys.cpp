@@ -166,9 +166,8 @@ void run(bytes& b) {
   }
   if (what == wrong::extent) (b.coin() ? keys.heads : keys.batch) = -1;
   const auto refused = [&](const auto& call) {
-    fuzz::refuses<std::invalid_argument>("tables, a window, a view or positions that do not fit are refused",
-                                         call);
-    check(memory.untouched(), "a refused call writes nothing");
+    fuzz::refuses<std::invalid_argument>("tables, a window, a view or positions that do not fit throw", call);
+    check(memory.untouched(), "a call that throws writes nothing");
   };
   const auto before = [&] { return memory.remembered(keys); };
 

@@ -177,7 +177,7 @@ void run(bytes& b) {
   valid = valid && m > 0 && m <= std::numeric_limits<double>::max();
   std::optional<frequencies> drawn;
   const auto make = [&] { drawn = frequencies::custom(inv_freq, m); };
-  if (!valid) return fuzz::refuses<std::invalid_argument>("frequencies that are none are refused", make);
+  if (!valid) return fuzz::refuses<std::invalid_argument>("frequencies that are none throw", make);
   make();
   const frequencies& f = *drawn;
   const bool m_fits = m >= static_cast<double>((std::numeric_limits<S>::min)()) &&
@@ -226,7 +226,7 @@ void run(bytes& b) {
       }
       const auto table = [&] { return frequency_table<S>(f, at); };
       if (!fits || !m_fits)
-        return fuzz::refuses<std::invalid_argument>("coordinates that are none are refused", table);
+        return fuzz::refuses<std::invalid_argument>("coordinates that are none throw", table);
       const frequency_table<S> got = table();
       check(got.source() == table_source::coordinates && got.coordinates().rows() == rows,
             "a table reports its source");
@@ -327,7 +327,7 @@ void run_given(bytes& b) {
   if (unequal) angles(rows - 1, column(pairs - 1, 1)) += 1 + std::abs(angles(rows - 1, column(pairs - 1, 1)));
   const auto make_angles = [&] { return table_of_angles<S>(angles, form); };
   if (pairs == 0 || !finite || unequal)
-    return fuzz::refuses<std::invalid_argument>("angles that are none are refused", make_angles);
+    return fuzz::refuses<std::invalid_argument>("angles that are none throw", make_angles);
   const auto table = make_angles();
   check(table.rows() == rows && table.pairs() == pairs && table.source() == table_source::entries,
         "a row for every row of angles");
@@ -352,7 +352,7 @@ void run_given(bytes& b) {
   auto spoilt = cosines;
   spoilt(b.up_to(long(rows) - 1), b.up_to(long(spoilt.cols()) - 1)) += S(2.5);
   if (rows * pairs > 2)
-    fuzz::refuses<std::invalid_argument>("entries of different magnitudes are refused",
+    fuzz::refuses<std::invalid_argument>("entries of different magnitudes throw",
                                          [&] { table_of_cos_sin<S>(spoilt, sines, form); });
 }
 
@@ -412,8 +412,7 @@ void run_fourier(bytes& b) {
     return fourier_table<S>(f, to_cos, to_sin, pairs, first, backwards ? first - 1 : first + rows);
   };
   if (backwards || !fits || (!finite && rows > 0))
-    return fuzz::refuses<std::invalid_argument>("mixtures that do not fit, or are not finite, are refused",
-                                                make);
+    return fuzz::refuses<std::invalid_argument>("mixtures that do not fit, or are not finite, throw", make);
   std::optional<frequency_table<S>> got;
   try {
     got = make();

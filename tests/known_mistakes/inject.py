@@ -294,7 +294,7 @@ class Workshop:
             injected.parent.mkdir(parents=True)
             injected.write_text(text.replace(mistake["find"], mistake["inject"]), encoding="utf-8")
             if mistake.get("by") == "refusal":
-                return not self.refused(mistake, [place / "include"]), "no longer refused"
+                return not self.refused(mistake, [place / "include"]), "no longer throws"
             if mistake.get("by") == "warning":
                 return not self.without_a_word(mistake, [place / "include"]), "the compiler warns or stops"
             try:

@@ -76,8 +76,7 @@ class cache_target {
 
   void copy_row(Index from, Index to) {
     const auto call = [&] { cache_.copy_row(from, to); };
-    if (!is_row(from) || !is_row(to))
-      return refused(out_of_range, "a row that there is not is refused", call);
+    if (!is_row(from) || !is_row(to)) return refused(out_of_range, "a row that there is not throws", call);
     call();
     if (from != to) row(to) = row(from);
   }
@@ -86,9 +85,9 @@ class cache_target {
   void reorder(std::vector<Integer> from, bool odd) {
     if (odd) from.push_back(0);
     const auto call = [&] { cache_.reorder(from); };
-    if (odd) return refused(invalid_argument, "a list that is not of every row is refused", call);
+    if (odd) return refused(invalid_argument, "a list that is not of every row throws", call);
     if (!std::all_of(from.begin(), from.end(), [&](Integer r) { return is_row(r); }))
-      return refused(out_of_range, "a row that there is not is refused", call);
+      return refused(out_of_range, "a row that there is not throws", call);
     call();
     const std::vector<Row> before = rows_;
     for (std::size_t r = 0; r < rows_.size(); ++r) rows_[r] = before[static_cast<std::size_t>(from[r])];

@@ -108,7 +108,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     if (r.every && !even())
       refused(invalid_argument, "a function of every row throws if rows differ", call);
     else if (!is_row(r))
-      refused(out_of_range, "a row that there is not is refused", call);
+      refused(out_of_range, "a row that there is not throws", call);
     else
       return false;
     return true;
@@ -143,7 +143,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     const auto call = [&] { cache_.truncate(left, r); };
     if (refused_rows(r, call)) return;
     if (left < 0 || left > held(r))
-      return refused(out_of_range, "a size outside of what is held is refused", call);
+      return refused(out_of_range, "a size outside of what is held throws", call);
     call();
     forgot_ = forgot_ || left < held(r);
     for_rows(r, [&](auto& of) { of.roll_back(left); });
@@ -153,8 +153,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     const auto [first, count] = draw_range(r);
     const auto call = [&, from = first, n = count] { cache_.remove(from, n, r); };
     if (refused_rows(r, call)) return;
-    if (!is_range(r, first, count))
-      return refused(out_of_range, "tokens that are not held are refused", call);
+    if (!is_range(r, first, count)) return refused(out_of_range, "tokens that are not held throw", call);
     call();
     forgot_ = forgot_ || count > 0;
     for_rows(r, [&, from = first, n = count](auto& of) {
@@ -180,11 +179,11 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     const auto call = [&] { cache_.evict(list, r); };
     if (refused_rows(r, call)) return;
     if (!std::all_of(list.begin(), list.end(), [&](std::int64_t i) { return i >= 0 && i < held(r); }))
-      return refused(out_of_range, "tokens that are not held are refused", call);
+      return refused(out_of_range, "tokens that are not held throw", call);
     std::vector<std::int64_t> sorted = list;
     std::sort(sorted.begin(), sorted.end());
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-      return refused(invalid_argument, "a token that is named twice is refused", call);
+      return refused(invalid_argument, "a token that is named twice throws", call);
     call();
     if (list.empty()) return;
     forgot_ = true;
@@ -198,7 +197,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
   void reserve() {
     const Index capacity = b_.between(-1, 12);
     const auto call = [&] { cache_.reserve(capacity); };
-    if (capacity < 0) return refused(invalid_argument, "a negative capacity is refused", call);
+    if (capacity < 0) return refused(invalid_argument, "a negative capacity throws", call);
     const bits before = this->state();
     call();
     capacity_ = std::max(capacity_, capacity);
@@ -210,7 +209,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     const Index from = this->draw_index(8), to = this->draw_index(8);
     const auto call = [&] { cache_.copy_row(other, from, to); };
     if (!this->is_row(from) || !this->is_row(to))
-      return refused(out_of_range, "a row that there is not is refused", call);
+      return refused(out_of_range, "a row that there is not throws", call);
     const Index left = static_cast<Index>(b_.up_to(long(size(from))));
     kept_row<Token> taken = row(from);
     taken.roll_back(left);

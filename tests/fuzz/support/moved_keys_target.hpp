@@ -107,7 +107,7 @@ class moved_keys_target : public positioned_target<Cache> {
       return refused(invalid_argument, "angles that are not exact are not shifted", call);
     if (this->refused_rows(r, call)) return;
     if (!this->is_range(r, first, count))
-      return refused(out_of_range, "tokens that are not held are refused", call);
+      return refused(out_of_range, "tokens that are not held throw", call);
     bool stays = true;
     const auto move = [&](std::int64_t position) {
       stays = stays && delta >= -furthest - position && delta <= furthest - position;
@@ -116,7 +116,7 @@ class moved_keys_target : public positioned_target<Cache> {
     this->for_rows(r, [&, from = first, n = count](const auto& of) {
       if (this->moves_evicted(of, from, n)) move(static_cast<std::int64_t>(of.evicted));
     });
-    if (!stays) return refused(out_of_range, "positions beyond 2^53 are refused", call);
+    if (!stays) return refused(out_of_range, "positions beyond 2^53 throw", call);
     if (!raw() && std::abs(delta) > exact_position) return;
     call();
     this->for_rows(r, [&, from = first, n = count](auto& of) {
@@ -194,12 +194,12 @@ class moved_keys_target : public positioned_target<Cache> {
   void ask_what_is_wrong() {
     this->call_with_no_row();
     static const Index negative[] = {-1, -1000};
-    refused(invalid_argument, "a negative extent is refused", [&] {
+    refused(invalid_argument, "a negative extent throws", [&] {
       Index extents[] = {1, 1, 1, 1};
       extents[b_.up_to(3)] = b_.one_of(negative);
       Cache bad(extents[0], extents[1], extents[2], extents[3]);
     });
-    refused(length_error, "more than the address space is refused", [&] {
+    refused(length_error, "more than the address space throws", [&] {
       Index extents[] = {2, 2, 2, 2};
       extents[b_.up_to(3)] = std::numeric_limits<Index>::max() / 4;  // of a byte too
       Cache bad(extents[0], extents[1], extents[2], extents[3]);
@@ -261,7 +261,7 @@ class moved_keys_target : public positioned_target<Cache> {
     else if (!a.enough)
       refused(invalid_argument, "a row has fewer tokens than queries", call);
     else if (rotated && !in_table)
-      refused(out_of_range, "a position outside the table is refused", call);
+      refused(out_of_range, "a position outside the table throws", call);
     else
       return attended_well(asked, call);
     asked.check_refused();

@@ -210,28 +210,28 @@ class positioned_target : public kept_target<Cache, positioned_token> {
       as_integers = false;
       if (kind == 6) {
         const std::vector<Index> longer(static_cast<std::size_t>(batch_ + 1), 0);
-        return refused(invalid_argument, "counts of another length are refused", [&] {
+        return refused(invalid_argument, "counts of another length throw", [&] {
           with_heads([&](const auto& first, const auto& second) { cache_.append(first, second, longer); });
         });
       }
       if (kind == 7 && x.k.size() == 0) return;
       x.spoil(kind);
-      return refused(invalid_argument, "another shape is refused", call);
+      return refused(invalid_argument, "another shape throws", call);
     }
-    if (counts.bad) return refused(invalid_argument, "a count outside of the tokens is refused", call);
+    if (counts.bad) return refused(invalid_argument, "a count outside of the tokens throws", call);
     bool in_range = true, in_table = true;
     for (const auto& of_row : added)
       for (const positioned_token& one : of_row) {
         in_range = in_range && one.position >= -furthest && one.position <= furthest;
         in_table = in_table && cache_tables()[table].contains(one.position);
       }
-    if (!this->has_room(added)) return refused(length_error, "tokens that do not fit are refused", call);
-    if (!in_range) return refused(out_of_range, "positions beyond 2^53 are refused", call);
+    if (!this->has_room(added)) return refused(length_error, "tokens that do not fit throw", call);
+    if (!in_range) return refused(out_of_range, "positions beyond 2^53 throw", call);
     if (by_table && raw()) return refused(invalid_argument, "raw keys take no table", call);
     if (!empty() && !(by_table ? is_by(table, interleaved_one) : !rotation_.known))
-      return refused(invalid_argument, "keys of another rotation are refused", call);
+      return refused(invalid_argument, "keys of another rotation throw", call);
     if (by_table && !earlier && !in_table)
-      return refused(out_of_range, "positions outside the table are refused", call);
+      return refused(out_of_range, "positions outside the table throw", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
 

@@ -160,7 +160,7 @@ class text_on_axes : public Base {
   /// Tables that no cache on these axes accepts, those that this one accepts, and its text.
   void check_tables() {
     for (const auto& table : axis_tables::get().refused)
-      refused(invalid_argument, "a table of other angles or axes is refused",
+      refused(invalid_argument, "a table of other angles or axes throws",
               [&] { cache_.template check_table<rope::half_split>(table); });
     if (cache_.storage() == rope::key_storage::rotated)
       check_rotations(cache_, this->empty(), known_ ? &rotation_ : nullptr, first_channel_);

@@ -279,5 +279,5 @@ TEST_CASE("every architecture of llama.cpp is imported as its code reads it, or 
   CHECK(rotating >= 130);
   if (std::getenv("ROPE_PRINT_COUNTS"))
     WARN("llama.cpp: " << imported << " architectures import and agree, of which " << rotating << " rotate, "
-                       << without << " are refused with a reason, " << neither.size() << " neither");
+                       << without << " throw with a reason, " << neither.size() << " neither");
 }

@@ -143,12 +143,11 @@ TEST_CASE(
                                    sizes_only);
       CAPTURE(kind, sizes_only, found.agree, found.refused, found.wrong);
       for (const std::string& one : found.unexplained) FAIL_CHECK(one);
-      for (const std::string& one : found.unused) FAIL_CHECK(one << " is not refused");
+      for (const std::string& one : found.unused) FAIL_CHECK(one << " does not throw");
       if (text) CHECK(found.agree >= (sizes_only ? 125 : 140));
       if (const char* print = std::getenv("ROPE_PRINT_COUNTS"); print)
         WARN(kind << (sizes_only ? ", sizes alone: " : ": ") << found.agree << " import and agree, "
-                  << found.refused << " are refused with a reason, " << found.unexplained.size()
-                  << " neither");
+                  << found.refused << " throw with a reason, " << found.unexplained.size() << " neither");
     }
 }
 
