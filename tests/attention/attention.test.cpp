@@ -167,15 +167,15 @@ TEST_CASE("an output that overlaps keys or values throws", "[attention]") {
   std::vector<float> queries(64 * 8, 1.0f);
   const auto q = rope::thd(queries.data(), 64, 1, 8), k = rope::thd(memory.data(), 64, 1, 8),
              v = rope::thd(memory.data() + 64 * 8, 64, 1, 8);
-  const auto refused = [](const auto& call) {
+  const auto rejected = [](const auto& call) {
     return testing::throws_saying<std::invalid_argument>(
         call, "rope::attention: out must not share memory with k or v, which are read after out is written");
   };
-  CHECK(refused([&] { rope::attention(q, k, v, k); }));
-  CHECK(refused([&] { rope::attention(q, k, v, v); }));
-  CHECK(refused([&] { rope::attention(q, k, v, rope::thd(memory.data() + 32 * 8, 64, 1, 8)); }));
-  CHECK(refused([&] { rope::attention<rope::half_split>(q, k, v, v, table); }));
-  CHECK(refused([&] {  // heads of one packed buffer
+  CHECK(rejected([&] { rope::attention(q, k, v, k); }));
+  CHECK(rejected([&] { rope::attention(q, k, v, v); }));
+  CHECK(rejected([&] { rope::attention(q, k, v, rope::thd(memory.data() + 32 * 8, 64, 1, 8)); }));
+  CHECK(rejected([&] { rope::attention<rope::half_split>(q, k, v, v, table); }));
+  CHECK(rejected([&] {  // heads of one packed buffer
     const auto packed = rope::thd(memory.data(), 16, 8, 8);
     rope::attention(q.token_range(0, 16), packed.head_range(2, 1), packed.head_range(4, 1),
                     packed.head_range(4, 1));
@@ -200,7 +200,7 @@ TEST_CASE("an output that overlaps the queries throws unless both are one view",
   std::vector<std::int8_t> integers(16 * 8, 1);
   std::vector<float> scales(16, 1.0f);
   const auto rounded = rope::bshd(integers.data(), scales.data(), 1, 16, 1, 8);
-  const auto refused = [](const auto& call) {
+  const auto rejected = [](const auto& call) {
     return testing::throws_saying<std::invalid_argument>(
         call,
         "rope::attention: out must be q itself or share no memory with it, and covers a part of q or has its "
@@ -208,13 +208,13 @@ TEST_CASE("an output that overlaps the queries throws unless both are one view",
   };
   for (const auto& out : {in_other_order, rope::bshd(memory.data() + 32, 1, 16, 4, 8),
                           rope::bshd(memory.data() + 1, 1, 16, 4, 8)}) {
-    CHECK(refused([&] { rope::attention(q, k, k, out); }));
-    CHECK(refused([&] { rope::attention<rope::half_split>(q, k, k, out, table); }));
-    CHECK(refused([&] { rope::attention(q, rounded, rounded, out); }));
-    CHECK(refused([&] { rope::attention(q, cache, out); }));
+    CHECK(rejected([&] { rope::attention(q, k, k, out); }));
+    CHECK(rejected([&] { rope::attention<rope::half_split>(q, k, k, out, table); }));
+    CHECK(rejected([&] { rope::attention(q, rounded, rounded, out); }));
+    CHECK(rejected([&] { rope::attention(q, cache, out); }));
   }
   const auto wide = rope::bshd(memory.data(), 1, 16, 4, 16);  // channels next to each other
-  CHECK(refused([&] { rope::attention(wide.channels(0, 8), k, k, wide.channels(4, 8)); }));
+  CHECK(rejected([&] { rope::attention(wide.channels(0, 8), k, k, wide.channels(4, 8)); }));
   CHECK(memory == before);
   CHECK_NOTHROW(rope::attention(wide.channels(0, 8), k, k, wide.channels(8, 8)));
   CHECK_NOTHROW(rope::attention(q, cache, q));

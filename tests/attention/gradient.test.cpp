@@ -713,50 +713,50 @@ TEST_CASE("an invalid backward pass throws before anything is written", "[attent
   const results r = gradients_with<float>(
       in, out, {}, axes::bshd,
       [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-        const auto refuses = [&](const char* text, auto call) {
+        const auto rejects = [&](const char* text, auto call) {
           CHECK(throws_saying<std::invalid_argument>(call, "rope::attention_gradient: ", text));
         };
-        refuses("out must be [1, 3, 4, 4], got [1, 3, 4, 6]",
+        rejects("out must be [1, 3, 4, 4], got [1, 3, 4, 6]",
                 [&] { rope::attention_gradient(testing::tape(q, k, v, q, g, d_q, d_k, d_v)); });
-        refuses("d_out must be",
+        rejects("d_out must be",
                 [&] { rope::attention_gradient(testing::tape(q, k, v, o, q, d_q, d_k, d_v)); });
-        refuses("d_q must be [1, 3, 4, 6]",
+        rejects("d_q must be [1, 3, 4, 6]",
                 [&] { rope::attention_gradient(testing::tape(q, k, v, o, g, d_k, d_k, d_v)); });
-        refuses("d_k must be [1, 5, 2, 6]",
+        rejects("d_k must be [1, 5, 2, 6]",
                 [&] { rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_q, d_v)); });
-        refuses("d_v must be [1, 5, 2, 4]",
+        rejects("d_v must be [1, 5, 2, 4]",
                 [&] { rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_k)); });
-        refuses("v must be [1, 5, 2, 4]", [&] {
+        rejects("v must be [1, 5, 2, 4]", [&] {
           rope::attention_gradient(testing::tape(q, k, v.token_range(0, 4), o, g, d_q, d_k, d_v));
         });
-        refuses("q and k must have the same head_dim", [&] {
+        rejects("q and k must have the same head_dim", [&] {
           rope::attention_gradient(testing::tape(q.channels(0, 5), k, v, o, g, d_q, d_k, d_v));
         });
-        refuses("q.heads must be a multiple of k.heads, got 3 and 2", [&] {
+        rejects("q.heads must be a multiple of k.heads, got 3 and 2", [&] {
           rope::attention_gradient(testing::tape(q.head_range(0, 3), k, v, o, g, d_q, d_k, d_v));
         });
-        refuses("window must not be negative", [&] {
+        rejects("window must not be negative", [&] {
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {.window = -1});
         });
-        refuses("sink_logits must be empty or have length 4", [&] {
+        rejects("sink_logits must be empty or have length 4", [&] {
           rope::attention_options options;
           options.sink_logits = std::span(logits).first(3);
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), options);
         });
         std::vector<double> three(3);
-        refuses("the gradient with respect to sink_logits must have their length, 0, got 3", [&] {
+        rejects("the gradient with respect to sink_logits must have their length, 0, got 3", [&] {
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {}, {.sink_logits = three});
         });
         const std::vector<float> by_distance(16);
-        refuses("the gradient with respect to bias needs strides that are not negative, got -1", [&] {
+        rejects("the gradient with respect to bias needs strides that are not negative, got -1", [&] {
           rope::attention_options relative;
           relative.bias = {by_distance.data() + 8, 1, 1, q.tokens, k.tokens, 0, 0, -1, 1};
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), relative, {.bias = three});
         });
-        refuses("the gradient with respect to bias must have one number per entry, 0, got 3", [&] {
+        rejects("the gradient with respect to bias must have one number per entry, 0, got 3", [&] {
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {}, {.bias = three});
         });
-        refuses("rotary_dim must not exceed head_dim, got 8 of 6", [&] {
+        rejects("rotary_dim must not exceed head_dim, got 8 of 6", [&] {
           rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v), wide);
         });
         CHECK(throws_saying<std::out_of_range>(

@@ -14,8 +14,8 @@ namespace {
 
 const rope::detail::attention_shape shape = {2, 3, 5, 4, 8};
 
-bool refused(const rope::attention_options& options, const std::string& rule,
-             const rope::detail::attention_shape& of = shape) {
+bool rejected(const rope::attention_options& options, const std::string& rule,
+              const rope::detail::attention_shape& of = shape) {
   return testing::throws_saying<std::invalid_argument>(
       [&] { rope::detail::check_options("attention", options, of); }, "attention: " + rule);
 }
@@ -28,13 +28,13 @@ TEST_CASE("the default options are valid for every call", "[attention]") {
 }
 
 TEST_CASE("numbers out of range throw with the rule and the value", "[attention]") {
-  CHECK(refused({.window = -1}, "window must not be negative, got -1"));
-  CHECK(refused({.sinks = -2}, "sinks must not be negative, got -2"));
-  CHECK(refused({.softcap = -2}, "scale must be finite and softcap finite and not negative, got 0 and -2"));
-  CHECK(refused({.dropout = 1}, "dropout must be in [0, 1), got 1"));
-  CHECK(refused({.dropout = -0.5}, "dropout must be in [0, 1), got -0.5"));
-  CHECK(refused({.scale = std::numeric_limits<double>::infinity()}, "scale must be finite"));
-  CHECK(refused({.dropout = std::numeric_limits<double>::quiet_NaN()}, "dropout must be in [0, 1)"));
+  CHECK(rejected({.window = -1}, "window must not be negative, got -1"));
+  CHECK(rejected({.sinks = -2}, "sinks must not be negative, got -2"));
+  CHECK(rejected({.softcap = -2}, "scale must be finite and softcap finite and not negative, got 0 and -2"));
+  CHECK(rejected({.dropout = 1}, "dropout must be in [0, 1), got 1"));
+  CHECK(rejected({.dropout = -0.5}, "dropout must be in [0, 1), got -0.5"));
+  CHECK(rejected({.scale = std::numeric_limits<double>::infinity()}, "scale must be finite"));
+  CHECK(rejected({.dropout = std::numeric_limits<double>::quiet_NaN()}, "dropout must be in [0, 1)"));
 }
 
 TEST_CASE("lists of the wrong length throw with the right one", "[attention]") {
@@ -42,13 +42,13 @@ TEST_CASE("lists of the wrong length throw with the right one", "[attention]") {
   const auto some = [&](std::size_t n) { return std::span<const std::int64_t>(list.data(), n); };
   const std::vector<float> logits(4, 0), endless(4, std::numeric_limits<float>::infinity());
   std::vector<double> sums(24);
-  CHECK(refused({.query_positions = some(5)}, "query_positions must be empty or have length 3 or 6, got 5"));
-  CHECK(refused({.key_positions = some(3)}, "key_positions must be empty or have length 5 or 10, got 3"));
-  CHECK(refused({.query_counts = some(3)}, "query_counts must be empty or have length 2"));
-  CHECK(refused({.key_counts = some(3)}, "key_counts must be empty or have length 2"));
-  CHECK(refused({.sink_logits = std::span(logits).first(3)}, "sink_logits must be empty or have length 4"));
-  CHECK(refused({.sink_logits = endless}, "sink_logits must be finite"));
-  CHECK(refused({.log_sum_exp = std::span(sums).first(23)}, "log_sum_exp must be empty or have length 24"));
+  CHECK(rejected({.query_positions = some(5)}, "query_positions must be empty or have length 3 or 6, got 5"));
+  CHECK(rejected({.key_positions = some(3)}, "key_positions must be empty or have length 5 or 10, got 3"));
+  CHECK(rejected({.query_counts = some(3)}, "query_counts must be empty or have length 2"));
+  CHECK(rejected({.key_counts = some(3)}, "key_counts must be empty or have length 2"));
+  CHECK(rejected({.sink_logits = std::span(logits).first(3)}, "sink_logits must be empty or have length 4"));
+  CHECK(rejected({.sink_logits = endless}, "sink_logits must be finite"));
+  CHECK(rejected({.log_sum_exp = std::span(sums).first(23)}, "log_sum_exp must be empty or have length 24"));
   CHECK_NOTHROW(rope::detail::check_options("attention",
                                             {.sink_logits = logits,
                                              .query_positions = some(6),
@@ -60,23 +60,23 @@ TEST_CASE("lists of the wrong length throw with the right one", "[attention]") {
                                             {.query_positions = some(3), .key_positions = some(5)}, shape));
 
   const std::vector<std::int64_t> too_many = {5, 6}, negative = {-1, 0};
-  CHECK(refused({.query_counts = too_many}, "query_counts must be in [0, 3], got 5"));
-  CHECK(refused({.query_counts = negative}, "query_counts must be in [0, 3], got -1"));
-  CHECK(refused({.key_counts = too_many}, "key_counts must be in [0, 5], got 6"));
-  CHECK(refused({.key_counts = negative}, "key_counts must be in [0, 5], got -1"));
+  CHECK(rejected({.query_counts = too_many}, "query_counts must be in [0, 3], got 5"));
+  CHECK(rejected({.query_counts = negative}, "query_counts must be in [0, 3], got -1"));
+  CHECK(rejected({.key_counts = too_many}, "key_counts must be in [0, 5], got 6"));
+  CHECK(rejected({.key_counts = negative}, "key_counts must be in [0, 5], got -1"));
 }
 
 TEST_CASE("ranges of keys are one per query, within the keys, and without a window", "[attention]") {
   const std::vector<rope::key_range> shared(3, {1, 4}), own(6, {5, 0}), four(4), beyond(3, {3, 3});
   CHECK_NOTHROW(rope::detail::check_options("attention", {.key_ranges = shared}, shape));
   CHECK_NOTHROW(rope::detail::check_options("attention", {.key_ranges = own}, shape));
-  CHECK(refused({.key_ranges = four}, "key_ranges must be empty or have length 3 or 6, got 4"));
-  CHECK(refused({.key_ranges = beyond},
-                "key_ranges must lie within the 5 keys of the call, got {first = 3, "
-                "count = 3} for query 0"));
-  CHECK(refused({.window = 3, .key_ranges = shared},
-                "key_ranges say which keys each query attends to, so window and sinks must be 0, got 3 "
-                "and 0"));
+  CHECK(rejected({.key_ranges = four}, "key_ranges must be empty or have length 3 or 6, got 4"));
+  CHECK(rejected({.key_ranges = beyond},
+                 "key_ranges must lie within the 5 keys of the call, got {first = 3, "
+                 "count = 3} for query 0"));
+  CHECK(rejected({.window = 3, .key_ranges = shared},
+                 "key_ranges say which keys each query attends to, so window and sinks must be 0, got 3 "
+                 "and 0"));
   // Without rotation positions do not matter, so there may be more queries than keys.
   const rope::detail::attention_shape wide = {1, 3, 2, 4, 8};
   const std::vector<rope::key_range> both(3, {0, 2});
@@ -92,10 +92,10 @@ TEST_CASE("a bias or mask has the extents of the scores or 1", "[attention]") {
       rope::detail::check_options("attention", {.bias = rope::score_matrix(bias.data(), 2, 4, 3, 5)}, shape));
   CHECK_NOTHROW(
       rope::detail::check_options("attention", {.bias = rope::score_matrix(bias.data(), 1, 4, 1, 5)}, shape));
-  CHECK(refused({.bias = rope::score_matrix(bias.data(), 2, 4, 5, 3)},
-                "the extents of bias must be 1 or those of the scores, [2, 4, 3, 5], got [2, 4, 5, 3]"));
+  CHECK(rejected({.bias = rope::score_matrix(bias.data(), 2, 4, 5, 3)},
+                 "the extents of bias must be 1 or those of the scores, [2, 4, 3, 5], got [2, 4, 5, 3]"));
   const bool mask[8] = {};
-  CHECK(refused({.mask = rope::score_matrix(mask, 1, 1, 1, 8)}, "the extents of mask must be 1"));
+  CHECK(rejected({.mask = rope::score_matrix(mask, 1, 1, 1, 8)}, "the extents of mask must be 1"));
 }
 
 TEST_CASE("segments must cover the tokens in order", "[attention]") {
@@ -104,7 +104,7 @@ TEST_CASE("segments must cover the tokens in order", "[attention]") {
   const list queries = {0, 1, 3}, keys = {0, 2, 5}, short_keys = {0, 5}, wrong_end = {0, 1, 4},
              falling = {0, 4, 3}, position(3, 0);
   const auto reports = [&](const rope::attention_options& options, const std::string& rule) {
-    return refused(options, rule, one);
+    return rejected(options, rule, one);
   };
   CHECK_NOTHROW(
       rope::detail::check_options("attention", {.query_offsets = queries, .key_offsets = keys}, one));
@@ -125,7 +125,7 @@ TEST_CASE("segments must cover the tokens in order", "[attention]") {
                 "query_offsets are for segments without padding, got 0 query_counts and 1 key_counts; where "
                 "segments are padded, give key_ranges = segment_ranges(offsets, causal, lengths) instead"));
   CHECK(
-      refused({.query_offsets = queries, .key_offsets = keys},
-              "query_offsets are for a batch of 1, got a batch of 2; where rows are packed, give key_ranges "
-              "instead, with segment_ranges(offsets, causal) of each row one after the other"));
+      rejected({.query_offsets = queries, .key_offsets = keys},
+               "query_offsets are for a batch of 1, got a batch of 2; where rows are packed, give key_ranges "
+               "instead, with segment_ranges(offsets, causal) of each row one after the other"));
 }

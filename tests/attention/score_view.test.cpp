@@ -20,13 +20,13 @@ TEST_CASE("a shared axis of a score view has no stride", "[attention]") {
 TEST_CASE("a matrix of scores has as many entries as an index counts", "[attention]") {
   constexpr rope::Index large = std::numeric_limits<rope::Index>::max() / 4;
   const float number = 0;
-  const auto refuses = [&](rope::Index b, rope::Index h, rope::Index q, rope::Index k) {
+  const auto rejects = [&](rope::Index b, rope::Index h, rope::Index q, rope::Index k) {
     return testing::throws_saying<std::length_error>([&] { rope::score_matrix(&number, b, h, q, k); },
                                                      "rope::score_matrix: [", "exceeds the address space");
   };
-  CHECK(refuses(1, 1, large, 5));
-  CHECK(refuses(5, large, 1, 1));
-  CHECK(refuses(0, large, 5, 1));  // the stride of a batch is a product, too
+  CHECK(rejects(1, 1, large, 5));
+  CHECK(rejects(5, large, 1, 1));
+  CHECK(rejects(0, large, 5, 1));  // the stride of a batch is a product, too
   CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::score_matrix(&number, 1, -1, 1, 1); },
                                                       "got [1, -1, 1, 1]"));
   CHECK(rope::score_matrix(&number, large, 1, 4, 1).query_stride == 1);

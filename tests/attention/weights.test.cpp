@@ -146,7 +146,7 @@ TEMPLATE_TEST_CASE("weights in tensors and matrices of any storage order are tho
 TEST_CASE("weights in an object of other extents throw before anything is written", "[attention]") {
   const std::vector<float> x(2 * 3 * 4);
   const auto heads = rope::thd(x.data(), 3, 2, 4);
-  const auto refused = [&](auto weights, const char* got) {
+  const auto rejected = [&](auto weights, const char* got) {
     weights.setConstant(-1.0f);
     CHECK(testing::throws_saying<std::invalid_argument>(
         [&] { rope::attention_weights(heads, heads, weights); },
@@ -154,9 +154,9 @@ TEST_CASE("weights in an object of other extents throw before anything is writte
         ", where a matrix is of one row and one head"));
     for (const float* w = weights.data(); w != weights.data() + weights.size(); ++w) CHECK(*w == -1);
   };
-  refused(Eigen::MatrixXf(3, 3), "[1, 1, 3, 3]");
-  refused(Eigen::MatrixXf(6, 3), "[1, 1, 6, 3]");
-  refused(Eigen::Tensor<float, 4>(2, 1, 3, 3), "[2, 1, 3, 3]");
-  refused(Eigen::Tensor<float, 4>(1, 2, 4, 3), "[1, 2, 4, 3]");
-  refused(Eigen::Tensor<float, 4>(1, 2, 3, 2), "[1, 2, 3, 2]");
+  rejected(Eigen::MatrixXf(3, 3), "[1, 1, 3, 3]");
+  rejected(Eigen::MatrixXf(6, 3), "[1, 1, 6, 3]");
+  rejected(Eigen::Tensor<float, 4>(2, 1, 3, 3), "[2, 1, 3, 3]");
+  rejected(Eigen::Tensor<float, 4>(1, 2, 4, 3), "[1, 2, 4, 3]");
+  rejected(Eigen::Tensor<float, 4>(1, 2, 3, 2), "[1, 2, 3, 2]");
 }

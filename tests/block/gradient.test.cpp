@@ -386,7 +386,7 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
                         none(0, 0);
   const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
   const frequency_table<double> table(narrow, 4);
-  const auto refused = [&]<class E>(E, const std::string& text, const auto& change, const auto& call) {
+  const auto rejected = [&]<class E>(E, const std::string& text, const auto& change, const auto& call) {
     memory_of_gradients d(memory, x, none), before = d;
     multi_head_gradients<double> all = d.all();
     change(all);
@@ -403,49 +403,49 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
   const auto self = [&](const multi_head_gradients<double>& d) {
     multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d, table);
   };
-  refused(invalid, m + "the columns of out and out_dim must be equal, got 3 and 4", as_it_is,
-          [&](const auto& d) {
-            multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = narrow_d}, d, table);
-          });
-  refused(
+  rejected(invalid, m + "the columns of out and out_dim must be equal, got 3 and 4", as_it_is,
+           [&](const auto& d) {
+             multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = narrow_d}, d, table);
+           });
+  rejected(
       invalid, m + "the rows of x must be a multiple of batch, got 6 and 4", as_it_is,
       [&](const auto& d) { multi_head_attention_gradient(block, {.x = x, .batch = 4, .d_out = d_out}, d); });
-  refused(std::out_of_range(""), m + "position 4 is outside the table's [0, 4)", as_it_is,
-          [&](const auto& d) {
-            multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d, table, 2);
-          });
+  rejected(std::out_of_range(""), m + "position 4 is outside the table's [0, 4)", as_it_is,
+           [&](const auto& d) {
+             multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d, table, 2);
+           });
   using map = multi_head_gradients<double>::token_map;
   using list = projection<double>::bias_map;
-  refused(
+  rejected(
       invalid, g + "the gradient with respect to x must be empty or [6, 4], got [5, 4]",
       [&](auto& d) { new (&d.x) map(space.data(), 5, 4); }, self);
-  refused(
+  rejected(
       invalid, g + "the gradient with respect to the q weight must be empty or [12, 4], got [4, 12]",
       [&](auto& d) { new (&d.weights.q.weight) map(space.data(), 4, 12); }, self);
-  refused(
+  rejected(
       invalid, g + "the gradient with respect to the k weight must be empty or [6, 4], got [12, 4]",
       [&](auto& d) { new (&d.weights.k.weight) map(space.data(), 12, 4); }, self);
-  refused(
+  rejected(
       invalid, g + "the gradient with respect to the v weight must be empty or [4, 4], got [6, 4]",
       [&](auto& d) { new (&d.weights.v.weight) map(space.data(), 6, 4); }, self);
-  refused(
+  rejected(
       invalid, g + "the gradient with respect to the o weight must be empty or [4, 8], got [4, 4]",
       [&](auto& d) { new (&d.weights.o.weight) map(space.data(), 4, 4); }, self);
-  refused(
+  rejected(
       invalid, g + "the gradient with respect to the q bias must be empty or [1, 12], got [1, 6]",
       [&](auto& d) { new (&d.weights.q.bias) list(space.data(), 6); }, self);
-  refused(
+  rejected(
       invalid, g + "the gradient with respect to q_norm must be empty or [1, 6], got [1, 12]",
       [&](auto& d) { new (&d.weights.q_norm) list(space.data(), 12); }, self);
-  refused(
+  rejected(
       invalid, g + "self-attention has no context, got memory for 6 of its tokens",
       [&](auto& d) { new (&d.context) map(space.data(), 6, 4); }, self);
-  refused(invalid, g + "self-attention has no context, got memory for 6 of its tokens", as_it_is,
-          [&](const auto& d) {
-            multi_head_attention_gradient(block, {.x = x, .context = x, .batch = 2, .d_out = d_out}, d,
-                                          table);
-          });
-  refused(
+  rejected(invalid, g + "self-attention has no context, got memory for 6 of its tokens", as_it_is,
+           [&](const auto& d) {
+             multi_head_attention_gradient(block, {.x = x, .context = x, .batch = 2, .d_out = d_out}, d,
+                                           table);
+           });
+  rejected(
       invalid, g + "gradients with respect to options are those of one segment, got 2",
       [&](auto& d) { d.options.sink_logits = std::span<double>(space).first(2); },
       [&](const auto& d) {

@@ -318,7 +318,7 @@ TEST_CASE("an invalid call of a block throws, and neither output nor cache chang
   ring_cache<double> ring(2, {.sinks = 1, .window = 2}, 2, 6);
   itself.forward(x.topRows(2), ring, out.topRows(2), table);
   out.setConstant(-77);
-  const auto refused = [&]<class E>(E, const std::string& text, const auto& call) {
+  const auto rejected = [&]<class E>(E, const std::string& text, const auto& call) {
     CHECK(throws_saying<E>(call, "rope::" + text));
     CHECK((out.array() == -77).all());
     CHECK(cache.size() == 1);
@@ -329,70 +329,70 @@ TEST_CASE("an invalid call of a block throws, and neither output nor cache chang
   const std::invalid_argument invalid("");
   const std::out_of_range range("");
   const std::string m = "multi_head_attention: ";
-  refused(invalid, m + "the rows of x must be a multiple of batch, got 6 and 4",
-          [&] { itself.forward(x, 4, out); });
-  refused(invalid, m + "the rows of x must be a multiple of batch, got 6 and -1",
-          [&] { itself.forward(x, -1, out); });
-  refused(invalid, m + "the rows of x must be a multiple of batch, got 6 and 0",
-          [&] { itself.forward(x, 0, out); });
-  refused(invalid, m + "the columns of x and model_dim must be equal, got 9 and 10",
-          [&] { itself.forward(wrong, 2, out); });
-  refused(invalid, m + "the columns of the keys' tokens and context_dim must be equal, got 10 and 6",
-          [&] { block.forward(x, 2, out); });
-  refused(invalid, m + "the columns of the keys' tokens and context_dim must be equal, got 10 and 6",
-          [&] { block.cross(x, x, 2, out); });
-  refused(invalid, m + "the rows of x must be a multiple of batch, got 8 and 3",
-          [&] { block.cross(x, context, 3, out); });
-  refused(invalid, m + "the columns of out and out_dim must be equal, got 9 and 10",
-          [&] { itself.forward(x, 2, narrow_out); });
-  refused(invalid, m + "out and x must have the same rows, got 5 and 6",
-          [&] { itself.forward(x, 2, short_out); });
-  refused(range, m + "position 4 is outside the table's [0, 4)",
-          [&] { itself.forward(x, 2, out, table, 2); });
-  refused(range, m + "position 4 is outside the table's [0, 4)",
-          [&] { block.cross(x, context, 2, out, table, 2, 0); });
-  refused(range, m + "position 4 is outside the table's [0, 4)",
-          [&] { block.cross(x, context, 2, out, table, 0, 1); });
-  refused(invalid, m + "products in bfloat16 need queries, keys, values and outputs of bfloat16", [&] {
+  rejected(invalid, m + "the rows of x must be a multiple of batch, got 6 and 4",
+           [&] { itself.forward(x, 4, out); });
+  rejected(invalid, m + "the rows of x must be a multiple of batch, got 6 and -1",
+           [&] { itself.forward(x, -1, out); });
+  rejected(invalid, m + "the rows of x must be a multiple of batch, got 6 and 0",
+           [&] { itself.forward(x, 0, out); });
+  rejected(invalid, m + "the columns of x and model_dim must be equal, got 9 and 10",
+           [&] { itself.forward(wrong, 2, out); });
+  rejected(invalid, m + "the columns of the keys' tokens and context_dim must be equal, got 10 and 6",
+           [&] { block.forward(x, 2, out); });
+  rejected(invalid, m + "the columns of the keys' tokens and context_dim must be equal, got 10 and 6",
+           [&] { block.cross(x, x, 2, out); });
+  rejected(invalid, m + "the rows of x must be a multiple of batch, got 8 and 3",
+           [&] { block.cross(x, context, 3, out); });
+  rejected(invalid, m + "the columns of out and out_dim must be equal, got 9 and 10",
+           [&] { itself.forward(x, 2, narrow_out); });
+  rejected(invalid, m + "out and x must have the same rows, got 5 and 6",
+           [&] { itself.forward(x, 2, short_out); });
+  rejected(range, m + "position 4 is outside the table's [0, 4)",
+           [&] { itself.forward(x, 2, out, table, 2); });
+  rejected(range, m + "position 4 is outside the table's [0, 4)",
+           [&] { block.cross(x, context, 2, out, table, 2, 0); });
+  rejected(range, m + "position 4 is outside the table's [0, 4)",
+           [&] { block.cross(x, context, 2, out, table, 0, 1); });
+  rejected(invalid, m + "products in bfloat16 need queries, keys, values and outputs of bfloat16", [&] {
     auto options = self.options();
     options.attention.products = product_precision::bfloat16;
     multi_head_attention<double, half_split>(self.weights(), options);
   });
-  refused(invalid, m + "rotary_dim must not exceed head_dim, got 8 of 6",
-          [&] { itself.forward(x, 2, out, wide); });
-  refused(invalid, m + "ids must be [tokens] = 3 or [batch * tokens] = 6, got 2", [&] {
+  rejected(invalid, m + "rotary_dim must not exceed head_dim, got 8 of 6",
+           [&] { itself.forward(x, 2, out, wide); });
+  rejected(invalid, m + "ids must be [tokens] = 3 or [batch * tokens] = 6, got 2", [&] {
     itself.forward(x, 2, out, table, std::vector<int>{0, 1});
   });
 
-  refused(invalid, m + "the cache must have [kv_heads, head_dim, value_dim] = [2, 6, 6], got [4, 6, 6]",
-          [&] { itself.forward(x, other_heads, out, table); });
-  refused(invalid, m + "the rows of x must be a multiple of batch, got 5 and 2",
-          [&] { itself.forward(x.topRows(5), cache, out.topRows(5), table); });
-  refused(std::length_error(""), "kv_cache::append: 3 tokens do not fit, the cache holds 0 of 2",
-          [&] { itself.forward(x, full, out, table); });
-  refused(invalid, "kv_cache: give the layout and the table that the keys were rotated by",
-          [&] { itself.forward(x, cache, out, other); });
-  refused(invalid, "kv_cache::append: this cache rotates its keys, give the layout and the table",
-          [&] { itself.forward(x, cache, out); });
-  refused(invalid, m + "this cache stores raw keys, give the table", [&] { itself.forward(x, raw, out); });
+  rejected(invalid, m + "the cache must have [kv_heads, head_dim, value_dim] = [2, 6, 6], got [4, 6, 6]",
+           [&] { itself.forward(x, other_heads, out, table); });
+  rejected(invalid, m + "the rows of x must be a multiple of batch, got 5 and 2",
+           [&] { itself.forward(x.topRows(5), cache, out.topRows(5), table); });
+  rejected(std::length_error(""), "kv_cache::append: 3 tokens do not fit, the cache holds 0 of 2",
+           [&] { itself.forward(x, full, out, table); });
+  rejected(invalid, "kv_cache: give the layout and the table that the keys were rotated by",
+           [&] { itself.forward(x, cache, out, other); });
+  rejected(invalid, "kv_cache::append: this cache rotates its keys, give the layout and the table",
+           [&] { itself.forward(x, cache, out); });
+  rejected(invalid, m + "this cache stores raw keys, give the table", [&] { itself.forward(x, raw, out); });
   // A raw key was shifted to 10, so a table of 4 positions cannot read it.
-  refused(range, m + "position 10 is outside the table's [0, 4)",
-          [&] { itself.forward(x, raw, out, table); });
-  refused(range, m + "position 3 is outside the table's [0, 3)",
-          [&] { itself.forward(x, cache, out, frequency_table<double>(narrow, 3)); });
-  refused(invalid, m + "counts must be in [0, tokens] = [0, 3], got 4", [&] {
+  rejected(range, m + "position 10 is outside the table's [0, 4)",
+           [&] { itself.forward(x, raw, out, table); });
+  rejected(range, m + "position 3 is outside the table's [0, 3)",
+           [&] { itself.forward(x, cache, out, frequency_table<double>(narrow, 3)); });
+  rejected(invalid, m + "counts must be in [0, tokens] = [0, 3], got 4", [&] {
     itself.forward(x, cache, out, table, std::vector<Index>{4, 1});
   });
-  refused(range, m + "position 3 is outside the table's [0, 3)",
-          [&] { itself.forward(x, ring, out, frequency_table<double>(narrow, 3)); });
+  rejected(range, m + "position 3 is outside the table's [0, 3)",
+           [&] { itself.forward(x, ring, out, frequency_table<double>(narrow, 3)); });
   multi_head_options windowed = self.options();
   windowed.attention.window = 5;
-  refused(invalid,
-          m + "leave causal, window and sinks at their defaults, the ring_cache has its own, causal with "
-              "window = 2 and sinks = 1, got window = 5",
-          [&] {
-            multi_head_attention<double, half_split>(self.weights(), windowed).forward(x, ring, out, table);
-          });
+  rejected(invalid,
+           m + "leave causal, window and sinks at their defaults, the ring_cache has its own, causal with "
+               "window = 2 and sinks = 1, got window = 5",
+           [&] {
+             multi_head_attention<double, half_split>(self.weights(), windowed).forward(x, ring, out, table);
+           });
 }
 
 namespace {
@@ -536,7 +536,7 @@ TEST_CASE("attention options that do not fit a call of a block throw with their 
   ring_cache<double> ring(2, {.sinks = 1, .window = 3, .chunk = 2}, 2, 6);
   const std::vector<int> offsets = {0, 2, 6};
   const segments<int> parts{std::span<const int>(offsets)};
-  const auto refused = [&](const auto& change, const std::string& text, const auto& call) {
+  const auto rejected = [&](const auto& change, const std::string& text, const auto& call) {
     multi_head_options options = memory.options();
     change(options.attention);
     const multi_head_attention<double, half_split> block(memory.weights(), options);
@@ -546,21 +546,21 @@ TEST_CASE("attention options that do not fit a call of a block throw with their 
     CHECK(ring.next_positions()[0] == 0);
   };
   const auto short_sums = [&](attention_options& o) { o.log_sum_exp = std::span(sums).first(23); };
-  refused(short_sums, "log_sum_exp must be empty or have length 24, got 23",
-          [&](const auto& block) { block.forward(x, 2, out); });
-  refused(short_sums, "log_sum_exp must be empty or have length 24, got 23",
-          [&](const auto& block) { block.forward(x, ring, out, table); });
-  refused(short_sums, "log_sum_exp must be empty or have length 24, got 23",
-          [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+  rejected(short_sums, "log_sum_exp must be empty or have length 24, got 23",
+           [&](const auto& block) { block.forward(x, 2, out); });
+  rejected(short_sums, "log_sum_exp must be empty or have length 24, got 23",
+           [&](const auto& block) { block.forward(x, ring, out, table); });
+  rejected(short_sums, "log_sum_exp must be empty or have length 24, got 23",
+           [&](const auto& block) { block.forward(x, 1, out, table, parts); });
   const auto small_bias = [&](attention_options& o) { o.bias = score_matrix(bias.data(), 1, 1, 4, 4); };
-  refused(small_bias, "the extents of bias must be 1 or those of the scores, [1, 4, 6, 6], got [1, 1, 4, 4]",
-          [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+  rejected(small_bias, "the extents of bias must be 1 or those of the scores, [1, 4, 6, 6], got [1, 1, 4, 4]",
+           [&](const auto& block) { block.forward(x, 1, out, table, parts); });
   const std::vector<std::int64_t> list = {0, 1, 2, 3, 4, 5}, lengths = {6}, ends = {0, 6};
   const std::string counted_from =
       "segments say where tokens are; leave query_positions, key_positions, key_counts and query_offsets "
       "empty in the options, got lengths ";
   for (const int which : {0, 1, 2, 3})
-    refused(
+    rejected(
         [&](attention_options& o) {
           if (which == 0) o.query_positions = list;
           if (which == 1) o.key_positions = list;
@@ -569,12 +569,12 @@ TEST_CASE("attention options that do not fit a call of a block throw with their 
         },
         counted_from, [&](const auto& block) { block.forward(x, 1, out, table, parts); });
   const std::vector<rope::key_range> ranges(6, {0, 1}), few(5, {0, 1});
-  refused([&](attention_options& o) { o.key_ranges = ranges; },
-          "segments limit the keys of their queries; leave key_ranges empty in the options, got 6",
-          [&](const auto& block) { block.forward(x, 1, out, table, parts); });
-  refused([&](attention_options& o) { o.key_ranges = few; },
-          "key_ranges must be empty or have length 3 or 6, got 5",
-          [&](const auto& block) { block.forward(x, 2, out, table); });
+  rejected([&](attention_options& o) { o.key_ranges = ranges; },
+           "segments limit the keys of their queries; leave key_ranges empty in the options, got 6",
+           [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+  rejected([&](attention_options& o) { o.key_ranges = few; },
+           "key_ranges must be empty or have length 3 or 6, got 5",
+           [&](const auto& block) { block.forward(x, 2, out, table); });
 }
 
 TEST_CASE("a block whose options select keys throws on construction", "[block]") {

@@ -122,24 +122,24 @@ TEST_CASE("arguments that do not fit a projected context throw before anything i
   const auto rotated = block.project_context(context, batch, table);
   const std::vector<int> offsets = {0, 3}, key_offsets = {0, 20, keys};
   const auto in_segments = block.project_context(context, batch, table, segments{key_offsets});
-  const auto refused = [&](const auto& call, const char* text) {
+  const auto rejected = [&](const auto& call, const char* text) {
     CHECK(throws_saying<std::invalid_argument>(call, "rope::multi_head_attention: ", text));
   };
-  refused([&] { narrow.cross(x, still, out); }, "= [3, 6, 6], got [2, 6, 6]");
-  refused([&] { block.cross(x, still, out, table); }, "got a table, and keys that are not rotated");
-  refused([&] { block.cross(x, rotated, out); }, "got none, and keys that are rotated");
-  refused([&] { block.cross(x, rotated, out, faster); }, "got another one than that of its keys");
-  refused([&] { block.cross(x, rotated, out, table.at_channel(0), segments{offsets}); },
-          "queries and keys must have the same segments, got 1 and 0");
-  refused([&] { in_pairs.cross(x, rotated, out, table); }, "got another one than that of its keys");
-  refused([&] { block.cross(x, in_segments, out, table); },
-          "queries and keys must have the same segments, got 0 and 2");
-  refused([&] { block.cross(x, in_segments, out, table, segments{offsets}); },
-          "queries and keys must have the same segments, got 1 and 2");
-  refused([&] { block.cross(wide, rotated, out, table); }, "the columns of x and model_dim must be equal");
-  refused([&] { block.cross(odd, still, out.topRows(5)); }, "the rows of x must be a multiple of batch");
-  refused([&] { static_cast<void>(block.project_context(wide, batch)); },
-          "the columns of the keys' tokens and context_dim must be equal");
+  rejected([&] { narrow.cross(x, still, out); }, "= [3, 6, 6], got [2, 6, 6]");
+  rejected([&] { block.cross(x, still, out, table); }, "got a table, and keys that are not rotated");
+  rejected([&] { block.cross(x, rotated, out); }, "got none, and keys that are rotated");
+  rejected([&] { block.cross(x, rotated, out, faster); }, "got another one than that of its keys");
+  rejected([&] { block.cross(x, rotated, out, table.at_channel(0), segments{offsets}); },
+           "queries and keys must have the same segments, got 1 and 0");
+  rejected([&] { in_pairs.cross(x, rotated, out, table); }, "got another one than that of its keys");
+  rejected([&] { block.cross(x, in_segments, out, table); },
+           "queries and keys must have the same segments, got 0 and 2");
+  rejected([&] { block.cross(x, in_segments, out, table, segments{offsets}); },
+           "queries and keys must have the same segments, got 1 and 2");
+  rejected([&] { block.cross(wide, rotated, out, table); }, "the columns of x and model_dim must be equal");
+  rejected([&] { block.cross(odd, still, out.topRows(5)); }, "the rows of x must be a multiple of batch");
+  rejected([&] { static_cast<void>(block.project_context(wide, batch)); },
+           "the columns of the keys' tokens and context_dim must be equal");
   CHECK(throws_saying<std::out_of_range>([&] { block.cross(x, rotated, out, table, 58); }, "position 60"));
   CHECK(throws_saying<std::out_of_range>(
       [&] { static_cast<void>(block.project_context(context, batch, table, 20)); }, "position 60"));

@@ -65,7 +65,7 @@ TEST_CASE("a projection maps the memory it is given", "[block]") {
 }
 
 TEST_CASE("weights that do not fit each other throw", "[block]") {
-  const auto refused = [](const std::string& rule, const auto& change) {
+  const auto rejected = [](const std::string& rule, const auto& change) {
     multi_head_weights<double> weights = fitting();
     multi_head_options options = four_on_two;
     const auto build = [&](const multi_head_weights<double>& w) {
@@ -80,55 +80,55 @@ TEST_CASE("weights that do not fit each other throw", "[block]") {
   };
   const auto q = linear(24, 10), k = linear(12, 8), v = linear(6, 8), o = linear(9, 12);
   const std::string block = "multi_head_attention: ";
-  refused(block + "the rows of the q weight must be a positive multiple of heads, got 25 and 4",
-          [&](options_type&) { return with(linear(25, 10), k, v, o); });
-  refused(block + "the rows of the q weight must be a positive multiple of heads, got 0 and 4",
-          [&](options_type&) { return with(linear(0, 10), k, v, o); });
-  refused(block + "the rows of the k weight and kv_heads * head_dim must be equal, got 24 and 12",
-          [&](options_type&) { return with(q, linear(24, 8), v, o); });
-  refused(block + "the rows of the v weight must be a positive multiple of kv_heads, got 7 and 2",
-          [&](options_type&) { return with(q, k, linear(7, 8), o); });
-  refused(block + "the k and v weights must have the same columns, got 8 and 9",
-          [&](options_type&) { return with(q, k, linear(6, 9), o); });
-  refused(block + "the columns of the o weight and heads * value_dim must be equal, got 24 and 12",
-          [&](options_type&) { return with(q, k, v, linear(9, 24)); });
-  refused(block + "the length of the q bias must be 0 or the rows of its weight, got 23 and 24",
-          [&](options_type&) { return with(linear(24, 10, 23), k, v, o); });
-  refused(block + "the length of the k bias must be 0 or the rows of its weight, got 24 and 12",
-          [&](options_type&) { return with(q, linear(12, 8, 24), v, o); });
-  refused(block + "the length of the v bias must be 0 or the rows of its weight, got 1 and 6",
-          [&](options_type&) { return with(q, k, linear(6, 8, 1), o); });
-  refused(block + "the length of the o bias must be 0 or the rows of its weight, got 12 and 9",
-          [&](options_type&) { return with(q, k, v, linear(9, 12, 12)); });
-  refused(block + "the length of q_norm must be 0 or head_dim, got 24 and 6", [&](options_type&) {
+  rejected(block + "the rows of the q weight must be a positive multiple of heads, got 25 and 4",
+           [&](options_type&) { return with(linear(25, 10), k, v, o); });
+  rejected(block + "the rows of the q weight must be a positive multiple of heads, got 0 and 4",
+           [&](options_type&) { return with(linear(0, 10), k, v, o); });
+  rejected(block + "the rows of the k weight and kv_heads * head_dim must be equal, got 24 and 12",
+           [&](options_type&) { return with(q, linear(24, 8), v, o); });
+  rejected(block + "the rows of the v weight must be a positive multiple of kv_heads, got 7 and 2",
+           [&](options_type&) { return with(q, k, linear(7, 8), o); });
+  rejected(block + "the k and v weights must have the same columns, got 8 and 9",
+           [&](options_type&) { return with(q, k, linear(6, 9), o); });
+  rejected(block + "the columns of the o weight and heads * value_dim must be equal, got 24 and 12",
+           [&](options_type&) { return with(q, k, v, linear(9, 24)); });
+  rejected(block + "the length of the q bias must be 0 or the rows of its weight, got 23 and 24",
+           [&](options_type&) { return with(linear(24, 10, 23), k, v, o); });
+  rejected(block + "the length of the k bias must be 0 or the rows of its weight, got 24 and 12",
+           [&](options_type&) { return with(q, linear(12, 8, 24), v, o); });
+  rejected(block + "the length of the v bias must be 0 or the rows of its weight, got 1 and 6",
+           [&](options_type&) { return with(q, k, linear(6, 8, 1), o); });
+  rejected(block + "the length of the o bias must be 0 or the rows of its weight, got 12 and 9",
+           [&](options_type&) { return with(q, k, v, linear(9, 12, 12)); });
+  rejected(block + "the length of q_norm must be 0 or head_dim, got 24 and 6", [&](options_type&) {
     return multi_head_weights<double>{.q = q, .k = k, .v = v, .o = o, .q_norm = {memory.data(), 24}};
   });
-  refused(block + "the length of k_norm must be 0 or head_dim, got 12 and 6", [&](options_type&) {
+  rejected(block + "the length of k_norm must be 0 or head_dim, got 12 and 6", [&](options_type&) {
     return multi_head_weights<double>{.q = q, .k = k, .v = v, .o = o, .k_norm = {memory.data(), 12}};
   });
 
-  const auto options_refused = [&](const std::string& rule, const auto& change) {
-    refused(rule, [&](options_type& options) {
+  const auto options_rejected = [&](const std::string& rule, const auto& change) {
+    rejected(rule, [&](options_type& options) {
       change(options);
       return fitting();
     });
   };
-  options_refused(block + "heads must be a positive multiple of kv_heads, got 4 and 3",
-                  [](options_type& x) { x.kv_heads = 3; });
-  options_refused(block + "heads must be given in the options, got 0 for ",
-                  [](options_type& x) { x.heads = 0; });
-  options_refused(block + "heads must be a positive multiple of kv_heads, got 4 and -2",
-                  [](options_type& x) { x.kv_heads = -2; });
-  options_refused(block + "norm_epsilon must be finite and not negative, norm_offset finite, got -1",
-                  [](options_type& x) { x.norm_epsilon = -1; });
-  options_refused(block + "norm_epsilon must be finite and not negative, norm_offset finite, got ",
-                  [](options_type& x) { x.norm_offset = std::numeric_limits<double>::infinity(); });
-  options_refused(block + "window must not be negative, got -1",
-                  [](options_type& x) { x.attention.window = -1; });
-  options_refused(block + "scale must be finite and softcap finite and not negative, got 0 and -2",
-                  [](options_type& x) { x.attention.softcap = -2; });
-  options_refused(block + "scale and softcap must be 0 or of a magnitude in [",
-                  [](options_type& x) { x.attention.softcap = 1e-310; });
+  options_rejected(block + "heads must be a positive multiple of kv_heads, got 4 and 3",
+                   [](options_type& x) { x.kv_heads = 3; });
+  options_rejected(block + "heads must be given in the options, got 0 for ",
+                   [](options_type& x) { x.heads = 0; });
+  options_rejected(block + "heads must be a positive multiple of kv_heads, got 4 and -2",
+                   [](options_type& x) { x.kv_heads = -2; });
+  options_rejected(block + "norm_epsilon must be finite and not negative, norm_offset finite, got -1",
+                   [](options_type& x) { x.norm_epsilon = -1; });
+  options_rejected(block + "norm_epsilon must be finite and not negative, norm_offset finite, got ",
+                   [](options_type& x) { x.norm_offset = std::numeric_limits<double>::infinity(); });
+  options_rejected(block + "window must not be negative, got -1",
+                   [](options_type& x) { x.attention.window = -1; });
+  options_rejected(block + "scale must be finite and softcap finite and not negative, got 0 and -2",
+                   [](options_type& x) { x.attention.softcap = -2; });
+  options_rejected(block + "scale and softcap must be 0 or of a magnitude in [",
+                   [](options_type& x) { x.attention.softcap = 1e-310; });
 }
 
 TEST_CASE("a weight is a row-major matrix in memory, and a bias a vector", "[block]") {

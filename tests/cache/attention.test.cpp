@@ -181,7 +181,7 @@ TEST_CASE("an invalid call of attention to a cache throws and nothing is written
   rotated.append<half_split>(x.q(2, 4, 2), x.q(2, 4, 2, 5), table);
   given.append(x.q(2, 4, 2), x.q(2, 4, 2, 5));
   raw.append(x.q(2, 4, 2), x.q(2, 4, 2, 5));
-  const auto refused = [&]<class E>(E, const char* text, const auto& call) {
+  const auto rejected = [&]<class E>(E, const char* text, const auto& call) {
     CHECK(throws_saying<E>(call, std::string("rope::") + text));
     CHECK(x.untouched());
   };
@@ -190,89 +190,90 @@ TEST_CASE("an invalid call of attention to a cache throws and nothing is written
   const attention_options none;
   const auto counts = [](Index a, Index b) { return std::vector<Index>{a, b}; };
 
-  refused(invalid, "attention: q must have at most as many rows as the cache, got 3 and 2",
-          [&] { attention<half_split>(x.q(3, 1), rotated, x.out(3, 1), table); });
-  refused(invalid, "attention: counts must be [batch] = 1, got 2",
-          [&] { attention<half_split>(x.q(1, 1), rotated, x.out(1, 1), table, none, counts(1, 1)); });
-  refused(invalid, "attention: q and out must have the same tokens, got 1 and 2",
-          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 2), table); });
-  refused(invalid, "attention: q.heads must be a multiple of k.heads, got 3 and 2",
-          [&] { attention<half_split>(x.q(2, 1, 3), rotated, x.out(2, 1, 3), table); });
-  refused(invalid, "attention: q and k must have the same head_dim, got 6 and 8",
-          [&] { attention<half_split>(x.q(2, 1, 4, 6), rotated, x.out(2, 1), table); });
-  refused(invalid, "attention: v and out must have the same head_dim, got 5 and 8",
-          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1, 4, 8), table); });
-  refused(invalid, "attention: append the keys of the queries before they attend: 5 queries, 4 cached tokens",
-          [&] { attention<half_split>(x.q(2, 5), rotated, x.out(2, 5), table); });
-  refused(invalid, "attention: counts must be [batch] = 2, got 1", [&] {
+  rejected(invalid, "attention: q must have at most as many rows as the cache, got 3 and 2",
+           [&] { attention<half_split>(x.q(3, 1), rotated, x.out(3, 1), table); });
+  rejected(invalid, "attention: counts must be [batch] = 1, got 2",
+           [&] { attention<half_split>(x.q(1, 1), rotated, x.out(1, 1), table, none, counts(1, 1)); });
+  rejected(invalid, "attention: q and out must have the same tokens, got 1 and 2",
+           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 2), table); });
+  rejected(invalid, "attention: q.heads must be a multiple of k.heads, got 3 and 2",
+           [&] { attention<half_split>(x.q(2, 1, 3), rotated, x.out(2, 1, 3), table); });
+  rejected(invalid, "attention: q and k must have the same head_dim, got 6 and 8",
+           [&] { attention<half_split>(x.q(2, 1, 4, 6), rotated, x.out(2, 1), table); });
+  rejected(invalid, "attention: v and out must have the same head_dim, got 5 and 8",
+           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1, 4, 8), table); });
+  rejected(invalid,
+           "attention: append the keys of the queries before they attend: 5 queries, 4 cached tokens",
+           [&] { attention<half_split>(x.q(2, 5), rotated, x.out(2, 5), table); });
+  rejected(invalid, "attention: counts must be [batch] = 2, got 1", [&] {
     attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, std::vector<Index>{1});
   });
-  refused(invalid, "attention: counts must be in [0, tokens] = [0, 1], got 2",
-          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, counts(1, 2)); });
-  refused(invalid, "attention: counts must be in [0, tokens] = [0, 1], got -1",
-          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, counts(-1, 1)); });
-  refused(invalid, "attention: window must not be negative, got -1",
-          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, {.window = -1}); });
+  rejected(invalid, "attention: counts must be in [0, tokens] = [0, 1], got 2",
+           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, counts(1, 2)); });
+  rejected(invalid, "attention: counts must be in [0, tokens] = [0, 1], got -1",
+           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, counts(-1, 1)); });
+  rejected(invalid, "attention: window must not be negative, got -1",
+           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, {.window = -1}); });
 
   // Tables and layouts.
   const std::string mixed = "kv_cache: give the layout and the table that the keys were rotated by, got ";
-  refused(invalid, (mixed + "a table with different angles").c_str(),
-          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), other); });
-  refused(invalid, (mixed + "the right table in another layout").c_str(),
-          [&] { attention<interleaved>(x.q(2, 1), rotated, x.out(2, 1), table); });
-  refused(invalid,
-          "attention: the keys of the 4 tokens in row 0 were rotated before they were appended; rotate q "
-          "yourself and leave out the layout and the table",
-          [&] { attention<half_split>(x.q(2, 1), given, x.out(2, 1), table); });
-  refused(invalid, "attention: this cache stores raw keys, give the layout and the table",
-          [&] { attention(x.q(2, 1), raw, x.out(2, 1)); });
-  refused(range, "attention: position 3 is outside the table's [0, 3)",
-          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), small); });
-  refused(range, "attention: position 0 is outside the table's [2, 9)",
-          [&] { attention<half_split>(x.q(2, 1), raw, x.out(2, 1), frequency_table<>(plain, 2, 9)); });
-  refused(invalid, "attention: rotary_dim must not exceed head_dim, got 10 of 8",
-          [&] { attention<half_split>(x.q(2, 1), raw, x.out(2, 1), wide); });
+  rejected(invalid, (mixed + "a table with different angles").c_str(),
+           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), other); });
+  rejected(invalid, (mixed + "the right table in another layout").c_str(),
+           [&] { attention<interleaved>(x.q(2, 1), rotated, x.out(2, 1), table); });
+  rejected(invalid,
+           "attention: the keys of the 4 tokens in row 0 were rotated before they were appended; rotate q "
+           "yourself and leave out the layout and the table",
+           [&] { attention<half_split>(x.q(2, 1), given, x.out(2, 1), table); });
+  rejected(invalid, "attention: this cache stores raw keys, give the layout and the table",
+           [&] { attention(x.q(2, 1), raw, x.out(2, 1)); });
+  rejected(range, "attention: position 3 is outside the table's [0, 3)",
+           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), small); });
+  rejected(range, "attention: position 0 is outside the table's [2, 9)",
+           [&] { attention<half_split>(x.q(2, 1), raw, x.out(2, 1), frequency_table<>(plain, 2, 9)); });
+  rejected(invalid, "attention: rotary_dim must not exceed head_dim, got 10 of 8",
+           [&] { attention<half_split>(x.q(2, 1), raw, x.out(2, 1), wide); });
 
   // A scale too small for float throws before a row is written, whichever row it is.
   kv_cache<float> uneven(2, 10, 2, 8, 5), uneven_raw(2, 10, 2, 8, 5, key_storage::raw);
   uneven.append<half_split>(x.q(2, 4, 2), x.q(2, 4, 2, 5), table, counts(2, 4));
   uneven_raw.append(x.q(2, 4, 2), x.q(2, 4, 2, 5), counts(2, 4));
   for (const auto* cache : {&uneven, &uneven_raw})
-    refused(invalid, "attention: scale and softcap must be 0 or of a magnitude in [", [&] {
+    rejected(invalid, "attention: scale and softcap must be 0 or of a magnitude in [", [&] {
       attention<half_split>(x.q(2, 4), *cache, x.out(2, 4), table, {.softcap = 1e-300}, counts(2, 4));
     });
 
   // Rings.
   ring_cache<float> ring(2, {.sinks = 1, .window = 3, .chunk = 2}, 2, 8, 5);
   ring.append<half_split>(x.q(2, 7, 2), x.q(2, 7, 2, 5), table);
-  refused(
+  rejected(
       invalid,
       "attention: the query at 4 needs keys that were overwritten; attend with at most chunk = 2 queries per "
       "call, got 3, or before its tokens are appended: attention(q, k, v, out, table, {.window = 3, .sinks = "
       "1}), then append(k, v, table)",
       [&] { attention<half_split>(x.q(2, 3), ring, x.out(2, 3), table); });
-  refused(
+  rejected(
       invalid,
       "attention: the query at 1 needs keys that were overwritten; attend with at most chunk = 2 queries per "
       "call, got 7",
       [&] { attention<half_split>(x.q(2, 7), ring, x.out(2, 7), table); });
-  refused(invalid,
-          "attention: leave causal, window and sinks at their defaults, the ring_cache has its own, causal "
-          "with window = 3 and sinks = 1, got causal = false",
-          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.causal = false}); });
-  refused(invalid,
-          "attention: leave causal, window and sinks at their defaults, the ring_cache has its own, causal "
-          "with window = 3 and sinks = 1, got window = 2",
-          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.window = 2}); });
-  refused(invalid,
-          "ring_cache: give the layout and the table that the keys were rotated by, got a table with "
-          "different angles",
-          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), other); });
+  rejected(invalid,
+           "attention: leave causal, window and sinks at their defaults, the ring_cache has its own, causal "
+           "with window = 3 and sinks = 1, got causal = false",
+           [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.causal = false}); });
+  rejected(invalid,
+           "attention: leave causal, window and sinks at their defaults, the ring_cache has its own, causal "
+           "with window = 3 and sinks = 1, got window = 2",
+           [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.window = 2}); });
+  rejected(invalid,
+           "ring_cache: give the layout and the table that the keys were rotated by, got a table with "
+           "different angles",
+           [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), other); });
   ring_cache<float> relative(2, {.sinks = 1, .window = 3, .positions = ring_positions::cache}, 2, 8, 5,
                              key_storage::raw);
   relative.append(x.q(2, 7, 2), x.q(2, 7, 2, 5));
-  refused(range, "attention: position 3 is outside the table's [0, 3)",
-          [&] { attention<half_split>(x.q(2, 1), relative, x.out(2, 1), small); });
+  rejected(range, "attention: position 3 is outside the table's [0, 3)",
+           [&] { attention<half_split>(x.q(2, 1), relative, x.out(2, 1), small); });
 
   // Each of the calls above, without its mistake.
   attention<half_split>(x.q(2, 4), rotated, x.out(2, 4), table);
@@ -483,7 +484,7 @@ TEST_CASE("options that a cache sets itself throw", "[cache]") {
   ring.append(x.q(1, 4, 2), x.q(1, 4, 2, 5));
   const std::vector<std::int64_t> list = {0, 1, 2, 3};
   const std::vector<float> bias(16);
-  const auto refused = [&](const char* text, const auto& with, const auto& change) {
+  const auto rejected = [&](const char* text, const auto& with, const auto& change) {
     attention_options options;
     change(options);
     CHECK(throws_saying<std::invalid_argument>([&] { attention(x.q(1, 1), with, x.out(1, 1), options); },
@@ -491,29 +492,31 @@ TEST_CASE("options that a cache sets itself throw", "[cache]") {
     CHECK(x.untouched());
   };
   const std::string lists = "a cache knows the positions and counts of its tokens; leave ";
-  refused((lists + "query_positions empty in the options, got length 1").c_str(), cache, [&](auto& o) {
+  rejected((lists + "query_positions empty in the options, got length 1").c_str(), cache, [&](auto& o) {
     o.query_positions = {list.data(), 1};
   });
-  refused((lists + "key_positions empty").c_str(), cache, [&](auto& o) { o.key_positions = list; });
-  refused((lists + "query_counts empty").c_str(), cache, [&](auto& o) {
+  rejected((lists + "key_positions empty").c_str(), cache, [&](auto& o) { o.key_positions = list; });
+  rejected((lists + "query_counts empty").c_str(), cache, [&](auto& o) {
     o.query_counts = {list.data() + 1, 1};
   });
-  refused((lists + "key_counts empty").c_str(), cache, [&](auto& o) { o.key_counts = {list.data() + 1, 1}; });
-  refused((lists + "query_offsets empty in the options, got length 2").c_str(), ring, [&](auto& o) {
+  rejected((lists + "key_counts empty").c_str(), cache, [&](auto& o) {
+    o.key_counts = {list.data() + 1, 1};
+  });
+  rejected((lists + "query_offsets empty in the options, got length 2").c_str(), ring, [&](auto& o) {
     o.query_offsets = {list.data(), 2};
   });
-  refused((lists + "key_offsets empty").c_str(), ring, [&](auto& o) { o.key_offsets = {list.data(), 2}; });
-  refused("dropout is for training; set it to 0 for attention to a cache, got 0.5", cache,
-          [](auto& o) { o.dropout = 0.5; });
-  refused(
+  rejected((lists + "key_offsets empty").c_str(), ring, [&](auto& o) { o.key_offsets = {list.data(), 2}; });
+  rejected("dropout is for training; set it to 0 for attention to a cache, got 0.5", cache,
+           [](auto& o) { o.dropout = 0.5; });
+  rejected(
       "a ring_cache overwrites old keys, so a bias or a mask cannot be matched to keys; use a kv_cache, or "
       "leave it empty, got a bias",
       ring, [&](auto& o) { o.bias = score_matrix(bias.data(), 1, 1, 1, 3); });
-  refused(
+  rejected(
       "leave causal, window and sinks at their defaults, the ring_cache has its own, causal with window = 3 "
       "and sinks = 0, got sinks = 2",
       ring, [](auto& o) { o.sinks = 2; });
-  refused(
+  rejected(
       "leave causal, window and sinks at their defaults, the ring_cache has its own, causal with window = 3 "
       "and sinks = 0, got causal = false, window = 4, sinks = 2",
       ring, [](auto& o) {
@@ -521,13 +524,13 @@ TEST_CASE("options that a cache sets itself throw", "[cache]") {
         o.window = 4;
         o.sinks = 2;
       });
-  refused("the extents of bias must be 1 or those of the scores, [1, 4, 1, 4], got [1, 1, 1, 3]", cache,
-          [&](auto& o) { o.bias = score_matrix(bias.data(), 1, 1, 1, 3); });
-  refused("sink_logits must be empty or have length 4, got 3", cache, [&](auto& o) {
+  rejected("the extents of bias must be 1 or those of the scores, [1, 4, 1, 4], got [1, 1, 1, 3]", cache,
+           [&](auto& o) { o.bias = score_matrix(bias.data(), 1, 1, 1, 3); });
+  rejected("sink_logits must be empty or have length 4, got 3", cache, [&](auto& o) {
     o.sink_logits = {bias.data(), 3};
   });
-  refused("products in bfloat16 need queries, keys, values and outputs of bfloat16", cache,
-          [](auto& o) { o.products = product_precision::bfloat16; });
+  rejected("products in bfloat16 need queries, keys, values and outputs of bfloat16", cache,
+           [](auto& o) { o.products = product_precision::bfloat16; });
 }
 
 TEST_CASE("unsupported product types throw before a row without queries is set to zeros", "[cache]") {

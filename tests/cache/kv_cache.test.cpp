@@ -163,23 +163,23 @@ TEST_CASE("keys and values of another shape throw and nothing is written", "[cac
   const std::vector<float> memory(1000);
   const auto k = rope::bshd(memory.data(), 2, 4, 3, 5);
   const auto v = rope::bshd(memory.data(), 2, 4, 3, 4);
-  const auto refused = [&](auto keys, auto values, const std::string& rule) {
+  const auto rejected = [&](auto keys, auto values, const std::string& rule) {
     CHECK(throws_saying<std::invalid_argument>([&] { cache.append(keys, values); },
                                                "kv_cache::append: " + rule));
     tokens.check(cache, 2);
   };
   const auto at = [&](long b, long t, long h, long d) { return rope::bshd(memory.data(), b, t, h, d); };
-  refused(at(1, 4, 3, 5), v, "k must be [2, tokens, 3, 5], got [1, 4, 3, 5]");
-  refused(at(2, 4, 6, 5), v, "k must be [2, tokens, 3, 5], got [2, 4, 6, 5]");
-  refused(at(2, 4, 3, 4), v, "k must be [2, tokens, 3, 5], got [2, 4, 3, 4]");
-  refused(k, at(3, 4, 3, 4), "v must be [2, tokens, 3, 4], got [3, 4, 3, 4]");
-  refused(k, at(2, 4, 1, 4), "v must be [2, tokens, 3, 4], got [2, 4, 1, 4]");
-  refused(k, at(2, 4, 3, 5), "v must be [2, tokens, 3, 4], got [2, 4, 3, 5]");
-  refused(k, at(2, 3, 3, 4), "k and v must have the same tokens, got 4 and 3");
-  refused(at(2, 5, 3, 5), v, "k and v must have the same tokens, got 5 and 4");
+  rejected(at(1, 4, 3, 5), v, "k must be [2, tokens, 3, 5], got [1, 4, 3, 5]");
+  rejected(at(2, 4, 6, 5), v, "k must be [2, tokens, 3, 5], got [2, 4, 6, 5]");
+  rejected(at(2, 4, 3, 4), v, "k must be [2, tokens, 3, 5], got [2, 4, 3, 4]");
+  rejected(k, at(3, 4, 3, 4), "v must be [2, tokens, 3, 4], got [3, 4, 3, 4]");
+  rejected(k, at(2, 4, 1, 4), "v must be [2, tokens, 3, 4], got [2, 4, 1, 4]");
+  rejected(k, at(2, 4, 3, 5), "v must be [2, tokens, 3, 4], got [2, 4, 3, 5]");
+  rejected(k, at(2, 3, 3, 4), "k and v must have the same tokens, got 4 and 3");
+  rejected(at(2, 5, 3, 5), v, "k and v must have the same tokens, got 5 and 4");
   rope::head_view<const float> negative = k;
   negative.tokens = -1;
-  refused(negative, v, "the extents of a view must not be negative, got [2, -1, 3, 5]");
+  rejected(negative, v, "the extents of a view must not be negative, got [2, -1, 3, 5]");
 }
 
 TEST_CASE("truncation drops the newest tokens, and others may take their slots", "[cache]") {
@@ -326,15 +326,15 @@ TEST_CASE("rows take as many of the new tokens as their count", "[cache]") {
   CHECK(positions(cache.next_positions().begin(), cache.next_positions().end()) == positions{4, 6});
 
   // Functions of all rows need one size.
-  const auto refused = [](const auto& call, const char* name) {
+  const auto rejected = [](const auto& call, const char* name) {
     CHECK(throws_saying<std::invalid_argument>(
         call, std::string("rope::kv_cache::") + name + ": every row must have the same size, got 4 and 6"));
   };
-  refused([&] { (void)cache.size(); }, "size");
-  refused([&] { (void)cache.keys(); }, "keys");
-  refused([&] { (void)cache.values(); }, "values");
-  refused([&] { cache.truncate(2); }, "truncate");
-  refused([&] { cache.remove(0, 1); }, "remove");
+  rejected([&] { (void)cache.size(); }, "size");
+  rejected([&] { (void)cache.keys(); }, "keys");
+  rejected([&] { (void)cache.values(); }, "values");
+  rejected([&] { cache.truncate(2); }, "truncate");
+  rejected([&] { cache.remove(0, 1); }, "remove");
   // Row 1 has 3 free slots only, so row 0 takes no token either.
   CHECK(throws_saying<std::length_error>(
       [&] { cache.append(view(k, tokens.keys).token_range(0, 4), view(v, tokens.values).token_range(0, 4)); },
@@ -398,7 +398,7 @@ TEST_CASE("invalid ranges, shifts and rows throw and nothing changes", "[cache]"
   tokens.append_to(cache, 0, 5);
   tokens.append_to(given, 0, 5);
   const rope::frequency_table<float> table(rope::frequencies(4), 20);
-  const auto refused = [&]<class E>(E, const std::string& text, const auto& call) {
+  const auto rejected = [&]<class E>(E, const std::string& text, const auto& call) {
     CHECK(throws_saying<E>(call, "rope::kv_cache::" + text));
     tokens.check(cache, 5);
     tokens.check(given, 5);
@@ -407,47 +407,47 @@ TEST_CASE("invalid ranges, shifts and rows throw and nothing changes", "[cache]"
   const std::out_of_range range("");
   const std::invalid_argument invalid("");
   const auto row = [](rope::Index b) { return rope::batch_row{b}; };
-  refused(range, "remove: first 2 and count 4 must stay inside the 5 tokens", [&] { cache.remove(2, 4); });
-  refused(range, "remove: first -1 and count 3 must stay inside", [&] { cache.remove(-1, 3); });
-  refused(range, "remove: first 3 and count -1 must stay inside", [&] { cache.remove(3, -1); });
-  refused(range, "remove: row must be in [0, 2), got 2", [&] { cache.remove(0, 1, row(2)); });
-  refused(range, "shift: first 0 and count 6 must stay inside the 5 tokens that are held",
-          [&] { cache.shift(0, 6, 1); });
-  refused(range, "shift: first 4 and count 3 must stay inside", [&] { cache.shift(4, 3, 1); });
-  refused(range, "shift: row must be in [0, 2), got -2", [&] { cache.shift(0, 1, 1, row(-2)); });
-  refused(range, "truncate: row must be in [0, 2), got 2", [&] { cache.truncate(0, row(2)); });
-  refused(range, "truncate: size must be in [0, 5], got 6", [&] { cache.truncate(6, row(1)); });
-  refused(range, "size: row must be in [0, 2), got 2", [&] { (void)cache.size(2); });
-  refused(range, "positions: row must be in [0, 2), got -1", [&] { (void)cache.positions(-1); });
-  refused(range, "keys: row must be in [0, 2), got 2", [&] { (void)cache.keys(2); });
-  refused(range, "values: row must be in [0, 2), got 2", [&] { (void)cache.values(2); });
+  rejected(range, "remove: first 2 and count 4 must stay inside the 5 tokens", [&] { cache.remove(2, 4); });
+  rejected(range, "remove: first -1 and count 3 must stay inside", [&] { cache.remove(-1, 3); });
+  rejected(range, "remove: first 3 and count -1 must stay inside", [&] { cache.remove(3, -1); });
+  rejected(range, "remove: row must be in [0, 2), got 2", [&] { cache.remove(0, 1, row(2)); });
+  rejected(range, "shift: first 0 and count 6 must stay inside the 5 tokens that are held",
+           [&] { cache.shift(0, 6, 1); });
+  rejected(range, "shift: first 4 and count 3 must stay inside", [&] { cache.shift(4, 3, 1); });
+  rejected(range, "shift: row must be in [0, 2), got -2", [&] { cache.shift(0, 1, 1, row(-2)); });
+  rejected(range, "truncate: row must be in [0, 2), got 2", [&] { cache.truncate(0, row(2)); });
+  rejected(range, "truncate: size must be in [0, 5], got 6", [&] { cache.truncate(6, row(1)); });
+  rejected(range, "size: row must be in [0, 2), got 2", [&] { (void)cache.size(2); });
+  rejected(range, "positions: row must be in [0, 2), got -1", [&] { (void)cache.positions(-1); });
+  rejected(range, "keys: row must be in [0, 2), got 2", [&] { (void)cache.keys(2); });
+  rejected(range, "values: row must be in [0, 2), got 2", [&] { (void)cache.values(2); });
   const std::int64_t limit = std::int64_t{1} << 53;
   for (const std::int64_t delta : {limit - 3, (std::numeric_limits<std::int64_t>::max)(), -limit - 1,
                                    (std::numeric_limits<std::int64_t>::min)()})
-    refused(range, "shift: positions must stay within 2^53 in magnitude, got ",
-            [&] { cache.shift(0, 5, delta); });
+    rejected(range, "shift: positions must stay within 2^53 in magnitude, got ",
+             [&] { cache.shift(0, 5, delta); });
   for (const std::int64_t delta : {limit - 4, -limit}) {
     auto far = cache;
     far.shift(0, 5, delta);
     CHECK(far.positions(0)[4] == 4 + delta);
   }
-  refused(invalid, "shift: pass the layout and the table to shift rotated keys",
-          [&] { given.shift(0, 5, 1); });
-  refused(invalid, "append: raw keys are rotated when they are read; append them without a layout and table",
-          [&] {
-            const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
-            cache.append<rope::half_split>(view(k, tokens.keys), view(v, tokens.values), table,
-                                           std::vector<rope::Index>{1, 1});
-          });
-  refused(invalid, "append: counts must be [batch] = 2, got 3", [&] {
+  rejected(invalid, "shift: pass the layout and the table to shift rotated keys",
+           [&] { given.shift(0, 5, 1); });
+  rejected(invalid, "append: raw keys are rotated when they are read; append them without a layout and table",
+           [&] {
+             const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+             cache.append<rope::half_split>(view(k, tokens.keys), view(v, tokens.values), table,
+                                            std::vector<rope::Index>{1, 1});
+           });
+  rejected(invalid, "append: counts must be [batch] = 2, got 3", [&] {
     const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
     cache.append(view(k, tokens.keys), view(v, tokens.values), std::vector<rope::Index>{1, 1, 1});
   });
-  refused(invalid, "append: counts must be in [0, tokens] = [0, 11], got -1", [&] {
+  rejected(invalid, "append: counts must be in [0, tokens] = [0, 11], got -1", [&] {
     const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
     cache.append(view(k, tokens.keys), view(v, tokens.values), std::vector<rope::Index>{1, -1});
   });
-  refused(invalid, "rebase: raw keys have no angles", [&] { cache.rebase<rope::half_split>(table, table); });
+  rejected(invalid, "rebase: raw keys have no angles", [&] { cache.rebase<rope::half_split>(table, table); });
   CHECK_NOTHROW(cache.check_table<rope::half_split>(table));
   cache.shift(0, 5, limit - 4);
   CHECK(cache.next_positions()[1] == limit + 1);

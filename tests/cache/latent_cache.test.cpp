@@ -219,7 +219,7 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
   cache.append<half_split>(x.latents(), x.parts(), table);
   const latent_cache<float> before = cache;
   const std::vector<float> out = x.out;
-  const auto refused = [&]<class E>(E, const auto& call, const auto&... parts) {
+  const auto rejected = [&]<class E>(E, const auto& call, const auto&... parts) {
     CHECK(throws_saying<E>(call, parts...));
     CHECK(same_contents(cache, before));
     CHECK(x.out == out);
@@ -232,52 +232,52 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
   const auto append = [&](const auto&... arguments) { cache.append<half_split>(arguments...); };
 
   // Shapes and counts.
-  refused(
+  rejected(
       invalid, [&] { append(c.batch_range(0, 1), r, table); },
       "latent_cache::append: latent must be [2, tokens, 1, 6], got [1, 3, 1, 6]");
-  refused(
+  rejected(
       invalid, [&] { append(c.channels(0, 5), r, table); }, "latent must be [2, tokens, 1, 6]");
-  refused(
+  rejected(
       invalid, [&] { append(c, r.channels(0, 2), table); },
       "rotated_part must be [2, tokens, 1, 4], got [2, 3, 1, 2]");
-  refused(
+  rejected(
       invalid, [&] { append(c, r.token_range(0, 2), table); },
       "latent_cache::append: rotated_part and latent must have the same tokens, got 2 and 3");
-  refused(
+  rejected(
       invalid,
       [&] {
         append(c, r, table, std::vector<int>{4, 0});
       },
       "counts must be in [0, tokens] = [0, 3], got 4");
-  refused(
+  rejected(
       invalid, [&] { append(c, r, table, std::vector<int>{1}); }, "counts must be [batch] = 2, got 1");
   {
     const tokens<float> many(7);
-    refused(
+    rejected(
         length, [&] { append(many.latents(), many.parts(), table); },
         "latent_cache::append: 7 tokens do not fit, the cache holds 3 of 9");
   }
   // Tables.
-  refused(
+  rejected(
       invalid, [&] { append(c, r, narrow); },
       "latent_cache::append: the table must rotate the 4 channels from channel 6 on, which are the rotated "
       "part, "
       "got one of 2 channels from channel 6 on");
-  refused(
+  rejected(
       invalid, [&] { append(c, r, wide); }, "got one of 6 channels from channel 6 on");
-  refused(
+  rejected(
       invalid, [&] { append(c, r, table.at_channel(0)); }, "got one of 4 channels from channel 0 on");
-  refused(
+  rejected(
       invalid, [&] { append(c, r, table.at_channel(7)); }, "got one of 4 channels from channel 7 on");
-  refused(
+  rejected(
       invalid, [&] { append(c, r, others); },
       "latent_cache: give the layout and the table that the keys were rotated by, got a table with "
       "different angles");
-  refused(
+  rejected(
       invalid, [&] { cache.append<interleaved>(c, r, table); }, "got the right table in another layout");
-  refused(
+  rejected(
       range, [&] { append(c, r, short_table); }, "latent_cache::append");
-  refused(
+  rejected(
       invalid, [&] { cache.append(c, r); },
       "latent_cache::append: this cache rotates its keys, give the layout and the table, got none");
   {
@@ -302,13 +302,13 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
     CHECK(same_contents(raw, as_raw));
   }
   // Positions.
-  refused(
+  rejected(
       range,
       [&] {
         cache.append_at<half_split>(c, r, table, std::vector<int>{1, 2, 30});
       },
       "latent_cache::append_at");
-  refused(
+  rejected(
       invalid,
       [&] {
         cache.append_at<half_split>(c, r, table, std::vector<int>{1, 2});
@@ -324,36 +324,36 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
     CHECK(empty.size() == 0);
   }
   // Rows and ranges.
-  refused(
+  rejected(
       range, [&] { cache.truncate(4); }, "latent_cache::truncate: size must be in [0, 3], got 4");
-  refused(
+  rejected(
       range, [&] { cache.truncate(1, batch_row{2}); },
       "latent_cache::truncate: row must be in [0, 2), got 2");
-  refused(
+  rejected(
       range, [&] { cache.remove(2, 2); }, "latent_cache::remove: first 2 and count 2");
-  refused(
+  rejected(
       range, [&] { cache.shift<half_split>(2, 2, 1, table); }, "latent_cache::shift: first 2 and count 2");
-  refused(
+  rejected(
       range, [&] { cache.shift<half_split>(0, 1, std::int64_t{1} << 54, table); },
       "latent_cache::shift: positions must stay within 2^53");
-  refused(
+  rejected(
       invalid, [&] { cache.shift(0, 1, 1); },
       "latent_cache::shift: pass the layout and the table to shift rotated keys");
-  refused(
+  rejected(
       invalid, [&] { cache.shift<half_split>(0, 1, 1, others); }, "got a table with different angles");
-  refused(
+  rejected(
       invalid, [&] { cache.shift<half_split>(0, 1, 1, narrow); },
       "latent_cache::shift: the table must rotate the 4");
-  refused(
+  rejected(
       invalid, [&] { cache.rebase<half_split>(others, table); }, "got a table with different angles");
-  refused(
+  rejected(
       invalid, [&] { cache.rebase<half_split>(table, narrow); },
       "latent_cache::rebase: the table must rotate the 4");
-  refused(
+  rejected(
       invalid, [&] { cache.rebase<half_split>(table, float_angles); }, "but is not in the second");
-  refused(
+  rejected(
       invalid, [&] { cache.check_table<half_split>(others); }, "latent_cache: give the layout and the table");
-  refused(
+  rejected(
       invalid, [&] { cache.check_table<half_split>(narrow); }, "latent_cache: the table must rotate the 4");
   {
     latent_cache<float> floats(batch, capacity, latent_dim, rotary_dim);
@@ -364,13 +364,13 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
     CHECK(same_contents(floats, as_appended));
   }
   for (const Index row : {Index{-1}, batch}) {
-    refused(
+    rejected(
         range, [&] { cache.size(row); }, "latent_cache::size: row must be in [0, 2)");
-    refused(
+    rejected(
         range, [&] { cache.positions(row); }, "latent_cache::positions: row");
-    refused(
+    rejected(
         range, [&] { cache.keys(row); }, "latent_cache::keys: row");
-    refused(
+    rejected(
         range, [&] { cache.values(row); }, "latent_cache::values: row");
   }
   {
@@ -391,27 +391,27 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
   const auto attend = [&](const auto&... arguments) {
     attention<half_split>(x.queries(), cache, x.output(), arguments...);
   };
-  refused(
+  rejected(
       invalid, [&] { attend(table); },
       "attention: a latent_cache needs a scale, 1 / sqrt(head_dim) of the expanded heads", "got 0");
-  refused(
+  rejected(
       invalid, [&] { attention(x.queries(), cache, x.output()); }, "attention: a latent_cache needs a scale");
-  refused(
+  rejected(
       invalid, [&] { attend(others, attention_options{.scale = 1}); },
       "latent_cache: give the layout and the table");
-  refused(
+  rejected(
       invalid, [&] { attend(narrow, attention_options{.scale = 1}); },
       "attention: the table must rotate the 4 channels");
-  refused(
+  rejected(
       invalid, [&] { attend(table, attention_options{.scale = 1, .dropout = 0.5}); },
       "dropout is for training");
-  refused(
+  rejected(
       invalid,
       [&] {
         attention<half_split>(x.queries().channels(0, latent_dim), cache, x.output(), table, {.scale = 1});
       },
       "q and k must have the same head_dim, got 6 and 10");
-  refused(
+  rejected(
       invalid,
       [&] { attention<half_split>(x.queries(), cache, x.output().channels(0, 2), table, {.scale = 1}); },
       "v and out must have the same head_dim");

@@ -36,37 +36,37 @@ TEST_CASE("invalid writes to pages throw and write nothing", "[cache]") {
   const auto untouched = [&] {
     return keys == std::vector<float>(keys.size(), 7) && values == std::vector<float>(values.size(), 7);
   };
-  const auto refuses = [&](const auto& call, const char* text) {
+  const auto rejects = [&](const auto& call, const char* text) {
     return throws_saying<std::invalid_argument>(call, "write_pages: ", text) && untouched();
   };
   CHECK(
-      refuses([&] { write_pages(new_keys, new_values, pages); }, "a row for each of the 2 sequences, got 1"));
-  CHECK(refuses([&] { write_pages(new_keys.channels(0, 7), new_values, pages, offsets); },
+      rejects([&] { write_pages(new_keys, new_values, pages); }, "a row for each of the 2 sequences, got 1"));
+  CHECK(rejects([&] { write_pages(new_keys.channels(0, 7), new_values, pages, offsets); },
                 "k must be [1, 3, 2, 8], got [1, 3, 2, 7]"));
-  CHECK(refuses([&] { write_pages(new_keys, new_values.token_range(0, 2), pages, offsets); },
+  CHECK(rejects([&] { write_pages(new_keys, new_values.token_range(0, 2), pages, offsets); },
                 "v must be [1, 3, 2, 5], got [1, 2, 2, 5]"));
   for (const auto& call : {std::function<void()>(write), std::function<void()>(write_rotated)}) {
     lengths = {1, 5};
-    CHECK(refuses(call, "lengths include the new tokens: sequence 0 has a length of 1 and 2 new tokens"));
+    CHECK(rejects(call, "lengths include the new tokens: sequence 0 has a length of 1 and 2 new tokens"));
     lengths = {6, 9};
-    CHECK(refuses(call, "0 to 2 * 4 tokens, got 9"));
+    CHECK(rejects(call, "0 to 2 * 4 tokens, got 9"));
     lengths = {6, 5};
     blocks[1] = -1;
     CHECK(throws_saying<std::out_of_range>(call, "block 1 of sequence 0 must be a page in [0, 6), got -1"));
     blocks = {3, 1, 0, 1};  // the page of the newest tokens of both
-    CHECK(refuses(call, "a page that is written must belong to one sequence; page 1"));
+    CHECK(rejects(call, "a page that is written must belong to one sequence; page 1"));
     blocks = {3, 1, 1, 2};  // that of sequence 0, and old tokens of sequence 1
-    CHECK(refuses(call, "page 1 stands in the table twice"));
+    CHECK(rejects(call, "page 1 stands in the table twice"));
     blocks = {1, 1, 0, 2};  // twice in one sequence
-    CHECK(refuses(call, "page 1 stands in the table twice"));
+    CHECK(rejects(call, "page 1 stands in the table twice"));
     blocks = {3, 1, 0, 2};
   }
   CHECK(throws_saying<std::out_of_range>(
       [&] { write_pages<half_split>(new_keys, new_values, pages, short_table, offsets); },
       "write_pages: position 5 is outside the table's [0, 5)"));
-  CHECK(refuses([&] { write_pages<half_split>(new_keys, new_values, pages, table.at_channel(1), offsets); },
+  CHECK(rejects([&] { write_pages<half_split>(new_keys, new_values, pages, table.at_channel(1), offsets); },
                 "got 8 channels from channel 1"));
-  CHECK(refuses(
+  CHECK(rejects(
       [&] { write_pages<half_split>(new_keys, new_values, pages_of(key_storage::raw), table, offsets); },
       "raw keys are rotated when they are read"));
   CHECK(untouched());

@@ -63,27 +63,27 @@ TEST_CASE("blocks may be one list, sequence after sequence, and lists are read i
 TEST_CASE("invalid views of pages throw", "[cache]") {
   memory x;
   const std::vector<int> lengths = {4, 5}, blocks = {0, 1, 2, 3}, odd = {0, 1, 2};
-  const auto refuses = [](const auto& call, const char* text) {
+  const auto rejects = [](const auto& call, const char* text) {
     return throws_saying<std::invalid_argument>(call, text);
   };
   auto pool = x.pool();
   pool.values.batch = 5;
-  CHECK(refuses([&] { page_view<float>(pool, blocks, lengths); },
+  CHECK(rejects([&] { page_view<float>(pool, blocks, lengths); },
                 "the same pages, page_size and heads, got [6, 4, 2] and [5, 4, 2]"));
   pool = x.pool();
   pool.values.heads = 1;
-  CHECK(refuses([&] { page_view<float>(pool, blocks, lengths); }, "and [6, 4, 1]"));
+  CHECK(rejects([&] { page_view<float>(pool, blocks, lengths); }, "and [6, 4, 1]"));
   pool = x.pool();
   pool.keys.tokens = pool.values.tokens = 0;
-  CHECK(refuses([&] { page_view<float>(pool, blocks, lengths); }, "a page must hold a token"));
+  CHECK(rejects([&] { page_view<float>(pool, blocks, lengths); }, "a page must hold a token"));
   pool = x.pool();
   pool.keys.data = nullptr;
-  CHECK(refuses([&] { page_view<float>(pool, blocks, lengths); }, "must have data"));
-  CHECK(refuses([&] { page_view<float>(x.pool(), odd, lengths); },
+  CHECK(rejects([&] { page_view<float>(pool, blocks, lengths); }, "must have data"));
+  CHECK(rejects([&] { page_view<float>(x.pool(), odd, lengths); },
                 "blocks must be [sequences, blocks] for the 2 sequences"));
   const Eigen::ArrayXXi three = Eigen::ArrayXXi::Zero(3, 2);
-  CHECK(refuses([&] { page_view<float>(x.pool(), three, lengths); }, "got [3, 2]"));
-  CHECK(refuses([&] { page_view<float>(x.pool(), blocks, std::vector<int>()); }, "for the 0 sequences"));
+  CHECK(rejects([&] { page_view<float>(x.pool(), three, lengths); }, "got [3, 2]"));
+  CHECK(rejects([&] { page_view<float>(x.pool(), blocks, std::vector<int>()); }, "for the 0 sequences"));
 }
 
 TEST_CASE("lengths beyond the table and blocks beyond the pool throw", "[cache]") {

@@ -119,26 +119,26 @@ TEST_CASE("an invalid row never means every row", "[cache]") {
   using limits = std::numeric_limits<Index>;
   for (const Index wrong : {Index{-1}, Index{-2}, Index{2}, (limits::min)(), (limits::max)()}) {
     CAPTURE(wrong);
-    const auto refused = [&](const auto& call) {
+    const auto rejected = [&](const auto& call) {
       CHECK(testing::throws_saying<std::out_of_range>(call, "row must be in [0, 2), got ",
                                                       std::to_string(wrong)));
     };
     const batch_row row = {wrong};
-    refused([&] { cache.truncate(1, row); });
-    refused([&] { cache.truncate(1, batch_row{wrong}); });
-    refused([&] { cache.remove(0, 1, row); });
-    refused([&] { cache.shift(0, 1, 3, row); });
-    refused([&] { rotated.shift<half_split>(0, 1, 3, table, row); });
-    refused([&] { ring.truncate(4, row); });
-    refused([&] { (void)cache.size(wrong); });
-    refused([&] { (void)cache.positions(wrong); });
-    refused([&] { (void)cache.keys(wrong); });
-    refused([&] { (void)cache.values(wrong); });
-    refused([&] { (void)ring.size(wrong); });
-    refused([&] { (void)ring.positions(wrong); });
-    refused([&] { (void)ring.keys(wrong); });
-    refused([&] { (void)ring.values(wrong); });
-    refused([&] { (void)ring.holds_window(wrong, 0); });
+    rejected([&] { cache.truncate(1, row); });
+    rejected([&] { cache.truncate(1, batch_row{wrong}); });
+    rejected([&] { cache.remove(0, 1, row); });
+    rejected([&] { cache.shift(0, 1, 3, row); });
+    rejected([&] { rotated.shift<half_split>(0, 1, 3, table, row); });
+    rejected([&] { ring.truncate(4, row); });
+    rejected([&] { (void)cache.size(wrong); });
+    rejected([&] { (void)cache.positions(wrong); });
+    rejected([&] { (void)cache.keys(wrong); });
+    rejected([&] { (void)cache.values(wrong); });
+    rejected([&] { (void)ring.size(wrong); });
+    rejected([&] { (void)ring.positions(wrong); });
+    rejected([&] { (void)ring.keys(wrong); });
+    rejected([&] { (void)ring.values(wrong); });
+    rejected([&] { (void)ring.holds_window(wrong, 0); });
   }
   for (const Index b : {0, 1}) {
     CHECK(cache.size(b) == 5);
@@ -147,12 +147,12 @@ TEST_CASE("an invalid row never means every row", "[cache]") {
     CHECK(rotated.positions(b)[0] == 0);
   }
   for (const std::int64_t wrong : {std::int64_t{-1}, (std::numeric_limits<std::int64_t>::min)()}) {
-    const auto refused = [&](const auto& call) {
+    const auto rejected = [&](const auto& call) {
       CHECK(testing::throws_saying<std::out_of_range>(
           call, "position in a sequence must not be negative, got ", std::to_string(wrong)));
     };
-    refused([&] { (void)ring.holds_window(0, wrong); });
-    refused([&] { (void)ring.slot(wrong); });
+    rejected([&] { (void)ring.holds_window(0, wrong); });
+    rejected([&] { (void)ring.slot(wrong); });
   }
   CHECK(ring.holds_window(0, (std::numeric_limits<std::int64_t>::max)()));
 }

@@ -141,7 +141,7 @@ TEST_CASE("a rollback hides tokens, and only as many as leave the next query its
 }
 
 TEST_CASE("invalid extents of a ring throw", "[cache]") {
-  const auto refused = [](const ring_policy& policy, key_storage storage, const char* text) {
+  const auto rejected = [](const ring_policy& policy, key_storage storage, const char* text) {
     CHECK(
         throws_saying<std::invalid_argument>([&] { ring_cache<float>(1, policy, 1, 2, 0, storage); }, text));
   };
@@ -149,13 +149,13 @@ TEST_CASE("invalid extents of a ring throw", "[cache]") {
       "rope::ring_cache: sinks must not be negative, window and chunk be positive, none above a quarter of "
       "the "
       "largest Index, got ";
-  refused({.sinks = -1, .window = 3}, key_storage::raw, rule);
-  refused({.sinks = 1, .window = 0}, key_storage::raw, rule);
-  refused({.sinks = 1, .window = -4}, key_storage::raw, rule);
-  refused({.sinks = 1, .window = 3, .chunk = 0}, key_storage::raw, rule);
-  refused({.window = (std::numeric_limits<Index>::max)()}, key_storage::raw, rule);
-  refused({.window = 3, .positions = ring_positions::cache}, key_storage::rotated,
-          "rope::ring_cache: positions in the cache change with every token and need raw keys");
+  rejected({.sinks = -1, .window = 3}, key_storage::raw, rule);
+  rejected({.sinks = 1, .window = 0}, key_storage::raw, rule);
+  rejected({.sinks = 1, .window = -4}, key_storage::raw, rule);
+  rejected({.sinks = 1, .window = 3, .chunk = 0}, key_storage::raw, rule);
+  rejected({.window = (std::numeric_limits<Index>::max)()}, key_storage::raw, rule);
+  rejected({.window = 3, .positions = ring_positions::cache}, key_storage::rotated,
+           "rope::ring_cache: positions in the cache change with every token and need raw keys");
   CHECK(throws_saying<std::invalid_argument>(
       [] { ring_cache<float>(1, {.window = 3}, -1, 2); },
       "rope::ring_cache: extents must not be negative, got [1, 3, -1, 2]"));
@@ -171,7 +171,7 @@ TEST_CASE("tokens that do not fit a ring throw and it does not change", "[cache]
   raw.append(three.keys(), three.values());
   rotated.append<interleaved>(three.keys(), three.values(), table);
   given.append(three.keys(), three.values());
-  const auto refuses = [&]<class E>(E, ring_cache<float>& cache, const std::string& text, const auto& call) {
+  const auto rejects = [&]<class E>(E, ring_cache<float>& cache, const std::string& text, const auto& call) {
     const ring_cache<float> before = cache;
     CHECK(throws_saying<E>(call, "rope::" + text));
     for (Index b = 0; b < 2; ++b) {
@@ -183,23 +183,23 @@ TEST_CASE("tokens that do not fit a ring throw and it does not change", "[cache]
   const std::invalid_argument invalid("");
   const auto k = three.keys(), v = three.values();
   const auto short_v = v.token_range(0, 2);
-  refuses(invalid, raw, "ring_cache::append: k and v must have the same tokens, got 3 and 2",
+  rejects(invalid, raw, "ring_cache::append: k and v must have the same tokens, got 3 and 2",
           [&] { raw.append(k, short_v); });
-  refuses(invalid, raw, "ring_cache::append: k must be [2, tokens, 1, 2], got [2, 3, 1, 1]",
+  rejects(invalid, raw, "ring_cache::append: k must be [2, tokens, 1, 2], got [2, 3, 1, 1]",
           [&] { raw.append(k.channels(0, 1), v); });
-  refuses(invalid, raw, "ring_cache::append: v must be [2, tokens, 1, 2], got [2, 3, 1, 1]",
+  rejects(invalid, raw, "ring_cache::append: v must be [2, tokens, 1, 2], got [2, 3, 1, 1]",
           [&] { raw.append(k, v.channels(0, 1)); });
-  refuses(invalid, raw, "ring_cache::append: counts must be in [0, tokens] = [0, 3], got 4", [&] {
+  rejects(invalid, raw, "ring_cache::append: counts must be in [0, tokens] = [0, 3], got 4", [&] {
     raw.append(k, v, std::vector<Index>{1, 4});
   });
-  refuses(invalid, raw, "ring_cache::append: raw keys are rotated when they are read",
+  rejects(invalid, raw, "ring_cache::append: raw keys are rotated when they are read",
           [&] { raw.append<interleaved>(k, v, table); });
-  refuses(invalid, rotated, "ring_cache::append: this cache rotates its keys, give the layout and the table",
+  rejects(invalid, rotated, "ring_cache::append: this cache rotates its keys, give the layout and the table",
           [&] { rotated.append(k, v); });
   const char* mixed = "ring_cache: give the layout and the table that the keys were rotated by, got ";
-  refuses(invalid, rotated, mixed, [&] { rotated.append<interleaved>(k, v, other); });
-  refuses(invalid, given, mixed, [&] { given.append<half_split>(k, v, table); });
-  refuses(std::out_of_range(""), rotated, "ring_cache::append: position 5 is outside the table's [0, 5)",
+  rejects(invalid, rotated, mixed, [&] { rotated.append<interleaved>(k, v, other); });
+  rejects(invalid, given, mixed, [&] { given.append<half_split>(k, v, table); });
+  rejects(std::out_of_range(""), rotated, "ring_cache::append: position 5 is outside the table's [0, 5)",
           [&] { rotated.append<interleaved>(k, v, frequency_table<>(frequencies(2), 5)); });
   // The only pair of two channels is the same in both layouts. With four channels, the pairs differ.
   const std::vector<float> four(2 * 3 * 4, 1.0f);

@@ -128,23 +128,23 @@ TEST_CASE("invalid calls of shift_keys and rebase_keys change nothing", "[cache]
   memories<float> x(half_split{}, placed_table(table));
   const std::vector<float> pool = x.pool, view = x.view_memory;
   const auto some = tokens_in_pages{.sequence = 0, .first = 0, .count = 2};
-  const auto refuses = [](const auto& call, const char* text) {
+  const auto rejects = [](const auto& call, const char* text) {
     return throws_saying<std::invalid_argument>(call, text);
   };
-  CHECK(refuses([&] { shift_keys<half_split>(x.view(), 1, table.at_channel(5)); },
+  CHECK(rejects([&] { shift_keys<half_split>(x.view(), 1, table.at_channel(5)); },
                 "shift_keys: the rotated channels"));
-  CHECK(refuses([&] { shift_keys<half_split>(x.pages, some, 1, table.at_channel(5)); }, "got 8 channels"));
-  CHECK(refuses([&] { shift_keys<half_split>(x.view(), 1, float_angles); }, "position * inv_freq"));
-  CHECK(refuses([&] { shift_keys<half_split>(x.pages, some, 1, float_angles); }, "position * inv_freq"));
-  CHECK(refuses([&] { rebase_keys<half_split>(x.view(), 0, table, narrow); }, "the same pairs, got 4 and 3"));
-  CHECK(refuses([&] { rebase_keys<half_split>(x.view(), 0, table, table.at_channel(2)); }, "same channel"));
-  CHECK(refuses([&] { rebase_keys<half_split>(x.pages, table, float_angles); }, "not in the second"));
+  CHECK(rejects([&] { shift_keys<half_split>(x.pages, some, 1, table.at_channel(5)); }, "got 8 channels"));
+  CHECK(rejects([&] { shift_keys<half_split>(x.view(), 1, float_angles); }, "position * inv_freq"));
+  CHECK(rejects([&] { shift_keys<half_split>(x.pages, some, 1, float_angles); }, "position * inv_freq"));
+  CHECK(rejects([&] { rebase_keys<half_split>(x.view(), 0, table, narrow); }, "the same pairs, got 4 and 3"));
+  CHECK(rejects([&] { rebase_keys<half_split>(x.view(), 0, table, table.at_channel(2)); }, "same channel"));
+  CHECK(rejects([&] { rebase_keys<half_split>(x.pages, table, float_angles); }, "not in the second"));
   const std::vector<int> few = {1, 2};
-  CHECK(refuses([&] { rebase_keys<half_split>(x.view(), few, table, table); }, "ids must be [tokens] = 10"));
+  CHECK(rejects([&] { rebase_keys<half_split>(x.view(), few, table, table); }, "ids must be [tokens] = 10"));
   const page_view<float> raw({.keys = x.pages.keys(), .values = x.pages.values()}, x.blocks, x.lengths,
                              key_storage::raw);
-  CHECK(refuses([&] { shift_keys<half_split>(raw, some, 1, table); }, "raw keys have no angles"));
-  CHECK(refuses([&] { rebase_keys<half_split>(raw, table, table); }, "raw keys have no angles"));
+  CHECK(rejects([&] { shift_keys<half_split>(raw, some, 1, table); }, "raw keys have no angles"));
+  CHECK(rejects([&] { rebase_keys<half_split>(raw, table, table); }, "raw keys have no angles"));
   for (const auto& [wrong, text] :
        {std::pair(tokens_in_pages{1, 0, 1}, "sequence must be in [0, 1), got 1"),
         {tokens_in_pages{-1, 0, 1}, "sequence must be in [0, 1), got -1"},

@@ -107,20 +107,20 @@ TEST_CASE("tokens give their bytes back", "[examples][byte_level_bpe]") {
 }
 
 TEST_CASE("an almost correct tokenizer throws", "[examples][byte_level_bpe]") {
-  const auto refuses = [](const json& file, const std::string& what) {
+  const auto rejects = [](const json& file, const std::string& what) {
     return testing::throws_saying<std::runtime_error>([&] { byte_level_bpe{file}; }, "does not know", what);
   };
   json file = small(gpt2);
   file["model"]["byte_fallback"] = true;
-  CHECK(refuses(file, "byte_fallback"));
+  CHECK(rejects(file, "byte_fallback"));
   file = small(gpt2);
   file["model"]["type"] = "Unigram";
-  CHECK(refuses(file, "Unigram"));
+  CHECK(rejects(file, "Unigram"));
   file = small(gpt2);
   file["normalizer"] = {{"type", "Lowercase"}};
-  CHECK(refuses(file, "Lowercase"));
-  CHECK(refuses(small(split(R"(\w+)")), R"(\w+)"));
-  CHECK(refuses(small({{"type", "Metaspace"}}), "Metaspace"));
+  CHECK(rejects(file, "Lowercase"));
+  CHECK(rejects(small(split(R"(\w+)")), R"(\w+)"));
+  CHECK(rejects(small({{"type", "Metaspace"}}), "Metaspace"));
   CHECK(testing::throws_saying<std::runtime_error>([] { byte_level_bpe(small(gpt2)).encode("\xff"); },
                                                    "UTF-8"));
   CHECK(testing::throws_saying<std::runtime_error>([] { byte_level_bpe(small(gpt2)).encode("A"); },

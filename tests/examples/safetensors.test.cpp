@@ -53,7 +53,7 @@ TEST_CASE("tensors are read with their type and shape", "[examples][safetensors]
 
 TEST_CASE("a file with wrong offsets or lengths throws", "[examples][safetensors]") {
   using testing::throws_saying;
-  const auto refuses = [](const json& header, const std::string& bytes, const std::string& rule) {
+  const auto rejects = [](const json& header, const std::string& bytes, const std::string& rule) {
     return throws_saying<std::runtime_error>(
         [&] {
           const safetensors weights(file_of(header, bytes));
@@ -62,18 +62,18 @@ TEST_CASE("a file with wrong offsets or lengths throws", "[examples][safetensors
         rule);
   };
   const auto with = [](json tensor) { return json{{"a", std::move(tensor)}}; };
-  CHECK(refuses(two, two_bytes.substr(1), "lies outside of the file"));
-  CHECK(refuses(with({{"dtype", "F32"}, {"shape", {2}}, {"data_offsets", {8, 0}}}), two_bytes, "outside"));
-  CHECK(refuses(with({{"dtype", "F32"}, {"shape", {3}}, {"data_offsets", {0, 8}}}), two_bytes, "its shape"));
-  CHECK(refuses(with({{"dtype", "F32"}, {"shape", {1, 1 << 31, 1 << 31, 8}}, {"data_offsets", {0, 8}}}),
+  CHECK(rejects(two, two_bytes.substr(1), "lies outside of the file"));
+  CHECK(rejects(with({{"dtype", "F32"}, {"shape", {2}}, {"data_offsets", {8, 0}}}), two_bytes, "outside"));
+  CHECK(rejects(with({{"dtype", "F32"}, {"shape", {3}}, {"data_offsets", {0, 8}}}), two_bytes, "its shape"));
+  CHECK(rejects(with({{"dtype", "F32"}, {"shape", {1, 1 << 31, 1 << 31, 8}}, {"data_offsets", {0, 8}}}),
                 two_bytes,
                 "data_offsets"));  // negative as an int: no count
-  CHECK(refuses(with({{"dtype", "F32"}, {"shape", {4294967296u, 4294967296u, 4u}}, {"data_offsets", {0, 8}}}),
+  CHECK(rejects(with({{"dtype", "F32"}, {"shape", {4294967296u, 4294967296u, 4u}}, {"data_offsets", {0, 8}}}),
                 two_bytes, "its shape"));
-  CHECK(refuses(with({{"dtype", "I32"}, {"shape", {2}}, {"data_offsets", {0, 8}}}), two_bytes, "got I32"));
-  CHECK(refuses(with({{"dtype", "F32"}, {"shape", {-2}}, {"data_offsets", {0, 8}}}), two_bytes,
+  CHECK(rejects(with({{"dtype", "I32"}, {"shape", {2}}, {"data_offsets", {0, 8}}}), two_bytes, "got I32"));
+  CHECK(rejects(with({{"dtype", "F32"}, {"shape", {-2}}, {"data_offsets", {0, 8}}}), two_bytes,
                 "must have dtype"));
-  CHECK(refuses(with({{"dtype", "F32"}, {"shape", {2}}}), two_bytes, "must have dtype"));
+  CHECK(rejects(with({{"dtype", "F32"}, {"shape", {2}}}), two_bytes, "must have dtype"));
   CHECK(throws_saying<std::runtime_error>([] { safetensors(file_of("{}", "", 3)); }, "header does not fit"));
   CHECK(throws_saying<std::runtime_error>([] { safetensors(file_of("{}", "", ~std::uint64_t{0})); },
                                           "does not fit"));

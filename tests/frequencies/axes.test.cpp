@@ -226,39 +226,39 @@ TEST_CASE("a user-defined assignment may have its own order of pairs", "[frequen
 }
 
 TEST_CASE("sections must fit", "[frequencies][axes]") {
-  const auto refuses = [](auto call, const auto&... parts) {
+  const auto rejects = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };
   for (auto* sections : {&rope::contiguous_sections, &rope::interleaved_sections}) {
-    CHECK(refuses([&] { sections({}); }, "give one section per axis, got none"));
-    CHECK(refuses([&] { sections({4, -1, 2, 0}); }, "a section must be in [0, 2^31), got -1"));
-    CHECK(refuses(
+    CHECK(rejects([&] { sections({}); }, "give one section per axis, got none"));
+    CHECK(rejects([&] { sections({4, -1, 2, 0}); }, "a section must be in [0, 2^31), got -1"));
+    CHECK(rejects(
         [&] {
           sections({4, std::numeric_limits<std::int32_t>::max(), 2, 0});
         },
         "sections must add up to less than 2^31, got 4 + 2147483647"));
     if constexpr (sizeof(Index) > 4)
-      CHECK(refuses(
+      CHECK(rejects(
           [&] {
             sections({4, std::numeric_limits<Index>::max(), 2, 0});
           },
           "a section must be in [0, 2^31)"));
   }
-  CHECK(refuses([] { rope::contiguous_sections({-4}); }, "rope::contiguous_sections: "));
-  CHECK(refuses([] { rope::height_width_then_time(-1, 4); }, "rope::height_width_then_time: ", "got -1"));
-  CHECK(refuses([] { rope::height_width_then_time(4, -3); }, "got -3"));
+  CHECK(rejects([] { rope::contiguous_sections({-4}); }, "rope::contiguous_sections: "));
+  CHECK(rejects([] { rope::height_width_then_time(-1, 4); }, "rope::height_width_then_time: ", "got -1"));
+  CHECK(rejects([] { rope::height_width_then_time(4, -3); }, "got -3"));
 
   // Sliced, [16, 24, 24] would silently give height 21 pairs and width 21.
-  CHECK(refuses(
+  CHECK(rejects(
       [] {
         rope::interleaved_sections({16, 24, 24});
       },
       "rope::interleaved_sections: axis 1", "must find its pairs at 1, 4, ... below 64",
       "got a section of 24"));
-  CHECK(refuses([] { rope::interleaved_sections({21, 21, 22}); }, "axis 2", "got a section of 22"));
+  CHECK(rejects([] { rope::interleaved_sections({21, 21, 22}); }, "axis 2", "got a section of 22"));
   CHECK_NOTHROW(rope::interleaved_sections({22, 21, 21}));
   CHECK_NOTHROW(rope::interleaved_sections({11, 11, 10}));
-  CHECK(refuses([] { rope::interleaved_sections({11, 10, 11}); }, "axis 2", "got a section of 11"));
+  CHECK(rejects([] { rope::interleaved_sections({11, 10, 11}); }, "axis 2", "got a section of 11"));
 }
 
 TEST_CASE("an assignment must fit the schedule", "[frequencies][axes]") {

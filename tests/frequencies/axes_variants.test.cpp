@@ -72,23 +72,23 @@ TEST_CASE("a score depends on the difference of positions along every axis", "[f
 }
 
 TEST_CASE("sections of ggml must fit", "[frequencies][axes]") {
-  const auto refuses = [](auto call, const auto&... parts) {
+  const auto rejects = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };
-  CHECK(refuses([] { rope::ggml_interleaved_sections({}); }, "give one section per axis, got none"));
-  CHECK(refuses(
+  CHECK(rejects([] { rope::ggml_interleaved_sections({}); }, "give one section per axis, got none"));
+  CHECK(rejects(
       [] {
         rope::ggml_interleaved_sections({4, -1, 2, 0});
       },
       "rope::ggml_interleaved_sections: a section must be in [0, 2^31), got -1"));
-  CHECK(refuses(
+  CHECK(rejects(
       [] {
         rope::ggml_interleaved_sections({4, std::numeric_limits<std::int32_t>::max(), 2, 0});
       },
       "sections must add up to less than 2^31, got 4 + 2147483647"));
 
   for (const std::vector<Index>& three : {std::vector<Index>{24, 20, 20}, {1}, {1, 2, 3, 4, 5}})
-    CHECK(refuses([&] { rope::ggml_interleaved_sections(three); }, "must be (time, height, width, extra)",
+    CHECK(rejects([&] { rope::ggml_interleaved_sections(three); }, "must be (time, height, width, extra)",
                   "got " + std::to_string(three.size())));
 }
 

@@ -167,36 +167,36 @@ TEST_CASE("pair_factor_scaling divides every pair by its own factor", "[frequenc
 TEST_CASE("every scaling throws for a field out of its range with the rule and the value",
           "[frequencies][scaling]") {
   for (const auto& [bad, value] : not_positive) {
-    CHECK(refused(linear_scaling{bad}, "linear_scaling: factor must be positive", value));
-    CHECK(refused(ntk_scaling{bad}, "ntk_scaling: factor must be positive", value));
-    CHECK(refused(dynamic_ntk_scaling{bad, 64, 64}, "dynamic_ntk_scaling: factor must be positive", value));
-    CHECK(refused(llama3_scaling{bad}, "llama3_scaling: factor must be positive", value));
-    CHECK(refused(proportional_scaling{1, bad}, "proportional_scaling: factor must be positive", value));
-    CHECK(refused(dynamic_ntk_scaling{2, bad, 64}, "dynamic_ntk_scaling: max_position must be positive",
-                  value));
-    CHECK(refused(pair_factor_scaling{{1, 1, 1, bad}}, "pair_factor_scaling: a factor must be positive",
-                  value));
-    CHECK(refused(llama3_scaling{2, bad}, "llama3_scaling: low_freq_factor must be positive", value));
-    CHECK(refused(llama3_scaling{2, 1, bad},
-                  "llama3_scaling: high_freq_factor must be at least low_freq_factor", value));
-    CHECK(refused(llama3_scaling{2, 1, 4, bad}, "llama3_scaling: original_max_position must be positive",
-                  value));
-    CHECK(refused(proportional_scaling{bad}, "proportional_scaling: partial_rotary_factor must be in (0, 1]",
-                  value));
+    CHECK(rejected(linear_scaling{bad}, "linear_scaling: factor must be positive", value));
+    CHECK(rejected(ntk_scaling{bad}, "ntk_scaling: factor must be positive", value));
+    CHECK(rejected(dynamic_ntk_scaling{bad, 64, 64}, "dynamic_ntk_scaling: factor must be positive", value));
+    CHECK(rejected(llama3_scaling{bad}, "llama3_scaling: factor must be positive", value));
+    CHECK(rejected(proportional_scaling{1, bad}, "proportional_scaling: factor must be positive", value));
+    CHECK(rejected(dynamic_ntk_scaling{2, bad, 64}, "dynamic_ntk_scaling: max_position must be positive",
+                   value));
+    CHECK(rejected(pair_factor_scaling{{1, 1, 1, bad}}, "pair_factor_scaling: a factor must be positive",
+                   value));
+    CHECK(rejected(llama3_scaling{2, bad}, "llama3_scaling: low_freq_factor must be positive", value));
+    CHECK(rejected(llama3_scaling{2, 1, bad},
+                   "llama3_scaling: high_freq_factor must be at least low_freq_factor", value));
+    CHECK(rejected(llama3_scaling{2, 1, 4, bad}, "llama3_scaling: original_max_position must be positive",
+                   value));
+    CHECK(rejected(proportional_scaling{bad}, "proportional_scaling: partial_rotary_factor must be in (0, 1]",
+                   value));
     if (bad != 0)
-      CHECK(refused(dynamic_ntk_scaling{2, 64, bad}, "dynamic_ntk_scaling: length must not be negative",
-                    value));
+      CHECK(rejected(dynamic_ntk_scaling{2, 64, bad}, "dynamic_ntk_scaling: length must not be negative",
+                     value));
   }
-  CHECK(refused(llama3_scaling{2, 4, 1}, "llama3_scaling: high_freq_factor must be at least low_freq_factor",
-                "got 1"));
-  CHECK(refused(proportional_scaling{1.25}, "proportional_scaling: partial_rotary_factor must be in (0, 1]",
-                "got 1.25"));
-  CHECK(refused(pair_factor_scaling{{1, 1, 1}},
-                "pair_factor_scaling: factors must have one value per pair, 4", "got 3"));
-  CHECK(refused(pair_factor_scaling{list(5, 1.0)},
-                "pair_factor_scaling: factors must have one value per pair, 4", "got 5"));
-  CHECK(refused(pair_factor_scaling{}, "pair_factor_scaling: factors must have one value per pair, 4",
-                "got 0"));
+  CHECK(rejected(llama3_scaling{2, 4, 1}, "llama3_scaling: high_freq_factor must be at least low_freq_factor",
+                 "got 1"));
+  CHECK(rejected(proportional_scaling{1.25}, "proportional_scaling: partial_rotary_factor must be in (0, 1]",
+                 "got 1.25"));
+  CHECK(rejected(pair_factor_scaling{{1, 1, 1}},
+                 "pair_factor_scaling: factors must have one value per pair, 4", "got 3"));
+  CHECK(rejected(pair_factor_scaling{list(5, 1.0)},
+                 "pair_factor_scaling: factors must have one value per pair, 4", "got 5"));
+  CHECK(rejected(pair_factor_scaling{}, "pair_factor_scaling: factors must have one value per pair, 4",
+                 "got 0"));
   // With a single pair there is no lowest frequency to scale.
   CHECK_NOTHROW(frequencies(2, 1e4, dynamic_ntk_scaling{2, 64, 64}));
   CHECK(throws_saying<std::invalid_argument>(

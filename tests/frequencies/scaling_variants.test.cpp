@@ -183,22 +183,22 @@ TEST_CASE("a variant with a factor of 1 changes nothing", "[frequencies][scaling
 TEST_CASE("every variant throws for a field out of its range with the rule and the value",
           "[frequencies][scaling]") {
   for (const auto& [bad, value] : not_positive) {
-    CHECK(refused(alpha_scaling{bad}, "alpha_scaling: alpha must be positive", value));
-    CHECK(refused(mixed_ntk_scaling{bad}, "mixed_ntk_scaling: factor must be positive", value));
-    CHECK(refused(mixed_ntk_scaling{bad, 1.0}, "mixed_ntk_scaling: factor must be positive", value));
-    CHECK(refused(ntk_by_parts_scaling{bad, 2048}, "ntk_by_parts_scaling: factor must be positive", value));
-    CHECK(refused(mixed_ntk_scaling{2, bad}, "mixed_ntk_scaling: mixed_b must be positive", value));
-    CHECK(refused(ntk_by_parts_scaling{2, bad},
-                  "ntk_by_parts_scaling: original_max_position must be positive", value));
+    CHECK(rejected(alpha_scaling{bad}, "alpha_scaling: alpha must be positive", value));
+    CHECK(rejected(mixed_ntk_scaling{bad}, "mixed_ntk_scaling: factor must be positive", value));
+    CHECK(rejected(mixed_ntk_scaling{bad, 1.0}, "mixed_ntk_scaling: factor must be positive", value));
+    CHECK(rejected(ntk_by_parts_scaling{bad, 2048}, "ntk_by_parts_scaling: factor must be positive", value));
+    CHECK(rejected(mixed_ntk_scaling{2, bad}, "mixed_ntk_scaling: mixed_b must be positive", value));
+    CHECK(rejected(ntk_by_parts_scaling{2, bad},
+                   "ntk_by_parts_scaling: original_max_position must be positive", value));
     const char* weights = "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]";
     if (bad == 0) continue;
-    CHECK(refused(ntk_by_parts_scaling{2, 2048, bad}, weights, value));
-    CHECK(refused(ntk_by_parts_scaling{2, 2048, 1, bad}, weights, value));
+    CHECK(rejected(ntk_by_parts_scaling{2, 2048, bad}, weights, value));
+    CHECK(rejected(ntk_by_parts_scaling{2, 2048, 1, bad}, weights, value));
   }
-  CHECK(refused(ntk_by_parts_scaling{2, 2048, 1.5},
-                "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]", "got 1.5"));
-  CHECK(
-      refused(clipped_scaling{.low_count = -1}, "clipped_scaling: low_count must not be negative", "got -1"));
+  CHECK(rejected(ntk_by_parts_scaling{2, 2048, 1.5},
+                 "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]", "got 1.5"));
+  CHECK(rejected(clipped_scaling{.low_count = -1}, "clipped_scaling: low_count must not be negative",
+                 "got -1"));
   // With a single pair there is no lowest frequency to scale.
   const char* text = "rotary_dim must be at least 4, got 2";
   CHECK(throws_saying<std::invalid_argument>([] { frequencies f(2, 1e4, alpha_scaling{2}); }, "alpha", text));

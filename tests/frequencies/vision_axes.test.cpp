@@ -194,36 +194,36 @@ TEST_CASE("a head of a vision model must be divisible by four", "[frequencies][v
   for (const Index head_dim : {Index{0}, Index{2}, Index{6}, Index{63}, Index{-4}}) {
     CAPTURE(head_dim);
     const std::string value = "got " + std::to_string(head_dim);
-    const auto refuses = [&](auto call, const char* name) {
+    const auto rejects = [&](auto call, const char* name) {
       return throws_saying<std::invalid_argument>(call, name, "head_dim must be positive and a multiple of 4",
                                                   value);
     };
-    CHECK(refuses([&] { rope::pixtral_frequencies(head_dim); }, "rope::pixtral_frequencies"));
-    CHECK(refuses([&] { rope::qwen_vl_vision_frequencies(head_dim); }, "rope::qwen_vl_vision_frequencies"));
-    CHECK(refuses([&] { rope::llama4_vision_frequencies(head_dim); }, "rope::llama4_vision_frequencies"));
-    CHECK(refuses([&] { rope::rope_vit_axial_frequencies(head_dim); }, "rope::rope_vit_axial_frequencies"));
+    CHECK(rejects([&] { rope::pixtral_frequencies(head_dim); }, "rope::pixtral_frequencies"));
+    CHECK(rejects([&] { rope::qwen_vl_vision_frequencies(head_dim); }, "rope::qwen_vl_vision_frequencies"));
+    CHECK(rejects([&] { rope::llama4_vision_frequencies(head_dim); }, "rope::llama4_vision_frequencies"));
+    CHECK(rejects([&] { rope::rope_vit_axial_frequencies(head_dim); }, "rope::rope_vit_axial_frequencies"));
     CHECK(
-        refuses([&] { rope::rope_vit_mixed_frequencies(head_dim, 0); }, "rope::rope_vit_mixed_frequencies"));
-    CHECK(refuses([&] { rope::dino_v3_frequencies(head_dim); }, "rope::dino_v3_frequencies"));
-    CHECK(refuses([&] { rope::dino_v3_frequencies(head_dim, 0.5, 90); }, "rope::dino_v3_frequencies"));
-    CHECK(refuses([&] { rope::timm_pixel_frequencies(head_dim); }, "rope::timm_pixel_frequencies"));
+        rejects([&] { rope::rope_vit_mixed_frequencies(head_dim, 0); }, "rope::rope_vit_mixed_frequencies"));
+    CHECK(rejects([&] { rope::dino_v3_frequencies(head_dim); }, "rope::dino_v3_frequencies"));
+    CHECK(rejects([&] { rope::dino_v3_frequencies(head_dim, 0.5, 90); }, "rope::dino_v3_frequencies"));
+    CHECK(rejects([&] { rope::timm_pixel_frequencies(head_dim); }, "rope::timm_pixel_frequencies"));
   }
 }
 
 TEST_CASE("invalid numbers of a vision model throw", "[frequencies][vision_axes]") {
-  const auto refuses = [](auto call, const auto&... parts) {
+  const auto rejects = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };
   for (const double base : {1.0, 0.0, -5.0, infinity}) {
-    CHECK(refuses([&] { rope::dino_v3_frequencies(16, base); }, "base must be finite and greater than 1"));
-    CHECK(refuses([&] { rope::pixtral_frequencies(16, base); }, "base must be finite and greater than 1"));
+    CHECK(rejects([&] { rope::dino_v3_frequencies(16, base); }, "base must be finite and greater than 1"));
+    CHECK(rejects([&] { rope::pixtral_frequencies(16, base); }, "base must be finite and greater than 1"));
   }
-  CHECK(refuses([] { rope::dino_v3_frequencies(16, 0.0, 90); }, "0 < min_period <= max_period",
+  CHECK(rejects([] { rope::dino_v3_frequencies(16, 0.0, 90); }, "0 < min_period <= max_period",
                 "got 0 and 90"));
-  CHECK(refuses([] { rope::dino_v3_frequencies(16, 3, 2); }, "got 3 and 2"));
-  CHECK(refuses([] { rope::dino_v3_frequencies(16, 3, infinity); }, "got 3 and inf"));
-  CHECK(refuses([] { rope::timm_pixel_frequencies(16, 1.5); },
+  CHECK(rejects([] { rope::dino_v3_frequencies(16, 3, 2); }, "got 3 and 2"));
+  CHECK(rejects([] { rope::dino_v3_frequencies(16, 3, infinity); }, "got 3 and inf"));
+  CHECK(rejects([] { rope::timm_pixel_frequencies(16, 1.5); },
                 "max_freq must be finite and at least 2, got 1.5"));
-  CHECK(refuses([] { rope::timm_pixel_frequencies(16, infinity); }, "got inf"));
-  CHECK(refuses([] { rope::rope_vit_mixed_frequencies(16, infinity); }, "finite"));
+  CHECK(rejects([] { rope::timm_pixel_frequencies(16, infinity); }, "got inf"));
+  CHECK(rejects([] { rope::rope_vit_mixed_frequencies(16, infinity); }, "finite"));
 }

@@ -250,30 +250,30 @@ void run_wrong(bytes& b, heads<T, G>& all) {
       if (all.batch * all.tokens == 0) return;
       std::vector<std::int64_t> ids(static_cast<std::size_t>(all.batch * all.tokens), 0);
       ids[static_cast<std::size_t>(b.up_to(static_cast<long>(ids.size()) - 1))] = b.coin() ? 9 : -3;
-      fuzz::refuses<std::out_of_range>("positions are in the table", [&] {
+      fuzz::rejects<std::out_of_range>("positions are in the table", [&] {
         rope::rate_gradient<Layout>(rope::xpos_side::keys, all.x, all.g, tables, ids);
       });
-      return fuzz::refuses<std::out_of_range>(
+      return fuzz::rejects<std::out_of_range>(
           "positions are in the table", [&] { rope::angle_gradient<Layout>(all.x, all.g, table, ids); });
     }
     case 1: {  // another shape
       if (all.tokens == 0) return;
       const auto fewer = all.g.token_range(0, all.tokens - 1);
-      fuzz::refuses<std::invalid_argument>("a gradient has the shape of its heads", [&] {
+      fuzz::rejects<std::invalid_argument>("a gradient has the shape of its heads", [&] {
         rope::rate_gradient<Layout>(rope::xpos_side::queries, all.x, fewer, tables);
       });
-      return fuzz::refuses<std::invalid_argument>("a gradient has the shape of its heads", [&] {
+      return fuzz::rejects<std::invalid_argument>("a gradient has the shape of its heads", [&] {
         rope::inv_freq_gradient<Layout>(all.x, fewer, table);
       });
     }
     case 2: {  // more rotated channels than the head has
       const auto wider = table.at_channel(all.head_dim - 2 * pairs + 1);
-      return fuzz::refuses<std::invalid_argument>("rotated channels lie in the head", [&] {
+      return fuzz::rejects<std::invalid_argument>("rotated channels lie in the head", [&] {
         rope::coordinate_gradient<Layout>(all.x, all.g, wider);
       });
     }
     default:  // given entries have no frequencies
-      return fuzz::refuses<std::invalid_argument>("given entries have no frequencies", [&] {
+      return fuzz::rejects<std::invalid_argument>("given entries have no frequencies", [&] {
         rope::inv_freq_gradient<Layout>(all.x, all.g, tables.queries());
       });
   }

@@ -251,7 +251,7 @@ void check_refusals(bytes& b, setting& s, head_view<const T> q, head_view<const 
       b.coin() ? void(k.data = nullptr) : void(v.data = nullptr);
   }
   const std::vector<double> sums_before = sums;
-  fuzz::refuses<std::invalid_argument>("what does not fit throws", [&] { rope::attention(q, k, v, out, o); });
+  fuzz::rejects<std::invalid_argument>("what does not fit throws", [&] { rope::attention(q, k, v, out, o); });
   check(written.untouched() && testing::same_bits(sums, sums_before), "a call that throws writes nothing");
 }
 
@@ -315,7 +315,7 @@ template <class C>
 void check_heads_as_batch(const head_view<const C>& x, Index kv_heads) {
   const Index group = x.heads / kv_heads;
   if (x.batch > 1 && kv_heads > 1 && x.batch_stride != x.heads * x.head_stride)
-    return fuzz::refuses<std::invalid_argument>("heads that are no rows throw",
+    return fuzz::rejects<std::invalid_argument>("heads that are no rows throw",
                                                 [&] { rope::heads_as_batch(x, kv_heads); });
   const head_view<const C> rows = rope::heads_as_batch(x, kv_heads);
   check(rows.batch == x.batch * kv_heads && rows.tokens == x.tokens && rows.heads == group &&

@@ -66,7 +66,7 @@ void swap_axes(matrix& of) {
 
 template <class Make>
 void compare(const expected& e, const Make& make) {
-  if (!e.valid && e.clear) return fuzz::refuses<std::invalid_argument>("numbers that are none throw", make);
+  if (!e.valid && e.clear) return fuzz::rejects<std::invalid_argument>("numbers that are none throw", make);
   std::optional<frequencies> got;
   try {
     got = make();
@@ -197,7 +197,7 @@ void run_video(bytes& b) {
   const bool splits = dim >= 6 && dim % 2 == 0;
   const Index space = splits ? 2 * (dim / 6) : 2, time = splits ? dim - 2 * space : 2;
   const wide by = is_base(base) ? wider(base) : wide(2);
-  const auto refused_early = [&] {
+  const auto rejected_early = [&] {
     if (!e.valid) e.clear = true;
     if (e.inv_freq.empty()) e.inv_freq = {{1}};
   };
@@ -205,14 +205,14 @@ void run_video(bytes& b) {
     case 0:
       e.valid = splits && is_base(base);
       if (e.valid) e.inv_freq = blocks({original(time, by), original(space, by), original(space, by)});
-      refused_early();
+      rejected_early();
       return compare(e, [&] { return rope::wan_frequencies(dim, base); });
     case 1:
       e.valid = dim > 0 && dim % 16 == 0 && is_base(base);
       if (e.valid)
         e.inv_freq =
             blocks({original(dim / 4, by), original(3 * (dim / 8), by), original(3 * (dim / 8), by)});
-      refused_early();
+      rejected_early();
       return compare(e, [&] { return rope::cogvideox_frequencies(dim, base); });
     case 2: {
       rope::cosmos_stretch stretch;
@@ -249,7 +249,7 @@ void run_video(bytes& b) {
               testing::pi / 2 *
               (k == 0 ? wide(1) : testing::pow(by, static_cast<wide>(k) / static_cast<wide>(count - 1)));
         }
-      refused_early();
+      rejected_early();
       return compare(e, [&] { return rope::ltx_frequencies(dim, base); });
     }
   }

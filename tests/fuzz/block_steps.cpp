@@ -76,7 +76,7 @@ struct setup {
 
 template <class T, class Layout, class Base>
 class stepper final : public Base {
-  using Base::b_, Base::batch_, Base::cache_, Base::rows_, Base::refused, Base::tokens_of;
+  using Base::b_, Base::batch_, Base::cache_, Base::rows_, Base::rejected, Base::tokens_of;
   using C = typename Base::stored;
   static constexpr bool is_interleaved = std::is_same_v<Layout, interleaved>;
   static constexpr bool is_ring = std::is_base_of_v<ring_target<C, token>, Base>;
@@ -264,7 +264,7 @@ class stepper final : public Base {
   template <class Exception, class Call>
   void fails(thrown<Exception> error, const char* claim, const Call& call, const token_matrix<T>& out) {
     const token_matrix<T> before = out;
-    refused(error, claim, call);
+    rejected(error, claim, call);
     check(out == before, "a call that throws writes nothing");
   }
 
@@ -495,7 +495,7 @@ class stepper final : public Base {
       return;
     const token_matrix<T> before = out;
     const bits shown_before = shown_by(other);
-    refuses<std::invalid_argument>("a cache has the heads of the block",
+    rejects<std::invalid_argument>("a cache has the heads of the block",
                                    [&] { block({}).forward(x, other, out); });
     check(out == before && shown_by(other) == shown_before, "a call that throws changes nothing");
   }
@@ -504,12 +504,12 @@ class stepper final : public Base {
   void misuse_axes() {
     const multi_head_shape& heads = shape();
     const Index batch = std::max(batch_, Index{1});
-    const auto refuse = [&](const char* claim, auto cache, Index tokens, Index rows) {
+    const auto reject = [&](const char* claim, auto cache, Index tokens, Index rows) {
       const auto x = draw_rows<T>(b_, batch * tokens, heads.model_dim);
       token_matrix<T> out = token_matrix<T>::Constant(x.rows(), heads.out_dim, T(-77));
       const frequency_table<float> table(axis_tables::get().on_axes[0], Eigen::ArrayXXd::Zero(rows, axes));
       const bits before = shown_by(cache);
-      refuses<std::invalid_argument>(claim, [&] { block({}).forward(x, cache, out, table); });
+      rejects<std::invalid_argument>(claim, [&] { block({}).forward(x, cache, out, table); });
       check(out == token_matrix<T>::Constant(x.rows(), heads.out_dim, T(-77)) && shown_by(cache) == before,
             "a call that throws changes nothing");
     };
@@ -520,13 +520,13 @@ class stepper final : public Base {
     };
     switch (b_.up_to(2)) {
       case 0:
-        return refuse("raw keys on axes need a table of all tokens", kv(key_storage::raw), tokens,
+        return reject("raw keys on axes need a table of all tokens", kv(key_storage::raw), tokens,
                       batch * tokens);
       case 1:
-        return refuse("a table has a row for every new token", kv(key_storage::rotated), tokens,
+        return reject("a table has a row for every new token", kv(key_storage::rotated), tokens,
                       batch * tokens + 1);
       default:
-        return refuse("a ring on axes takes a chunk at a time",
+        return reject("a ring on axes takes a chunk at a time",
                       ring_cache<C>(batch, {.window = 4, .chunk = tokens - 1}, heads.kv_heads, heads.head_dim,
                                     token_axes(axes), heads.value_dim),
                       tokens, batch * tokens);

@@ -37,7 +37,8 @@ struct shape {
 template <class T>
 class decoder final : public moved_keys_target<kv_cache<T>> {
   using base = moved_keys_target<kv_cache<T>>;
-  using base::b_, base::batch_, base::cache_, base::refused, base::raw, base::rotation_, base::at, base::size;
+  using base::b_, base::batch_, base::cache_, base::rejected, base::raw, base::rotation_, base::at,
+      base::size;
 
  public:
   explicit decoder(bytes& b) : decoder(b, shape(b)) {}
@@ -55,7 +56,7 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
   }
   void misuse() override {
     this->ask_what_is_wrong();
-    refused(invalid_argument, "a negative value_dim throws", [] { kv_cache<T> bad(1, 1, 1, 1, -2); });
+    rejected(invalid_argument, "a negative value_dim throws", [] { kv_cache<T> bad(1, 1, 1, 1, -2); });
   }
   void check_all() override {
     check(cache_.batch() == batch_ && cache_.capacity() == this->capacity_ &&

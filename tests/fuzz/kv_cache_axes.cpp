@@ -43,7 +43,7 @@ struct shape {
 template <class T>
 class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes>> {
   using base = text_on_axes<kept_target<kv_cache<T>, token_on_axes>>;
-  using base::b_, base::batch_, base::cache_, base::rows_, base::rotation_, base::refused, base::at,
+  using base::b_, base::batch_, base::cache_, base::rows_, base::rotation_, base::rejected, base::at,
       base::size, base::empty, base::largest, base::agrees_with;
 
  public:
@@ -200,28 +200,28 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       });
     };
     if (follows && !this->goes_on_whole())
-      return refused(invalid_argument, "text does not continue after a fraction of a cell", call);
+      return rejected(invalid_argument, "text does not continue after a fraction of a cell", call);
     if (places.odd && in != rows_and_positions)
-      return refused(invalid_argument, "coordinates that are not of all tokens throw", call);
+      return rejected(invalid_argument, "coordinates that are not of all tokens throw", call);
     if (b_.one_in(12)) {
       if (b_.coin())
         x.k.batch += 1;
       else
         x.v.tokens += 1;
-      return refused(invalid_argument, "another shape throws", call);
+      return rejected(invalid_argument, "another shape throws", call);
     }
-    if (counts.bad) return refused(invalid_argument, "a count outside of the tokens throws", call);
-    if (!this->has_room(added)) return refused(length_error, "tokens that do not fit throw", call);
-    if (!in_range) return refused(out_of_range, "positions beyond 2^53 throw", call);
-    if (rotated && raw()) return refused(invalid_argument, "raw keys take no table", call);
+    if (counts.bad) return rejected(invalid_argument, "a count outside of the tokens throws", call);
+    if (!this->has_room(added)) return rejected(length_error, "tokens that do not fit throw", call);
+    if (!in_range) return rejected(out_of_range, "positions beyond 2^53 throw", call);
+    if (rotated && raw()) return rejected(invalid_argument, "raw keys take no table", call);
     if (earlier && in == at_rows && given.by < 0 && !text)
-      return refused(invalid_argument, "keys that a table of positions rotated are text", call);
+      return rejected(invalid_argument, "keys that a table of positions rotated are text", call);
     if (!empty() && !(rotated ? agrees_with(given) : !this->known_))
-      return refused(invalid_argument, "keys of another rotation throw", call);
+      return rejected(invalid_argument, "keys of another rotation throw", call);
     if (in == rows_and_positions)
-      return refused(invalid_argument, "a table of coordinates sets the positions of tokens", call);
+      return rejected(invalid_argument, "a table of coordinates sets the positions of tokens", call);
     if (rotated && !earlier && !in_table)
-      return refused(out_of_range, "positions outside the table throw", call);
+      return rejected(out_of_range, "positions outside the table throw", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
     this->remember(rotated, given);
@@ -243,12 +243,12 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       });
     };
     if (!by_table && !raw())
-      return refused(invalid_argument, "rotated keys are not shifted without their table", call);
+      return rejected(invalid_argument, "rotated keys are not shifted without their table", call);
     if (!raw() && !empty() && !agrees_with(given))
-      return refused(invalid_argument, "keys of another rotation are not shifted", call);
-    if (this->refused_rows(r, call)) return;
+      return rejected(invalid_argument, "keys of another rotation are not shifted", call);
+    if (this->rejected_rows(r, call)) return;
     if (!this->is_range(r, first, count))
-      return refused(out_of_range, "tokens that are not held throw", call);
+      return rejected(out_of_range, "tokens that are not held throw", call);
     bool stays = true;
     const auto by = static_cast<wide>(delta);
     const auto move = [&](double x) { stays = stays && testing::abs(std::trunc(x) + by) <= limit; };
@@ -258,7 +258,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     this->for_rows(r, [&, from = first, n = count](const auto& of) {
       if (this->moves_evicted(of, from, n)) move(of.evicted);
     });
-    if (!stays) return refused(out_of_range, "coordinates beyond 2^53 throw", call);
+    if (!stays) return rejected(out_of_range, "coordinates beyond 2^53 throw", call);
     if (!raw() && testing::abs(by) > 0x1p36) return;  // beyond the exact range of the model
     call();
     this->for_rows(r, [&, from = first, n = count](auto& of) {
@@ -285,7 +285,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
         with_table(from, {{3, 1}}, [&](const auto& of_keys) {
           if (other < 3)
             return cache_.template rebase<Layout>(
-                of_keys, axis_tables::get().refused[static_cast<std::size_t>(other)]);
+                of_keys, axis_tables::get().rejected[static_cast<std::size_t>(other)]);
           if (other == 3) return cache_.template rebase<Layout>(of_keys, axis_tables::get().of_more_pairs);
           with_table(to, {}, [&](const auto& wanted) { cache_.template rebase<Layout>(of_keys, wanted); });
         });
@@ -294,8 +294,8 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     const bool text_only = empty() || rotation_.by < 0;
     if (raw() || other < 4 || !(empty() || agrees_with(from)) || to.first_channel != from.first_channel ||
         (!text_only && (from.by < 0 || to.by < 0)))
-      return refused(invalid_argument, "keys are rebased from their own table to one of the same place",
-                     call);
+      return rejected(invalid_argument, "keys are rebased from their own table to one of the same place",
+                      call);
     if (!this->all_near()) return;
     call();
     if (!empty()) rotation_ = to;
@@ -314,26 +314,26 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     using limits = std::numeric_limits<Index>;
     this->call_with_no_row();
     this->call_with_no_text();
-    refused(invalid_argument, "there is an axis", [&] { token_axes(b_.coin() ? 0 : limits::min()); });
-    refused(length_error, "more than the address space throws",
-            [&] { kv_cache<T> bad(2, 2, 1, 1, token_axes(limits::max() / (b_.coin() ? 2 : 16))); });
+    rejected(invalid_argument, "there is an axis", [&] { token_axes(b_.coin() ? 0 : limits::min()); });
+    rejected(length_error, "more than the address space throws",
+             [&] { kv_cache<T> bad(2, 2, 1, 1, token_axes(limits::max() / (b_.coin() ? 2 : 16))); });
     static const double nowhere[] = {0x1p53 + 2, -0x1p63, std::numeric_limits<double>::infinity(),
                                      std::numeric_limits<double>::quiet_NaN()};
     Eigen::Array22d bad_places = Eigen::Array22d::Zero();
     bad_places(b_.up_to(1), b_.up_to(1)) = b_.one_of(nowhere);
-    refused(invalid_argument, "a coordinate is finite and within 2^53",
-            [&] { token_coordinates one(bad_places); });
+    rejected(invalid_argument, "a coordinate is finite and within 2^53",
+             [&] { token_coordinates one(bad_places); });
     const Eigen::Array<std::int64_t, 1, 1> bad_integer(b_.coin() ? (std::int64_t{1} << 53) + 1
                                                                  : limits::min());
-    refused(invalid_argument, "an integer coordinate is within 2^53",
-            [&] { token_coordinates one(bad_integer); });
+    rejected(invalid_argument, "an integer coordinate is within 2^53",
+             [&] { token_coordinates one(bad_integer); });
     const head_view<float> nothing = {nullptr, batch_, 0, shape_.heads, shape_.head_dim, 1, 1, 1};
     const head_view<float> no_value = {nullptr, batch_, 0, shape_.heads, shape_.value_dim, 1, 1, 1};
     if constexpr (!std::is_same_v<T, double>) {
-      refused(invalid_argument, "coordinates are of as many axes", [&] {
+      rejected(invalid_argument, "coordinates are of as many axes", [&] {
         cache_.append_at(nothing, no_value, token_coordinates(Eigen::ArrayXXd::Zero(0, axes + 1)));
       });
-      refused(invalid_argument, "a cache of positions takes no coordinates", [&] {
+      rejected(invalid_argument, "a cache of positions takes no coordinates", [&] {
         kv_cache<T> plain(batch_, 1, shape_.heads, shape_.head_dim, shape_.value_dim);
         plain.append_at(nothing, no_value, token_coordinates(Eigen::ArrayXXd::Zero(0, axes)));
       });
@@ -412,8 +412,8 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
                            (rotated && !raw() && given.by < 0 && !text);
       if (invalid || (rotated && given.by < 0 && !in_table)) {
         const char* claim = "options or a table that do not go with the cache throw";
-        invalid ? refused(invalid_argument, claim, call) : refused(out_of_range, claim, call);
-        return asked.check_refused();
+        invalid ? rejected(invalid_argument, claim, call) : rejected(out_of_range, claim, call);
+        return asked.check_rejected();
       }
       call();
       asked.check_written();

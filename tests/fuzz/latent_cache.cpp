@@ -32,7 +32,8 @@ struct shape {
 template <class T>
 class decoder final : public moved_keys_target<latent_cache<T>> {
   using base = moved_keys_target<latent_cache<T>>;
-  using base::b_, base::batch_, base::cache_, base::refused, base::raw, base::rotation_, base::at, base::size;
+  using base::b_, base::batch_, base::cache_, base::rejected, base::raw, base::rotation_, base::at,
+      base::size;
 
  public:
   explicit decoder(bytes& b) : decoder(b, shape(b)) {}
@@ -50,7 +51,7 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
   }
   void misuse() override {
     this->ask_what_is_wrong();
-    refused(length_error, "channels that no Index counts throw", [] {
+    rejected(length_error, "channels that no Index counts throw", [] {
       latent_cache<T> bad(0, 0, std::numeric_limits<Index>::max(), std::numeric_limits<Index>::max());
     });
   }

@@ -223,13 +223,13 @@ class engine {
 
   /// What a call throws that is invalid in these ways. Pages keep their bits.
   template <class Call>
-  void refused(bool invalid, bool outside, const char* claim, const Call& call) {
+  void rejected(bool invalid, bool outside, const char* claim, const Call& call) {
     if (invalid && outside)
-      refuses<std::logic_error>(claim, call);  // which is found first is not documented
+      rejects<std::logic_error>(claim, call);  // which is found first is not documented
     else if (invalid)
-      refuses<std::invalid_argument>(claim, call);
+      rejects<std::invalid_argument>(claim, call);
     else
-      refuses<std::out_of_range>(claim, call);
+      rejects<std::out_of_range>(claim, call);
     check(keys_.untouched() && values_.untouched(), "a call that throws changes nothing");
   }
 
@@ -420,7 +420,7 @@ class engine {
       });
     };
     if (invalid || outside) {
-      refused(invalid, outside, "new tokens that do not fit the pages throw", call);
+      rejected(invalid, outside, "new tokens that do not fit the pages throw", call);
       all_ = before;
       return poison_rest();
     }
@@ -516,7 +516,7 @@ class engine {
         });
       });
     };
-    if (invalid || outside) return refused(invalid, outside, "keys that cannot rotate are rejected", call);
+    if (invalid || outside) return rejected(invalid, outside, "keys that cannot rotate are rejected", call);
     call();
     check(values_.untouched() && keys_.untouched_outside(rotated), "only the rotated keys change");
     for (Index t = first; t < first + count && delta != 0; ++t)
@@ -553,7 +553,7 @@ class engine {
         with_layout(interleaved_one, [&]<class Layout>(Layout) { rebase_keys<Layout>(pages, by, next); });
       });
     };
-    if (invalid || outside) return refused(invalid, outside, "keys that cannot be rebased throw", call);
+    if (invalid || outside) return rejected(invalid, outside, "keys that cannot be rebased throw", call);
     call();
     check(values_.untouched() && keys_.untouched_outside(rotated), "only keys of sequences change");
     const rotation_rule back = tables().rule(from, interleaved_one, first_channel_),
@@ -675,8 +675,8 @@ class engine {
       });
     };
     if (invalid || outside) {
-      refused(invalid, outside, "queries that do not fit the pages throw", call);
-      return asked.check_refused();
+      rejected(invalid, outside, "queries that do not fit the pages throw", call);
+      return asked.check_rejected();
     }
     call();
     check(keys_.untouched() && values_.untouched() && asked.q_memory.untouched(),
@@ -800,8 +800,8 @@ class engine {
         blocks.push_back(0);
     }
     remember();
-    refused(true, false, "a pool or lists that do not fit each other throw",
-            [&] { page_view<T>(pool, blocks, lengths, storage_); });
+    rejected(true, false, "a pool or lists that do not fit each other throw",
+             [&] { page_view<T>(pool, blocks, lengths, storage_); });
   }
   /// Blocks in a matrix with another number of rows. With one column it would be a list.
   void misuse_rows(const typename page_view<T>::pool& pool, const std::vector<int>& lengths) {
@@ -809,8 +809,8 @@ class engine {
     const Eigen::Matrix<int, Eigen::Dynamic, Eigen::Dynamic> table =
         Eigen::Matrix<int, Eigen::Dynamic, Eigen::Dynamic>::Zero(rows, columns_ + 2);
     remember();
-    refused(true, false, "blocks have a row for every sequence",
-            [&] { page_view<T>(pool, table, lengths, storage_); });
+    rejected(true, false, "blocks have a row for every sequence",
+             [&] { page_view<T>(pool, table, lengths, storage_); });
   }
   template <class View, class Spoil>
   static View spoilt(View view, const Spoil& spoil) {

@@ -91,25 +91,25 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const token_
   switch (b.up_to(15)) {
     case 11: {
       const token_matrix<T> wider = token_matrix<T>::Zero(context.rows(), context.cols() + 1);
-      return refuses<std::invalid_argument>("a context has the columns of its weights",
+      return rejects<std::invalid_argument>("a context has the columns of its weights",
                                             [&] { static_cast<void>(block.project_context(wider, batch)); });
     }
     case 12:
-      return refuses<std::invalid_argument>("a batch is not negative",
+      return rejects<std::invalid_argument>("a batch is not negative",
                                             [&] { static_cast<void>(block.project_context(context, -1)); });
     case 13: {
       if (batch < 2) return;
       const token_matrix<T> longer = token_matrix<T>::Zero(context.rows() + 1, context.cols());
-      return refuses<std::invalid_argument>("rows of a batch are equally long",
+      return rejects<std::invalid_argument>("rows of a batch are equally long",
                                             [&] { static_cast<void>(block.project_context(longer, batch)); });
     }
     case 14:
       if (batch * tokens == 0) return;
-      return refuses<std::out_of_range>("a position outside the table throws", [&] {
+      return rejects<std::out_of_range>("a position outside the table throws", [&] {
         static_cast<void>(block.project_context(context, batch, by, b.coin() ? 60 : -21));
       });
     case 15:
-      return refuses<std::invalid_argument>("a window beyond the head throws", [&] {
+      return rejects<std::invalid_argument>("a window beyond the head throws", [&] {
         static_cast<void>(block.project_context(context, batch, tables().of_more_pairs, 0));
       });
     default:
@@ -122,11 +122,11 @@ template <class T, class Layout>
 void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_weights<T>& own,
             const projected_context<T>& kept, bool rotated, std::size_t table, Index first_channel,
             Index segment_count, const token_matrix<T>& x, const places& of_queries) {
-  const auto refused = [&](const char* claim, const auto& attention, const token_matrix<T>& asking,
-                           const frequency_table<float>* other, Index place, const auto& at) {
+  const auto rejected = [&](const char* claim, const auto& attention, const token_matrix<T>& asking,
+                            const frequency_table<float>* other, Index place, const auto& at) {
     token_matrix<T> out = token_matrix<T>::Constant(asking.rows(), own.shape.out_dim, T(-77));
     const token_matrix<T> before = out;
-    refuses<std::invalid_argument>(claim, [&] {
+    rejects<std::invalid_argument>(claim, [&] {
       if (other == nullptr) return attention.cross(asking, kept, out);
       attention.cross(asking, kept, out, other->at_channel(place), at);
     });
@@ -138,21 +138,21 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_
   of_queries.with([&](const auto& at) {
     switch (kind) {
       case 8:  // an additional table, or none
-        return refused("both keys and queries rotate, or neither", block, x, rotated ? nullptr : &tables()[0],
-                       first_channel, at);
+        return rejected("both keys and queries rotate, or neither", block, x,
+                        rotated ? nullptr : &tables()[0], first_channel, at);
       case 9:
         if (!rotated) return;
-        return refused("keys and queries rotate by one table", block, x, &tables()[1 - table], first_channel,
-                       at);
+        return rejected("keys and queries rotate by one table", block, x, &tables()[1 - table], first_channel,
+                        at);
       case 10:
         if (!rotated || own.shape.head_dim == 2 * pairs) return;
-        return refused("keys and queries rotate in the same channels", block, x, by,
-                       first_channel == 0 ? 1 : 0, at);
+        return rejected("keys and queries rotate in the same channels", block, x, by,
+                        first_channel == 0 ? 1 : 0, at);
       case 11: {
         if (!rotated) return;
         using other_layout = std::conditional_t<std::is_same_v<Layout, interleaved>, half_split, interleaved>;
         const multi_head_attention<T, other_layout> other(own.weights(), own.options());
-        return refused("keys and queries rotate in one layout", other, x, by, first_channel, at);
+        return rejected("keys and queries rotate in one layout", other, x, by, first_channel, at);
       }
       case 12: {  // of a block with other heads
         block_weights<T> more(b, 2 * own.shape.heads, 2 * own.shape.kv_heads, own.shape.head_dim,
@@ -162,23 +162,23 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_
         more.shape.out_dim = own.shape.out_dim, more.o = draw_rows<T>(b, own.shape.out_dim, more.o.cols());
         more.o_bias = draw_rows<T>(b, 1, own.shape.out_dim);
         const multi_head_attention<T, Layout> other(more.weights(), more.options());
-        return refused("a context is of one shape", other, x, by, first_channel, at);
+        return rejected("a context is of one shape", other, x, by, first_channel, at);
       }
       case 13: {
         const token_matrix<T> wider = token_matrix<T>::Zero(x.rows(), x.cols() + 1);
-        return refused("x has the columns of its weight", block, wider, by, first_channel, at);
+        return rejected("x has the columns of its weight", block, wider, by, first_channel, at);
       }
       case 14: {
         if (!rotated) return;
         const bool in_segments = of_queries.in == places::in_segments;
         std::vector<std::int64_t> offsets(static_cast<std::size_t>(in_segments ? segment_count + 2 : 2), 0);
         offsets.back() = kept.batch() == 0 ? 0 : x.rows() / kept.batch();
-        return refused("segments of queries and keys are as many", block, x, by, first_channel,
-                       segments{offsets});
+        return rejected("segments of queries and keys are as many", block, x, by, first_channel,
+                        segments{offsets});
       }
       case 15:
         if (!rotated || of_queries.in != places::in_segments) return;
-        return refused("segments of keys need those of queries", block, x, by, first_channel, start);
+        return rejected("segments of keys need those of queries", block, x, by, first_channel, start);
       default:
         return;
     }

@@ -294,11 +294,11 @@ template <class S, class Call>
 void compare(const std::vector<piece>& prompt, const expected<S>& e, Index axes, const Call& call) {
   for (const piece& p : prompt) {
     if (outcome_of(p) == outcome::invalid)
-      return fuzz::refuses<std::invalid_argument>("pieces that are none throw", call);
+      return fuzz::rejects<std::invalid_argument>("pieces that are none throw", call);
     if (outcome_of(p) == outcome::too_long)
-      return fuzz::refuses<std::length_error>("prompts that fit no memory throw", call);
+      return fuzz::rejects<std::length_error>("prompts that fit no memory throw", call);
   }
-  if (e.out_of_range) return fuzz::refuses<std::out_of_range>("positions are at most 2^53", call);
+  if (e.out_of_range) return fuzz::rejects<std::out_of_range>("positions are at most 2^53", call);
   const auto got = call();
   check(got.coordinates.rows() == static_cast<Index>(e.tokens.size()) && got.coordinates.cols() == axes,
         "every token has coordinates");
@@ -353,7 +353,7 @@ void run_prompt(bytes& b) {
                               return p.is_vision() && p.frames > 1;
                             });
       if (is_video || axes < 3 || axes > 4)
-        return fuzz::refuses<std::invalid_argument>("images have one frame, and three or four axes", call);
+        return fuzz::rejects<std::invalid_argument>("images have one frame, and three or four axes", call);
       return compare(prompt, hunyuan(walked, axes), axes, call);
     }
     case 4: {
@@ -362,7 +362,7 @@ void run_prompt(bytes& b) {
       const std::int64_t chunk = b.one_of(chunks);
       const auto call = [&] { return rope::qwen2_5_omni_positions(omni_runs, start, chunk); };
       if (chunk < 1 || chunk > std::int64_t{1} << 53)
-        return fuzz::refuses<std::invalid_argument>("a chunk is from 1 to 2^53", call);
+        return fuzz::rejects<std::invalid_argument>("a chunk is from 1 to 2^53", call);
       return compare(prompt, qwen2_5_omni(walked, start, chunk), 3, call);
     }
     default: {
@@ -417,7 +417,7 @@ void run_mask(bytes& b) {
                                        causal);
     }
   };
-  if (!valid) return fuzz::refuses<std::invalid_argument>("a mask is ones side by side", call);
+  if (!valid) return fuzz::rejects<std::invalid_argument>("a mask is ones side by side", call);
   const rope::padded_rows rows = call();
   check(rows.positions == positions, "tokens of a row are at 0, 1, 2, ...");
   check(rows.counts == counts, "a row has as many tokens as ones");
@@ -445,7 +445,7 @@ void run_rule(bytes& b) {
            : rule == 1 ? rope::block_causal_ranges(size, row)
                        : rope::chunk_ranges(size, row);
   };
-  if (!fits) return fuzz::refuses<std::invalid_argument>("queries are tokens of their row", call);
+  if (!fits) return fuzz::rejects<std::invalid_argument>("queries are tokens of their row", call);
   const std::vector<rope::key_range> ranges = call();
   check(static_cast<Index>(ranges.size()) == queries, "a query has a range");
   for (Index i = 0; i < queries; ++i)
@@ -472,7 +472,7 @@ void run_segments(bytes& b) {
   }
   if (is_padded && b.one_in(8)) lengths.push_back(0), fits = false;
   const auto call = [&] { return rope::segment_ranges(offsets, causal, lengths); };
-  if (!fits) return fuzz::refuses<std::invalid_argument>("segments lie end to end", call);
+  if (!fits) return fuzz::rejects<std::invalid_argument>("segments lie end to end", call);
   const std::vector<rope::key_range> ranges = call();
   check(ranges.size() == segment_of.size(), "a token has a range");
   const auto is_real = [&](std::size_t t) {
@@ -497,17 +497,17 @@ void run_grid(bytes& b) {
   const auto call = [&] { return rope::grid_positions(extents, first); };
   const bool negative = std::any_of(extents.begin(), extents.end(), [](Index e) { return e < 0; });
   if (extents.empty() || negative || (!first.empty() && first.size() != extents.size()))
-    return fuzz::refuses<std::invalid_argument>("a grid has extents, and a first cell on each axis", call);
+    return fuzz::rejects<std::invalid_argument>("a grid has extents, and a first cell on each axis", call);
   double count = 1;
   for (const Index extent : extents) count *= static_cast<double>(extent);
   if (count * static_cast<double>(extents.size()) > 0x1p61)
-    return fuzz::refuses<std::length_error>("grids that fit no memory throw", call);
+    return fuzz::rejects<std::length_error>("grids that fit no memory throw", call);
   if (count > 0x1p20) return;  // no memory for so many
   bool fits = true;
   for (std::size_t a = 0; a < first.size(); ++a)
     fits =
         fits && (extents[a] == 0 || first[a] <= std::numeric_limits<std::int64_t>::max() - (extents[a] - 1));
-  if (!fits && count > 0) return fuzz::refuses<std::out_of_range>("a coordinate has 64 bits", call);
+  if (!fits && count > 0) return fuzz::rejects<std::out_of_range>("a coordinate has 64 bits", call);
   const auto got = call();
   check(got.rows() == static_cast<Index>(count) && got.cols() == static_cast<Index>(extents.size()),
         "a grid has every cell");

@@ -56,7 +56,7 @@ struct shape {
 template <class T>
 class ring final : public ring_target<T, token> {
   using base = ring_target<T, token>;
-  using base::b_, base::batch_, base::cache_, base::rows_, base::policy_, base::refused, base::seen;
+  using base::b_, base::batch_, base::cache_, base::rows_, base::policy_, base::rejected, base::seen;
 
  public:
   explicit ring(bytes& b) : ring(b, shape(b)) {}
@@ -199,18 +199,18 @@ class ring final : public ring_target<T, token> {
           if (x.v.size() == 0) return;
           x.v.data = nullptr;
       }
-      return refused(invalid_argument, "another shape throws", call);
+      return rejected(invalid_argument, "another shape throws", call);
     }
-    if (counts.bad) return refused(invalid_argument, "a count outside of the tokens throws", call);
+    if (counts.bad) return rejected(invalid_argument, "a count outside of the tokens throws", call);
     const sorted given = order_of(ids, tokens, counts);
-    if (given == sorted::outside) return refused(out_of_range, "positions outside the range throw", call);
+    if (given == sorted::outside) return rejected(out_of_range, "positions outside the range throw", call);
     if (given == sorted::descending)
-      return refused(invalid_argument, "positions before those of a row throw", call);
-    if (by_table && raw()) return refused(invalid_argument, "raw keys take no table", call);
+      return rejected(invalid_argument, "positions before those of a row throw", call);
+    if (by_table && raw()) return rejected(invalid_argument, "raw keys take no table", call);
     if (!this->empty() && !(by_table ? rotation_.is(tables(), table, interleaved_one) : !rotation_.known))
-      return refused(invalid_argument, "keys of another rotation throw", call);
+      return rejected(invalid_argument, "keys of another rotation throw", call);
     if (by_table && !earlier && !in_table)
-      return refused(out_of_range, "positions outside the table throw", call);
+      return rejected(out_of_range, "positions outside the table throw", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
     rotation_.append(by_table, table, interleaved_one);
@@ -231,11 +231,11 @@ class ring final : public ring_target<T, token> {
     using limits = std::numeric_limits<Index>;
     this->call_with_no_row();
     const std::int64_t before = b_.coin() ? -1 : limits::min();
-    refused(out_of_range, "no slot is before the first", [&] { static_cast<void>(cache_.slot(before)); });
+    rejected(out_of_range, "no slot is before the first", [&] { static_cast<void>(cache_.slot(before)); });
     if (batch_ > 0)
-      refused(out_of_range, "no window is before the first",
-              [&] { static_cast<void>(cache_.holds_window(0, before)); });
-    refused(invalid_argument, "a policy or an extent that is none throws", [&] {
+      rejected(out_of_range, "no window is before the first",
+               [&] { static_cast<void>(cache_.holds_window(0, before)); });
+    rejected(invalid_argument, "a policy or an extent that is none throws", [&] {
       ring_policy bad = {.sinks = 1, .window = 2, .chunk = 1};
       Index extents[] = {1, 1, 2, 0};
       switch (b_.up_to(4)) {
@@ -256,8 +256,8 @@ class ring final : public ring_target<T, token> {
       }
       ring_cache<T> none_such(extents[0], bad, extents[1], extents[2], extents[3]);
     });
-    refused(length_error, "more than the address space throws",
-            [&] { ring_cache<T> none_such(8, {.window = limits::max() / 8}, 2, 2); });
+    rejected(length_error, "more than the address space throws",
+             [&] { ring_cache<T> none_such(8, {.window = limits::max() / 8}, 2, 2); });
   }
 
   /// The queries are the newest tokens, with a sliding window and sinks over the whole history, or by rank
@@ -311,12 +311,12 @@ class ring final : public ring_target<T, token> {
       if (wrong || !a.enough || !a.held || !in_table) {
         const char* claim = "options, queries, windows or positions that do not go with the ring throw";
         if (wrong || (a.enough && in_table))
-          refused(invalid_argument, claim, call);
+          rejected(invalid_argument, claim, call);
         else if (a.enough && a.held)
-          refused(out_of_range, claim, call);
+          rejected(out_of_range, claim, call);
         else  // rows are checked one after another
-          refused(logic_error, claim, call);
-        return asked.check_refused();
+          rejected(logic_error, claim, call);
+        return asked.check_rejected();
       }
       call();
       asked.check_written();

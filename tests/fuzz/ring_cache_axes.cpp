@@ -40,7 +40,8 @@ struct shape {
 template <class T>
 class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
   using base = text_on_axes<ring_target<T, token_on_axes>>;
-  using base::b_, base::batch_, base::cache_, base::rows_, base::policy_, base::refused, base::seen, base::at;
+  using base::b_, base::batch_, base::cache_, base::rows_, base::policy_, base::rejected, base::seen,
+      base::at;
 
  public:
   explicit ring(bytes& b) : ring(b, shape(b)) {}
@@ -139,14 +140,14 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
     if (!by_rows && !this->has_slots_for(tokens)) {
       // All tokens of a call must fit, counted or not. Other errors may be reported first.
       if (!in_range)
-        invalid ? refused(logic_error, "text stays within 2^53", call)
-                : refused(out_of_range, "text stays within 2^53", call);
+        invalid ? rejected(logic_error, "text stays within 2^53", call)
+                : rejected(out_of_range, "text stays within 2^53", call);
       return;
     }
     if (invalid || (!by_rows && !this->goes_on_whole()))
-      return refused(invalid_argument, "another shape, count, table or place throws", call);
+      return rejected(invalid_argument, "another shape, count, table or place throws", call);
     if (rotated && !earlier && !in_table)
-      return refused(out_of_range, "positions outside the table throw", call);
+      return rejected(out_of_range, "positions outside the table throw", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
     this->remember(rotated, given);
@@ -162,10 +163,10 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
     using limits = std::numeric_limits<Index>;
     this->call_with_no_row();
     this->call_with_no_text();
-    refused(length_error, "more than the address space throws", [&] {
+    rejected(length_error, "more than the address space throws", [&] {
       ring_cache<T> bad(2, {.window = 2}, 1, 1, token_axes(limits::max() / (b_.coin() ? 2 : 16)));
     });
-    refused(invalid_argument, "a policy that is none throws", [&] {
+    rejected(invalid_argument, "a policy that is none throws", [&] {
       ring_policy bad = {.window = 2};
       switch (b_.up_to(2)) {
         case 0:
@@ -238,8 +239,8 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
       const bits before = this->state();
       if (invalid || (by_text && !in_table)) {
         const char* claim = "options, windows or a table that do not go with the ring throw";
-        invalid ? refused(invalid_argument, claim, call) : refused(out_of_range, claim, call);
-        return asked.check_refused();
+        invalid ? rejected(invalid_argument, claim, call) : rejected(out_of_range, claim, call);
+        return asked.check_rejected();
       }
       call();
       asked.check_written();

@@ -147,13 +147,13 @@ enum class wrong { nothing, position, list, window, extent, memory, shape, share
 
 /// An invalid call throws, and nothing is written.
 template <class Call, class... Memory>
-void refused(wrong what, const Call& call, const Memory&... memory) {
+void rejected(wrong what, const Call& call, const Memory&... memory) {
   if (what == wrong::position)
-    fuzz::refuses<std::out_of_range>("a position outside the table throws", call);
+    fuzz::rejects<std::out_of_range>("a position outside the table throws", call);
   else if (what == wrong::window)
-    fuzz::refuses<std::invalid_argument>("a rotary_dim above head_dim throws", call);
+    fuzz::rejects<std::invalid_argument>("a rotary_dim above head_dim throws", call);
   else
-    fuzz::refuses<std::invalid_argument>("a list, an extent, a shape or a view that does not fit throws",
+    fuzz::rejects<std::invalid_argument>("a list, an extent, a shape or a view that does not fit throws",
                                          call);
   check((memory.untouched() && ...), "a call that throws writes nothing");
 }
@@ -197,7 +197,7 @@ void run(bytes& b) {
   std::int64_t first = 0;
   const frequency_table<S> table = draw_table<S>(b, pairs, tokens + 1 + b.up_to(4), first);
   if (b.one_in(64))
-    fuzz::refuses<std::invalid_argument>("a window does not begin before the head",
+    fuzz::rejects<std::invalid_argument>("a window does not begin before the head",
                                          [&] { static_cast<void>(table.at_channel(-1 - b.up_to(9))); });
   places p = draw_places(b, batch, tokens, first, table.last());
   const long direction =
@@ -241,7 +241,7 @@ void run(bytes& b) {
         });
       });
     };
-    if (what != wrong::nothing) return refused(what, call, memory, other);
+    if (what != wrong::nothing) return rejected(what, call, memory, other);
     call();
     check(memory.untouched_outside(x) && other.untouched_outside(k),
           "only the channels of the heads are written");
@@ -256,7 +256,7 @@ void run(bytes& b) {
         });
       });
     };
-    if (what != wrong::nothing) return refused(what, call, memory);
+    if (what != wrong::nothing) return rejected(what, call, memory);
     call();
     check(memory.untouched_outside(x), "only the channels of the heads are written");
     check_rotated<Layout, T>(memory.remembered(x), head_view<const T>(x), table, first_channel, p, back);
@@ -275,7 +275,7 @@ void run(bytes& b) {
         });
       });
     };
-    if (what != wrong::nothing) return refused(what, call, memory, other);
+    if (what != wrong::nothing) return rejected(what, call, memory, other);
     call();
     check(memory.untouched() && other.untouched_outside(out), "only the channels of the output are written");
     check_rotated<Layout, T>(head_view<const T>(x), head_view<const T>(out), table, first_channel, p, back);

@@ -207,7 +207,7 @@ void run(bytes& b) {
   const bool wrong = !exists || !facts.known || no_window || parts.keys_are_values || wrong_sinks ||
                      !facts.scale_known || (facts.rotates && wrong_size) || bad_position;
   if (wrong) {
-    fuzz::refuses<std::logic_error>("a call that does not fit its layer throws", call);
+    fuzz::rejects<std::logic_error>("a call that does not fit its layer throws", call);
     check(q.memory.untouched() && k.memory.untouched(), "a call that throws changes no heads");
     return check(ranges.size() == ranges_before, "a call that throws changes no ranges");
   }

@@ -95,7 +95,7 @@ void compare(Index dim, double base, const Rule& rule, const drawn& d) {
   const auto make = [&] { return frequencies(dim, base, rule); };
   const bool valid = dim > 0 && dim % 2 == 0 && is_finite(base) && base > 1 && d.valid;
   if (!valid)
-    return fuzz::refuses<std::invalid_argument>("numbers outside of the ranges of a rule throw", make);
+    return fuzz::rejects<std::invalid_argument>("numbers outside of the ranges of a rule throw", make);
   const auto lowest = [&](const frequencies& f) {
     const auto values = f.inv_freq();
     for (Index i = 0; i < f.pairs(); ++i) {

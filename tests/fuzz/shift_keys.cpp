@@ -165,8 +165,8 @@ void run(bytes& b) {
       keys.data = nullptr;
   }
   if (what == wrong::extent) (b.coin() ? keys.heads : keys.batch) = -1;
-  const auto refused = [&](const auto& call) {
-    fuzz::refuses<std::invalid_argument>("tables, a window, a view or positions that do not fit throw", call);
+  const auto rejected = [&](const auto& call) {
+    fuzz::rejects<std::invalid_argument>("tables, a window, a view or positions that do not fit throw", call);
     check(memory.untouched(), "a call that throws writes nothing");
   };
   const auto before = [&] { return memory.remembered(keys); };
@@ -174,7 +174,7 @@ void run(bytes& b) {
   if (shifts) {
     const std::int64_t delta = b.integer();
     const auto call = [&] { by.with([&](const auto& table) { shift_keys<Layout>(keys, delta, table); }); };
-    if (what != wrong::nothing) return refused(call);
+    if (what != wrong::nothing) return rejected(call);
     call();
     check(memory.untouched_outside(keys), "only the keys are written");
     if (delta == 0) check(memory.untouched(), "no step keeps the bits of every key");
@@ -197,7 +197,7 @@ void run(bytes& b) {
       });
     });
   };
-  if (what != wrong::nothing) return refused(call);
+  if (what != wrong::nothing) return rejected(call);
   call();
   check(memory.untouched_outside(keys), "only the keys are written");
   if (!is_known(p.plain)) return;

@@ -129,11 +129,11 @@ void check_exact(const frequency_table<S>& table, const frequencies& f, Index ro
     }
   }
   for (const std::int64_t outside : {first - 1, first + rows}) {
-    fuzz::refuses<std::out_of_range>("there is no row outside",
+    fuzz::rejects<std::out_of_range>("there is no row outside",
                                      [&] { static_cast<void>(table.cos(outside)); });
-    fuzz::refuses<std::out_of_range>("there is no row outside",
+    fuzz::rejects<std::out_of_range>("there is no row outside",
                                      [&] { static_cast<void>(table.sin(outside)); });
-    fuzz::refuses<std::out_of_range>("there is no row outside",
+    fuzz::rejects<std::out_of_range>("there is no row outside",
                                      [&] { static_cast<void>(table.is_identity(outside)); });
   }
 }
@@ -177,7 +177,7 @@ void run(bytes& b) {
   valid = valid && m > 0 && m <= std::numeric_limits<double>::max();
   std::optional<frequencies> drawn;
   const auto make = [&] { drawn = frequencies::custom(inv_freq, m); };
-  if (!valid) return fuzz::refuses<std::invalid_argument>("frequencies that are none throw", make);
+  if (!valid) return fuzz::rejects<std::invalid_argument>("frequencies that are none throw", make);
   make();
   const frequencies& f = *drawn;
   const bool m_fits = m >= static_cast<double>((std::numeric_limits<S>::min)()) &&
@@ -189,19 +189,19 @@ void run(bytes& b) {
       const std::int64_t first = draw_position(b);
       const auto table = [&] { return frequency_table<S>(f, first, first + rows); };
       if (axes > 1 || !m_fits)
-        return fuzz::refuses<std::invalid_argument>("a range is of one axis, with a magnitude of its type",
+        return fuzz::rejects<std::invalid_argument>("a range is of one axis, with a magnitude of its type",
                                                     table);
       if (b.one_in(8)) {
         using limits = std::numeric_limits<std::int64_t>;
-        fuzz::refuses<std::invalid_argument>("a range does not end before it begins",
+        fuzz::rejects<std::invalid_argument>("a range does not end before it begins",
                                              [&] { frequency_table<S>(f, first, first - 1); });
-        fuzz::refuses<std::invalid_argument>("a count is not negative",
+        fuzz::rejects<std::invalid_argument>("a count is not negative",
                                              [&] { frequency_table<S>(f, -1 - rows); });
-        fuzz::refuses<std::length_error>("a table does not exceed memory",
+        fuzz::rejects<std::length_error>("a table does not exceed memory",
                                          [&] { frequency_table<S>(f, limits::min(), limits::max()); });
-        fuzz::refuses<std::length_error>("a table does not exceed memory",
+        fuzz::rejects<std::length_error>("a table does not exceed memory",
                                          [&] { frequency_table<S>(f, limits::max()); });
-        fuzz::refuses<std::length_error>("a position is below 2^63", [&] {
+        fuzz::rejects<std::length_error>("a position is below 2^63", [&] {
           frequency_table<S>(f, std::uint64_t{1} << 63, ~std::uint64_t{0});
         });
       }
@@ -226,7 +226,7 @@ void run(bytes& b) {
       }
       const auto table = [&] { return frequency_table<S>(f, at); };
       if (!fits || !m_fits)
-        return fuzz::refuses<std::invalid_argument>("coordinates that are none throw", table);
+        return fuzz::rejects<std::invalid_argument>("coordinates that are none throw", table);
       const frequency_table<S> got = table();
       check(got.source() == table_source::coordinates && got.coordinates().rows() == rows,
             "a table reports its source");
@@ -238,7 +238,7 @@ void run(bytes& b) {
       const bool fits_float = m >= static_cast<double>((std::numeric_limits<float>::min)()) &&
                               m <= static_cast<double>((std::numeric_limits<float>::max)());
       if (axes > 1 || !m_fits || !fits_float)
-        return fuzz::refuses<std::invalid_argument>("a range is of one axis, with a magnitude of its type",
+        return fuzz::rejects<std::invalid_argument>("a range is of one axis, with a magnitude of its type",
                                                     table);
       const frequency_table<S> got = table();
       check(got.fingerprint() != frequency_table<S>(f, 0).fingerprint() &&
@@ -327,7 +327,7 @@ void run_given(bytes& b) {
   if (unequal) angles(rows - 1, column(pairs - 1, 1)) += 1 + std::abs(angles(rows - 1, column(pairs - 1, 1)));
   const auto make_angles = [&] { return table_of_angles<S>(angles, form); };
   if (pairs == 0 || !finite || unequal)
-    return fuzz::refuses<std::invalid_argument>("angles that are none throw", make_angles);
+    return fuzz::rejects<std::invalid_argument>("angles that are none throw", make_angles);
   const auto table = make_angles();
   check(table.rows() == rows && table.pairs() == pairs && table.source() == table_source::entries,
         "a row for every row of angles");
@@ -352,7 +352,7 @@ void run_given(bytes& b) {
   auto spoilt = cosines;
   spoilt(b.up_to(long(rows) - 1), b.up_to(long(spoilt.cols()) - 1)) += S(2.5);
   if (rows * pairs > 2)
-    fuzz::refuses<std::invalid_argument>("entries of different magnitudes throw",
+    fuzz::rejects<std::invalid_argument>("entries of different magnitudes throw",
                                          [&] { table_of_cos_sin<S>(spoilt, sines, form); });
 }
 
@@ -378,9 +378,9 @@ void run_fourier(bytes& b) {
       if (rotations > 1) completing.push_back(inv_freq(i, 0));
     }
     if (!(longest > 0 && longest <= std::numeric_limits<double>::max())) {
-      fuzz::refuses<std::invalid_argument>("a length is positive", keep);
+      fuzz::rejects<std::invalid_argument>("a length is positive", keep);
     } else if (!close && completing.empty()) {
-      fuzz::refuses<std::invalid_argument>("a frequency completes a full turn", keep);
+      fuzz::rejects<std::invalid_argument>("a frequency completes a full turn", keep);
     } else if (!close) {
       const frequencies got = keep();
       check(got.pairs() == static_cast<Index>(completing.size()) && got.attention_factor() == m,
@@ -390,7 +390,7 @@ void run_fourier(bytes& b) {
               "frequencies that complete a full turn are kept");
     }
   } else {
-    fuzz::refuses<std::invalid_argument>("frequencies have one axis",
+    fuzz::rejects<std::invalid_argument>("frequencies have one axis",
                                          [&] { static_cast<void>(fourier_frequencies(f, 100.0)); });
   }
   Eigen::ArrayXXd to_cos(kept, mixed), to_sin(kept, mixed);
@@ -412,7 +412,7 @@ void run_fourier(bytes& b) {
     return fourier_table<S>(f, to_cos, to_sin, pairs, first, backwards ? first - 1 : first + rows);
   };
   if (backwards || !fits || (!finite && rows > 0))
-    return fuzz::refuses<std::invalid_argument>("mixtures that do not fit, or are not finite, throw", make);
+    return fuzz::rejects<std::invalid_argument>("mixtures that do not fit, or are not finite, throw", make);
   std::optional<frequency_table<S>> got;
   try {
     got = make();

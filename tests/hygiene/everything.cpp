@@ -375,7 +375,7 @@ bool too_large(const Call& call) {
 
 /// 64-bit numbers whose low 32 bits are small, and extents whose products are: with a 32-bit Index, none of
 /// them may be truncated to these bits.
-[[maybe_unused]] void refuse_what_no_index_counts() {
+[[maybe_unused]] void reject_what_no_index_counts() {
   constexpr std::int64_t rows = (std::int64_t{1} << 32) + 8;
   const frequencies f(8);
   const Eigen::ArrayXXd mix = Eigen::ArrayXXd::Ones(4, 2);
@@ -400,7 +400,7 @@ bool too_large(const Call& call) {
 }  // namespace
 
 int main() {
-  if constexpr (sizeof(Index) < sizeof(std::int64_t)) refuse_what_no_index_counts();
+  if constexpr (sizeof(Index) < sizeof(std::int64_t)) reject_what_no_index_counts();
   use_rotation<float, interleaved>();
   use_rotation<Eigen::bfloat16, half_split>();
   use_attention<float, half_split>();

@@ -264,17 +264,17 @@ TEST_CASE("offsets of new tokens in pages may have any integer type", "[library]
 
 TEST_CASE("a matrix of ids of another shape throws", "[library]") {
   std::vector<float> x(static_cast<std::size_t>(B * L * H * D));
-  const auto refused = [&](const auto& ids, const char* shape) {
+  const auto rejected = [&](const auto& ids, const char* shape) {
     return throws_saying<std::invalid_argument>(
         [&] { rotate<half_split>(bshd(x.data(), B, L, H, D), table(), ids); },
         "rope::rotate: a matrix of ids must be [batch, tokens] = [2, 5], got ", shape);
   };
-  CHECK(refused(Eigen::ArrayXXi(Eigen::ArrayXXi::Zero(L, B)), "[5, 2]"));
-  CHECK(refused(Eigen::ArrayXXi::Zero(B, L + 1), "[2, 6]"));
-  CHECK(refused(Eigen::ArrayXXi::Zero(B + 1, L), "[3, 5]"));
+  CHECK(rejected(Eigen::ArrayXXi(Eigen::ArrayXXi::Zero(L, B)), "[5, 2]"));
+  CHECK(rejected(Eigen::ArrayXXi::Zero(B, L + 1), "[2, 6]"));
+  CHECK(rejected(Eigen::ArrayXXi::Zero(B + 1, L), "[3, 5]"));
   Eigen::Tensor<int, 2> tensor(L, B);
   tensor.setZero();
-  CHECK(refused(tensor, "[5, 2]"));
+  CHECK(rejected(tensor, "[5, 2]"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] { rotate<half_split>(bshd(x.data(), B, L, H, D), table(), std::span<const int>(shared).first(4)); },
       "ids must be [tokens] = 5 or [batch * tokens] = 10, got 4"));

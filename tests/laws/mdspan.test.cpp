@@ -179,7 +179,7 @@ TEST_CASE("an mdspan is a weight of the block if it is row-major without gaps", 
   const rope::projection<float> two(span_of_strides<float, 2>(w.data(), {4, 6}, {6, 1}),
                                     span_of_strides<float, 1>(b.data(), {4}));
   CHECK((two.weight.data() == w.data() && two.bias.data() == b.data() && two.bias.size() == 4));
-  const auto refused = [&](std::size_t to_row, std::size_t to_column, const char* text) {
+  const auto rejected = [&](std::size_t to_row, std::size_t to_column, const char* text) {
     return throws_saying<std::invalid_argument>(
         [&] {
           rope::projection<const float>(
@@ -187,8 +187,8 @@ TEST_CASE("an mdspan is a weight of the block if it is row-major without gaps", 
         },
         text);
   };
-  CHECK(refused(1, 4, "row-major without gaps (layout_right), got a stride of 4 on index 1 in place of 1"));
-  CHECK(refused(8, 1, "got a stride of 8 on index 0 in place of 6"));
+  CHECK(rejected(1, 4, "row-major without gaps (layout_right), got a stride of 4 on index 1 in place of 1"));
+  CHECK(rejected(8, 1, "got a stride of 8 on index 0 in place of 6"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] {
         rope::projection<const float>(span_of_strides<const float, 2>(w.data(), {2, 6}),

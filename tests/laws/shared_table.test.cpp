@@ -85,7 +85,7 @@ TEST_CASE("a table does not grow while threads share it", "[library]") {
   const float* const row = table.cos(5).data();
   std::vector<std::vector<float>> alone;
   for (Index user = 0; user < users; ++user) alone.push_back(all_calls(table, user));
-  std::vector<int> same(std::size_t(users), 0), refused(std::size_t(users), 0);
+  std::vector<int> same(std::size_t(users), 0), rejected(std::size_t(users), 0);
   together([&](Index user, Index round) {
     const auto n = std::size_t(user);
     if (user % 2 == 0) {
@@ -96,7 +96,7 @@ TEST_CASE("a table does not grow while threads share it", "[library]") {
     try {
       rope::rotate<half_split>(view(q), table, 2 * tokens + 1 + round);
     } catch (const std::out_of_range&) {
-      refused[n] += testing::same_bits(q, numbers(heads, user, 1));
+      rejected[n] += testing::same_bits(q, numbers(heads, user, 1));
     }
     const rope::frequency_table<float> longer(schedule, 3 * tokens + 1 + round);
     same[n] +=
@@ -104,7 +104,7 @@ TEST_CASE("a table does not grow while threads share it", "[library]") {
   });
   for (Index user = 0; user < users; ++user) {
     CHECK(same[std::size_t(user)] == rounds);
-    CHECK(refused[std::size_t(user)] == (user % 2 == 0 ? 0 : rounds));
+    CHECK(rejected[std::size_t(user)] == (user % 2 == 0 ? 0 : rounds));
   }
   CHECK(table.rows() == 3 * tokens);
   CHECK(table.cos(5).data() == row);

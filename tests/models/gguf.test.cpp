@@ -293,13 +293,13 @@ TEST_CASE("bases that differ by less than 1, or exceed every integer, form separ
 }
 
 TEST_CASE("the work of importing a GGUF file is bounded", "[models][gguf]") {
-  const auto refuses = [](const json& more, const auto&... parts) {
+  const auto rejects = [](const json& more, const auto&... parts) {
     return testing::throws_saying<std::invalid_argument>([&] { import_gguf(small(more)); },
                                                          "rope::import_gguf: ", parts...);
   };
-  CHECK(refuses({{".attention.key_length", 1048576}}, "llama.attention.key_length",
+  CHECK(rejects({{".attention.key_length", 1048576}}, "llama.attention.key_length",
                 "must not bring the pairs of all groups of layers above 32768, got 524288"));
-  CHECK(refuses({{".attention.key_length", 32768}, {".rope.freq_base_per_layer", {1e4, 2e4, 3e4}}},
+  CHECK(rejects({{".attention.key_length", 32768}, {".rope.freq_base_per_layer", {1e4, 2e4, 3e4}}},
                 "the pairs of all groups of layers above 32768, got 49152"));
   CHECK(import_gguf(small({{".attention.key_length", 32768}, {".rope.freq_base_per_layer", {1e4, 2e4}}}))
             .groups()
@@ -311,11 +311,11 @@ TEST_CASE("the work of importing a GGUF file is bounded", "[models][gguf]") {
             .size() == 1);
   std::vector<double> bases;
   for (int i = 0; i < 1025; ++i) bases.push_back(1e4 + i);
-  CHECK(refuses({{".rope.dimension_count", 2}, {".rope.freq_base_per_layer", bases}},
+  CHECK(rejects({{".rope.dimension_count", 2}, {".rope.freq_base_per_layer", bases}},
                 "llama.rope.dimension_count", "must not make more than 1024 groups of layers, got 1025"));
-  CHECK(refuses({{".block_count", 16385}}, "llama.block_count", "up to 16384", "got 16385"));
+  CHECK(rejects({{".block_count", 16385}}, "llama.block_count", "up to 16384", "got 16385"));
   const std::vector<double> long_list(16385, 1);
-  CHECK(refuses({{".rope.dimension_count_per_layer", long_list}}, "llama.rope.dimension_count_per_layer",
+  CHECK(rejects({{".rope.dimension_count_per_layer", long_list}}, "llama.rope.dimension_count_per_layer",
                 "at most 16384, got 16385"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] {
@@ -323,7 +323,7 @@ TEST_CASE("the work of importing a GGUF file is bounded", "[models][gguf]") {
                          {{".attention.key_length", 64}, {".attention.sliding_window_pattern", long_list}}));
       },
       "gemma2.attention.sliding_window_pattern", "at most 16384, got 16385"));
-  CHECK(refuses({{".rope.dimension_sections", {64, 0, 0, 0, 0, 0, 0, 0, 0}}}, "llama.rope.dimension_sections",
+  CHECK(rejects({{".rope.dimension_sections", {64, 0, 0, 0, 0, 0, 0, 0, 0}}}, "llama.rope.dimension_sections",
                 "at most 8 values, got 9"));
 }
 

@@ -1094,7 +1094,7 @@ TEST_CASE("a config without rotation imports if that is requested", "[models][im
 }
 
 TEST_CASE("the work of importing a config is bounded", "[models][import]") {
-  const auto refuses = [](const json& changes, const auto&... parts) {
+  const auto rejects = [](const json& changes, const auto&... parts) {
     return testing::throws_saying<std::invalid_argument>(
         [&] { import_hugging_face(changed(small, changes)); }, "rope::import_hugging_face: ", parts...);
   };
@@ -1108,26 +1108,26 @@ TEST_CASE("the work of importing a config is bounded", "[models][import]") {
                            {"head_dim", head_dim},
                            {"rope_parameters", dictionaries}});
   };
-  CHECK(refuses({{"head_dim", 1048576}},
+  CHECK(rejects({{"head_dim", 1048576}},
                 "head_dim must not bring the pairs of all groups of layers above 32768", "got 524288"));
-  CHECK(refuses(
+  CHECK(rejects(
       of_types(types, 8194),
       "rope_parameters.type_7 must not bring the pairs of all groups of layers above 32768, got 32776"));
   CHECK(import_hugging_face(of_types(types, 8192)).groups().size() == 8);
   for (int i = 0; i < 1025; ++i) types["type_" + std::to_string(i)] = plain;
-  CHECK(refuses(of_types(types, 64), "must not make more than 1024 groups of layers, got 1025"));
-  CHECK(refuses({{"num_hidden_layers", 16385}}, "num_hidden_layers", "up to 16384"));
+  CHECK(rejects(of_types(types, 64), "must not make more than 1024 groups of layers, got 1025"));
+  CHECK(rejects({{"num_hidden_layers", 16385}}, "num_hidden_layers", "up to 16384"));
   for (const auto& [key, value] : {std::pair<const char*, json>{"layer_types", "full_attention"},
                                    std::pair<const char*, json>{"no_rope_layers", 1}})
-    CHECK(refuses(
+    CHECK(rejects(
         {{"model_type", "smollm3"}, {"num_hidden_layers", nullptr}, {key, std::vector<json>(16385, value)}},
         key, "at most 16384, got 16385"));
   CHECK(
-      refuses({{"rope_scaling", {{"rope_type", "default"}, {"mrope_section", {8, 0, 0, 0, 0, 0, 0, 0, 0}}}}},
+      rejects({{"rope_scaling", {{"rope_type", "default"}, {"mrope_section", {8, 0, 0, 0, 0, 0, 0, 0, 0}}}}},
               "rope_scaling.mrope_section must have at most 8 values, got 9"));
   // The name is in every warning about the dictionary.
   for (const std::size_t length : {std::size_t{0}, std::size_t{129}})
-    CHECK(refuses(of_types({{std::string(length, 'x'), plain}}, 64),
+    CHECK(rejects(of_types({{std::string(length, 'x'), plain}}, 64),
                   "a layer type in rope_parameters must have a name of 1 to 128 characters, got " +
                       std::to_string(length)));
 }

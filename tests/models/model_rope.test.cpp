@@ -84,31 +84,31 @@ TEST_CASE("a layer finds its group by its type, and none if it does not rotate",
 }
 
 TEST_CASE("a model whose layers do not name its groups throws", "[models][model_rope]") {
-  const auto refused = [](const std::vector<rope::layer_group>& groups, const rope::model_layers& layers,
-                          const std::string& text) {
+  const auto rejected = [](const std::vector<rope::layer_group>& groups, const rope::model_layers& layers,
+                           const std::string& text) {
     return throws_saying<std::invalid_argument>([&] { (void)model_of(groups, layers); },
                                                 "rope::model_rope: " + text);
   };
   const auto a = group_named("a"), b = group_named("b"), unnamed = group_named("");
-  CHECK(refused({}, {}, "there must be groups of layers or else instead_of_rope, got 0 and \"\""));
-  CHECK(refused({a}, {.instead_of_rope = "ALiBi biases"},
-                "there must be groups of layers or else instead_of_rope, got 1 and \"ALiBi biases\""));
+  CHECK(rejected({}, {}, "there must be groups of layers or else instead_of_rope, got 0 and \"\""));
+  CHECK(rejected({a}, {.instead_of_rope = "ALiBi biases"},
+                 "there must be groups of layers or else instead_of_rope, got 1 and \"ALiBi biases\""));
   const std::string own = "each of 2 groups must have a layer type of its own, got ";
-  CHECK(refused({a, unnamed}, {}, own + "\"\""));
-  CHECK(refused({b, b}, {}, own + "\"b\" twice"));
+  CHECK(rejected({a, unnamed}, {}, own + "\"\""));
+  CHECK(rejected({b, b}, {}, own + "\"b\" twice"));
   const std::string listed =
       "every layer must have the type of a group, or be listed as without rotation or not known, got type ";
-  CHECK(refused({a, b}, {.types = {"a", "b", "c"}}, listed + "\"c\" for layer 2"));
-  CHECK(refused({a, b}, {.types = {"", "b"}}, listed + "\"\" for layer 0"));
-  CHECK(refused({a, b}, {.types = {"c", "c"}, .without_rope = {0}}, listed + "\"c\" for layer 1"));
+  CHECK(rejected({a, b}, {.types = {"a", "b", "c"}}, listed + "\"c\" for layer 2"));
+  CHECK(rejected({a, b}, {.types = {"", "b"}}, listed + "\"\" for layer 0"));
+  CHECK(rejected({a, b}, {.types = {"c", "c"}, .without_rope = {0}}, listed + "\"c\" for layer 1"));
   const std::string without = "layers without rotation must ";
-  CHECK(refused({a}, {.without_rope = {-1}}, without + "be layers of the model, got -1"));
-  CHECK(refused({a}, {.types = {"a"}, .without_rope = {1}}, without + "be layers of the model, got 1 of 1"));
-  CHECK(refused({a}, {.without_rope = {3, 3}}, without + "increase, got 3 after 3"));
-  CHECK(refused({a}, {.without_rope = {3, 2}}, without + "increase, got 2 after 3"));
-  CHECK(refused({a}, {.not_known = {3, 2}}, "layers of unknown rotation must increase, got 2 after 3"));
-  CHECK(refused({a}, {.without_rope = {0, 2}, .not_known = {1, 2}},
-                "a layer must not be both without rotation and not known, got 2"));
+  CHECK(rejected({a}, {.without_rope = {-1}}, without + "be layers of the model, got -1"));
+  CHECK(rejected({a}, {.types = {"a"}, .without_rope = {1}}, without + "be layers of the model, got 1 of 1"));
+  CHECK(rejected({a}, {.without_rope = {3, 3}}, without + "increase, got 3 after 3"));
+  CHECK(rejected({a}, {.without_rope = {3, 2}}, without + "increase, got 2 after 3"));
+  CHECK(rejected({a}, {.not_known = {3, 2}}, "layers of unknown rotation must increase, got 2 after 3"));
+  CHECK(rejected({a}, {.without_rope = {0, 2}, .not_known = {1, 2}},
+                 "a layer must not be both without rotation and not known, got 2"));
 
   CHECK(model_of({a, b}, {.types = {"c", "d", "b"}, .without_rope = {0}, .not_known = {1}}).layers().size() ==
         3);

@@ -64,9 +64,9 @@ bool is_noticed(const std::vector<const json*>& files) {
         found = "imports";
       }
     } catch (const std::exception& error) {
-      const bool refused =
+      const bool rejected =
           file->contains("says") && std::string(error.what()).find(file->at("says")) != std::string::npos;
-      found = refused ? "" : "throws";
+      found = rejected ? "" : "throws";
     }
     if (found.empty() && file->contains("instead")) found = difference_without_rope(*file);
     if (!found.empty()) return true;

@@ -199,8 +199,8 @@ TEST_CASE("only the layers that have sink logits accept them", "[models][rotate_
 
 TEST_CASE("unknown values of a layer and invalid calls throw before anything is written",
           "[models][rotate_layer]") {
-  const auto refused = [](const rope::model_rope& model, Index layer, Index head_dim, Index start,
-                          const std::string& text) {
+  const auto rejected = [](const rope::model_rope& model, Index layer, Index head_dim, Index start,
+                           const std::string& text) {
     const model_tables tables(model, -4, 16);
     heads x(head_dim);
     const auto reports = [&](const auto& call) {
@@ -216,21 +216,21 @@ TEST_CASE("unknown values of a layer and invalid calls throw before anything is 
     return both && x == heads(head_dim);
   };
   const rope::model_rope llama = import("llama_3_1_8b");
-  CHECK(refused(llama, 0, 64, 0,
-                "rotate_layer: q must have whole heads of the layer, of 128 channels, got 64"));
-  CHECK(refused(llama, -1, 128, 0, "layer must not be negative, got -1"));
-  CHECK(refused(llama, 0, 128, 14, "position"));
+  CHECK(rejected(llama, 0, 64, 0,
+                 "rotate_layer: q must have whole heads of the layer, of 128 channels, got 64"));
+  CHECK(rejected(llama, -1, 128, 0, "layer must not be negative, got -1"));
+  CHECK(rejected(llama, 0, 128, 14, "position"));
   // Layers that attend in chunks, and layers without attention.
-  CHECK(refused(import("llama_4_scout"), 0, 128, 0, "how far back layer 0 looks is not known"));
-  CHECK(refused(import("llama_4_scout"), 0, 128, 0, "give rotate_layer a std::vector<key_range>"));
+  CHECK(rejected(import("llama_4_scout"), 0, 128, 0, "how far back layer 0 looks is not known"));
+  CHECK(rejected(import("llama_4_scout"), 0, 128, 0, "give rotate_layer a std::vector<key_range>"));
   const json hybrid = {{"model_type", "qwen3_next"}, {"head_dim", 128}, {"num_hidden_layers", 4}};
-  CHECK(refused(rope::import_hugging_face(hybrid), 0, 128, 0, "how far back layer 0 looks is not known"));
+  CHECK(rejected(rope::import_hugging_face(hybrid), 0, 128, 0, "how far back layer 0 looks is not known"));
   // A scale that is undefined at a position of the table.
   testing::model_parts parts(llama);
   parts.query_rule = {rope::llama4_query_scaling{}};
   parts.scaled = rope::scaled_queries::every_layer;
-  CHECK(refused(parts.model(), 0, 128, 14, "position"));
-  CHECK(refused(parts.model(), 0, 128, -3, "a position must not be negative, got -3"));
+  CHECK(rejected(parts.model(), 0, 128, 14, "position"));
+  CHECK(rejected(parts.model(), 0, 128, -3, "a position must not be negative, got -3"));
 
   const json v4 = {{"model_type", "deepseek_v4"},
                    {"num_hidden_layers", 2},
@@ -240,7 +240,7 @@ TEST_CASE("unknown values of a layer and invalid calls throw before anything is 
   CHECK_FALSE(llama.keys_are_values);
   parts = testing::model_parts(rotated);
   parts.sink_logits = false;
-  CHECK(refused(parts.model(), 0, 512, 0, "rotate_layer: layer 0 also un-rotates the output of attention"));
+  CHECK(rejected(parts.model(), 0, 512, 0, "rotate_layer: layer 0 also un-rotates the output of attention"));
 
   // Keys of another head size than the queries.
   const model_tables tables(llama, 16);

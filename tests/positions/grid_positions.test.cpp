@@ -184,17 +184,17 @@ TEST_CASE("CogVideoX places a video of any proportions over the middle of its ba
   CHECK(rope::cogvideox_positions({.frames = 3, .height = 0, .width = 5}).rows() == 0);
   CHECK(rope::cogvideox_positions({.frames = 0, .height = 4, .width = 5}).rows() == 0);
   CHECK(rope::cogvideox_positions({.frames = 1, .height = 1, .width = 1}).rows() == 1);
-  const auto refuses = [](auto call, const auto&... parts) {
+  const auto rejects = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, "rope::cogvideox_positions: ", parts...);
   };
-  CHECK(refuses([] { rope::cogvideox_positions({.frames = 1, .height = -2, .width = 3}); },
+  CHECK(rejects([] { rope::cogvideox_positions({.frames = 1, .height = -2, .width = 3}); },
                 "an extent must not be negative, got -2"));
   for (const Index bad : {Index{0}, Index{-4}}) {
-    CHECK(refuses(
+    CHECK(rejects(
         [&] { rope::cogvideox_positions({.frames = 1, .height = 2, .width = 3, .base_height = bad}); },
         "the base grid must be positive"));
     CHECK(
-        refuses([&] { rope::cogvideox_positions({.frames = 1, .height = 2, .width = 3, .base_width = bad}); },
+        rejects([&] { rope::cogvideox_positions({.frames = 1, .height = 2, .width = 3, .base_width = bad}); },
                 "the base grid must be positive", "30 and " + std::to_string(bad)));
   }
   CHECK(throws_saying<std::length_error>(
@@ -233,14 +233,14 @@ TEST_CASE("a grid whose coordinates would overflow throws", "[positions][grid_po
 }
 
 TEST_CASE("a grid must have valid extents", "[positions][grid_positions]") {
-  const auto refuses = [](auto call, const auto&... parts) {
+  const auto rejects = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };
-  CHECK(refuses([] { rope::grid_positions({}); }, "rope::grid_positions: give one extent per axis"));
-  CHECK(refuses([] { rope::grid_positions({2, -3}); }, "an extent must not be negative", "got -3"));
-  CHECK(refuses([] { rope::grid_positions({0, -3}); }, "got -3"));
-  CHECK(refuses([] { rope::grid_positions({2, 3}, {1}); }, "first must be empty or one per axis, 2, got 1"));
-  CHECK(refuses([] { rope::patch_centers(-1, 2, patch_normalisation::largest); },
+  CHECK(rejects([] { rope::grid_positions({}); }, "rope::grid_positions: give one extent per axis"));
+  CHECK(rejects([] { rope::grid_positions({2, -3}); }, "an extent must not be negative", "got -3"));
+  CHECK(rejects([] { rope::grid_positions({0, -3}); }, "got -3"));
+  CHECK(rejects([] { rope::grid_positions({2, 3}, {1}); }, "first must be empty or one per axis, 2, got 1"));
+  CHECK(rejects([] { rope::patch_centers(-1, 2, patch_normalisation::largest); },
                 "rope::patch_centers: ", "got -1"));
   for (const std::vector<Index>& huge :
        {std::vector<Index>{too_many}, {too_many, 2}, {too_many / 4, too_many / 4}})
@@ -250,7 +250,7 @@ TEST_CASE("a grid must have valid extents", "[positions][grid_positions]") {
         rope::grid_positions({2, too_many, 3});
       },
       "got [2, " + std::to_string(too_many) + ", 3]"));
-  CHECK(refuses([] { rope::grid_ids({2, 3}, {4}); }, "rope::grid_ids: both grids must have the same axes"));
+  CHECK(rejects([] { rope::grid_ids({2, 3}, {4}); }, "rope::grid_ids: both grids must have the same axes"));
   CHECK(throws_saying<std::out_of_range>(
       [] {
         rope::grid_ids({2, 5}, {4, 4});
@@ -261,9 +261,9 @@ TEST_CASE("a grid must have valid extents", "[positions][grid_positions]") {
         rope::grid_ids({2, 2}, {too_many, too_many});
       },
       "rope::grid_ids"));
-  CHECK(refuses([] { rope::evenly_spaced(-1); }, "rope::evenly_spaced: count must not be negative, got -1"));
-  CHECK(refuses([] { rope::evenly_spaced_before(-2, 0, 1); }, "rope::evenly_spaced_before: ", "got -2"));
-  CHECK(refuses([] { rope::evenly_spaced_in_crop(-5, 0, 1); }, "rope::evenly_spaced_in_crop: ", "got -5"));
-  CHECK(refuses([] { rope::cell_centers(-3, 0, 1); }, "rope::cell_centers: ", "got -3"));
-  CHECK(refuses([] { rope::centered_first(-4); }, "rope::centered_first: ", "got -4"));
+  CHECK(rejects([] { rope::evenly_spaced(-1); }, "rope::evenly_spaced: count must not be negative, got -1"));
+  CHECK(rejects([] { rope::evenly_spaced_before(-2, 0, 1); }, "rope::evenly_spaced_before: ", "got -2"));
+  CHECK(rejects([] { rope::evenly_spaced_in_crop(-5, 0, 1); }, "rope::evenly_spaced_in_crop: ", "got -5"));
+  CHECK(rejects([] { rope::cell_centers(-3, 0, 1); }, "rope::cell_centers: ", "got -3"));
+  CHECK(rejects([] { rope::centered_first(-4); }, "rope::centered_first: ", "got -4"));
 }

@@ -187,21 +187,21 @@ TEST_CASE("a run without tokens is skipped, for any number of rows", "[positions
 }
 
 TEST_CASE("invalid runs throw", "[positions][multimodal_positions]") {
-  const auto refuses = [](const std::vector<prompt_run>& runs, const auto&... parts) {
+  const auto rejects = [](const std::vector<prompt_run>& runs, const auto&... parts) {
     return throws_saying<std::invalid_argument>([&] { rope::qwen_vl_positions(runs); },
                                                 "rope::qwen_vl_positions: ", parts...) &&
            throws_saying<std::invalid_argument>([&] { rope::video_rope_positions(runs); },
                                                 "rope::video_rope_positions: ", parts...);
   };
-  CHECK(refuses({text_run{2}, text_run{-3}}, "the tokens of a run must not be negative, got -3"));
-  CHECK(refuses({vision_run{-1, 2, 2}}, "the extents of a run must not be negative, got [-1, 2, 2]"));
-  CHECK(refuses({vision_run{1, -2, 2}}, "got [1, -2, 2]"));
-  CHECK(refuses({vision_run{1, 2, -2}}, "got [1, 2, -2]"));
-  CHECK(refuses({vision_run{1, 2, 2, -0.5}}, "frame_step must not be negative", "got -0.5 for 1 frames"));
-  CHECK(refuses({vision_run{1, 2, 2, infinity}}, "frames * frame_step at most 2^53", "got inf"));
-  CHECK(refuses({vision_run{1, 2, 2, std::numeric_limits<double>::quiet_NaN()}}, "nan"));
-  CHECK(refuses({vision_run{1, 2, 2, 0x1p54}}, "got 18014398509481984"));
-  CHECK(refuses({vision_run{4, 2, 2, 0x1p52}}, "got 4503599627370496 for 4 frames"));
+  CHECK(rejects({text_run{2}, text_run{-3}}, "the tokens of a run must not be negative, got -3"));
+  CHECK(rejects({vision_run{-1, 2, 2}}, "the extents of a run must not be negative, got [-1, 2, 2]"));
+  CHECK(rejects({vision_run{1, -2, 2}}, "got [1, -2, 2]"));
+  CHECK(rejects({vision_run{1, 2, -2}}, "got [1, 2, -2]"));
+  CHECK(rejects({vision_run{1, 2, 2, -0.5}}, "frame_step must not be negative", "got -0.5 for 1 frames"));
+  CHECK(rejects({vision_run{1, 2, 2, infinity}}, "frames * frame_step at most 2^53", "got inf"));
+  CHECK(rejects({vision_run{1, 2, 2, std::numeric_limits<double>::quiet_NaN()}}, "nan"));
+  CHECK(rejects({vision_run{1, 2, 2, 0x1p54}}, "got 18014398509481984"));
+  CHECK(rejects({vision_run{4, 2, 2, 0x1p52}}, "got 4503599627370496 for 4 frames"));
   CHECK_NOTHROW(rope::qwen_vl_positions({vision_run{1, 2, 2, -0.0}}));
   constexpr std::int64_t far = (std::int64_t{1} << 53) + 2;
   for (const std::int64_t start : {far, -far, std::numeric_limits<std::int64_t>::max()})

@@ -203,16 +203,16 @@ TEST_CASE("either stream of a video with audio may be empty", "[positions][omni_
 TEST_CASE("a prompt without valid positions throws", "[positions][omni_positions]") {
   constexpr std::int64_t far = std::int64_t{1} << 60;
   constexpr Index most = (std::numeric_limits<Index>::max)() / 64;
-  const auto refuses = [](const omni_run& run, const char* part) {
+  const auto rejects = [](const omni_run& run, const char* part) {
     CHECK(throws_saying<std::invalid_argument>([&] { qwen2_5_omni_positions({run}); },
                                                "rope::qwen2_5_omni_positions: ", part));
     CHECK(throws_saying<std::invalid_argument>([&] { qwen3_omni_positions({run}); },
                                                "rope::qwen3_omni_positions: ", part));
   };
-  refuses(text_run{-1}, "the tokens of a run must not be negative, got -1");
-  refuses(vision_run{1, -1, 2}, "the extents of a run must not be negative");
-  refuses(sounding_video_run{{1, 1, 1}, -2}, "the tokens of a run must not be negative, got -2");
-  refuses(sounding_video_run{{1, 1, 1, -1.0}, 2}, "frame_step must not be negative");
+  rejects(text_run{-1}, "the tokens of a run must not be negative, got -1");
+  rejects(vision_run{1, -1, 2}, "the extents of a run must not be negative");
+  rejects(sounding_video_run{{1, 1, 1}, -2}, "the tokens of a run must not be negative, got -2");
+  rejects(sounding_video_run{{1, 1, 1, -1.0}, 2}, "frame_step must not be negative");
   CHECK(throws_saying<std::invalid_argument>([] { qwen2_5_omni_positions({}, 0, 0); },
                                              "chunk must be from 1 to 2^53, got 0"));
   CHECK(throws_saying<std::invalid_argument>([] { qwen2_5_omni_positions({}, 0, far); }, "chunk must be"));

@@ -55,7 +55,7 @@ std::vector<float> expected(PositionOf position_of, Index batch = B, Index token
 /// Whether every form of a call throws for the positions with an Exception that contains `parts`, and changes
 /// nothing.
 template <class Exception, class P, class... Parts>
-bool refuses(const P& positions, Index batch, Index tokens, const Parts&... parts) {
+bool rejects(const P& positions, Index batch, Index tokens, const Parts&... parts) {
   const std::vector<float> before = testing::random_channels<float>(batch * tokens * H * D, seed);
   std::vector<float> x = before, y = before;
   const auto in = rope::bshd(x.data(), batch, tokens, H, D), out = rope::bhsd(y.data(), batch, H, tokens, D);
@@ -74,7 +74,7 @@ bool refuses(const P& positions, Index batch, Index tokens, const Parts&... part
 /// True if positions outside the table throw. `named` is the position in the message.
 template <class P>
 bool is_outside(const P& positions, std::int64_t named, Index batch = B) {
-  return refuses<std::out_of_range>(
+  return rejects<std::out_of_range>(
       positions, batch, L, "position " + std::to_string(named) + " is outside the table's [-50, 300)");
 }
 
@@ -238,27 +238,27 @@ TEST_CASE("an empty batch does not check its ids", "[positions]") {
 
 TEST_CASE("ids throw if their length is neither tokens nor batch times tokens", "[positions]") {
   for (const std::size_t length : {0u, 1u, 3u, 5u, 8u, 11u, 13u, 24u})
-    CHECK(refuses<std::invalid_argument>(
+    CHECK(rejects<std::invalid_argument>(
         std::vector<int>(length), B, L,
         "ids must be [tokens] = 4 or [batch * tokens] = 12, got " + std::to_string(length)));
 }
 
 TEST_CASE("with one row the message names the required length once", "[positions]") {
-  CHECK(refuses<std::invalid_argument>(std::vector<int>(3), 1, L, "ids must be [tokens] = 4, got 3"));
-  CHECK(refuses<std::invalid_argument>(std::vector<int>(1), 0, L,
+  CHECK(rejects<std::invalid_argument>(std::vector<int>(3), 1, L, "ids must be [tokens] = 4, got 3"));
+  CHECK(rejects<std::invalid_argument>(std::vector<int>(1), 0, L,
                                        "ids must be [tokens] = 4 or [batch * tokens] = 0, got 1"));
 }
 
 TEST_CASE("a start that leads out of the table is reported with its positions", "[positions]") {
-  CHECK(refuses<std::out_of_range>(298, B, L,
+  CHECK(rejects<std::out_of_range>(298, B, L,
                                    "position 301 is outside the table's [-50, 300), got positions 298 to 301 "
                                    "(start 298, 4 tokens); the table has 350 rows, make it with "
                                    "frequency_table(frequencies, -50, 302)"));
-  CHECK(refuses<std::out_of_range>(-52, B, L,
+  CHECK(rejects<std::out_of_range>(-52, B, L,
                                    "position -52 is outside the table's [-50, 300), got positions -52 to -49 "
                                    "(start -52, 4 tokens); the table has 350 rows, make it with "
                                    "frequency_table(frequencies, -52, 300)"));
-  CHECK(refuses<std::out_of_range>(
+  CHECK(rejects<std::out_of_range>(
       int64_max - 1, B, L,
       "got positions 9223372036854775806 to 9223372036854775807 (start 9223372036854775806, 4 tokens)"));
   // A single position is reported alone.
@@ -278,7 +278,7 @@ TEST_CASE("a start that leads out of the table is reported with its positions", 
 TEST_CASE("row starts throw if their number is wrong or a row leaves the table", "[positions]") {
   for (const std::size_t length : {0u, 1u, 2u, 4u, 12u}) {
     const std::vector<int> starts(length);
-    CHECK(refuses<std::invalid_argument>(rope::row_starts{starts}, B, L,
+    CHECK(rejects<std::invalid_argument>(rope::row_starts{starts}, B, L,
                                          "row_starts must be [batch] = 3, got " + std::to_string(length)));
   }
   struct start {
@@ -300,25 +300,25 @@ TEST_CASE("segments that do not cover the tokens throw", "[positions]") {
   using list = std::vector<std::int64_t>;
   for (const list& offsets : {list{}, list{0}, list{4}, list{1, 4}, list{0, 3}, list{0, 5}, list{-1, 4},
                               list{0, int64_max}, list{int64_min, 4}})
-    CHECK(refuses<std::invalid_argument>(rope::segments{offsets}, 1, L,
+    CHECK(rejects<std::invalid_argument>(rope::segments{offsets}, 1, L,
                                          "segment offsets must begin with 0 and end with 4, got "));
-  CHECK(refuses<std::invalid_argument>(rope::segments{list{}}, 1, L, "got none"));
-  CHECK(refuses<std::invalid_argument>(rope::segments{list{0, 2, 5}}, 1, L, "got 0 and 5"));
-  CHECK(refuses<std::invalid_argument>(rope::segments{list{-1, 4}}, 1, L, "got -1 and 4"));
+  CHECK(rejects<std::invalid_argument>(rope::segments{list{}}, 1, L, "got none"));
+  CHECK(rejects<std::invalid_argument>(rope::segments{list{0, 2, 5}}, 1, L, "got 0 and 5"));
+  CHECK(rejects<std::invalid_argument>(rope::segments{list{-1, 4}}, 1, L, "got -1 and 4"));
 }
 
 TEST_CASE("segments that decrease throw", "[positions]") {
   using list = std::vector<std::int64_t>;
   for (const list& offsets : {list{0, 3, 2, 4}, list{0, 5, 4}, list{0, -1, 4}, list{0, 100, 4},
                               list{0, std::int64_t{1} << 32, 4}, list{0, int64_max, int64_min, 4}})
-    CHECK(refuses<std::invalid_argument>(rope::segments{offsets}, 1, L, "segment offsets must not decrease"));
-  CHECK(refuses<std::invalid_argument>(rope::segments{list{0, 3, 2, 4}}, 1, L, "got 2 after 3"));
+    CHECK(rejects<std::invalid_argument>(rope::segments{offsets}, 1, L, "segment offsets must not decrease"));
+  CHECK(rejects<std::invalid_argument>(rope::segments{list{0, 3, 2, 4}}, 1, L, "got 2 after 3"));
 }
 
 TEST_CASE("segment starts throw if their number is wrong or a segment leaves the table", "[positions]") {
   const std::vector<int> offsets = {0, 1, 4};
   for (const std::vector<int>& starts : {std::vector<int>{1}, {1, 2, 3}})
-    CHECK(refuses<std::invalid_argument>(rope::segments<int>{offsets, starts}, 1, L,
+    CHECK(rejects<std::invalid_argument>(rope::segments<int>{offsets, starts}, 1, L,
                                          "segment starts must be empty or one per segment, got " +
                                              std::to_string(starts.size()) + " for 2 segments"));
   CHECK(is_outside(rope::segments<int>{offsets, std::array{-51, 0}}, -51, 1));

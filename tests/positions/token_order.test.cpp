@@ -167,16 +167,16 @@ TEST_CASE("orders of more tokens than an index counts throw", "[positions][token
 }
 
 TEST_CASE("orders that do not fit throw", "[positions][token_order]") {
-  const auto refuses = [](auto call, const auto&... parts) {
+  const auto rejects = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };
   for (const auto& [height, width] : {std::pair<Index, Index>(4, 5), {5, 4}})
-    CHECK(refuses([h = height, w = width] { rope::spatial_merge_order(1, h, w, 2); },
+    CHECK(rejects([h = height, w = width] { rope::spatial_merge_order(1, h, w, 2); },
                   "rope::spatial_merge_order: merge must be positive and divide height and width, got 2"));
-  CHECK(refuses([] { rope::spatial_merge_order(1, 4, 4, 0); }, "got 0"));
-  CHECK(refuses([] { rope::spatial_merge_order(1, 4, 4, -2); }, "got -2"));
-  CHECK(refuses([] { rope::spatial_merge_order(1, -4, 4, 2); }, "an extent must not be negative"));
-  CHECK(refuses([] { rope::spatial_merge_order(-1, 4, 4, 2); }, "an extent must not be negative"));
+  CHECK(rejects([] { rope::spatial_merge_order(1, 4, 4, 0); }, "got 0"));
+  CHECK(rejects([] { rope::spatial_merge_order(1, 4, 4, -2); }, "got -2"));
+  CHECK(rejects([] { rope::spatial_merge_order(1, -4, 4, 2); }, "an extent must not be negative"));
+  CHECK(rejects([] { rope::spatial_merge_order(-1, 4, 4, 2); }, "an extent must not be negative"));
   CHECK(throws_saying<std::out_of_range>(
       [] {
         rope::rows_in_order(rope::grid_positions({2, 2}), ids{0, 4});
@@ -187,21 +187,21 @@ TEST_CASE("orders that do not fit throw", "[positions][token_order]") {
         rope::rows_in_order(rope::grid_positions({2, 2}), ids{-1});
       },
       "got -1"));
-  CHECK(refuses([] { rope::with_unrotated_tokens(rope::grid_positions({2}), -1); },
+  CHECK(rejects([] { rope::with_unrotated_tokens(rope::grid_positions({2}), -1); },
                 "rope::with_unrotated_tokens: counts must not be negative, got -1 and 0"));
-  CHECK(refuses([] { rope::with_unrotated_tokens(rope::grid_positions({2}), 0, -7); }, "got 0 and -7"));
-  CHECK(refuses([] { rope::stacked_rows(std::vector<integer_coordinates>{}); }, "rope::stacked_rows: "));
-  CHECK(refuses(
+  CHECK(rejects([] { rope::with_unrotated_tokens(rope::grid_positions({2}), 0, -7); }, "got 0 and -7"));
+  CHECK(rejects([] { rope::stacked_rows(std::vector<integer_coordinates>{}); }, "rope::stacked_rows: "));
+  CHECK(rejects(
       [] {
         rope::stacked_rows(std::vector{rope::grid_positions({2}), rope::grid_positions({2, 2})});
       },
       "all parts must have the same axes, got 1 and 2"));
   for (const auto& [length, ranks] : {std::pair<Index, Index>(15, 1), {12, 4}, {20, 4}, {-16, 4}})
-    CHECK(refuses([l = length, n = ranks] { rope::context_parallel_ids(l, n, 0); },
+    CHECK(rejects([l = length, n = ranks] { rope::context_parallel_ids(l, n, 0); },
                   "rope::context_parallel_ids: the length must be a multiple of 2 * ranks",
                   "got " + std::to_string(length)));
   for (const auto& [ranks, rank] : {std::pair<Index, Index>(4, 4), {4, -1}, {0, 0}, {-2, -3}})
-    CHECK(refuses([n = ranks, r = rank] { rope::context_parallel_ids(16, n, r); },
+    CHECK(rejects([n = ranks, r = rank] { rope::context_parallel_ids(16, n, r); },
                   "rank must be in [0, ranks)",
                   "got " + std::to_string(rank) + " of " + std::to_string(ranks)));
 }

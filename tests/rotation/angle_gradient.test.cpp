@@ -448,7 +448,7 @@ TEST_CASE("arguments of a gradient that do not fit throw by name, before anythin
   guarded_memory<float> a(200), b(200);
   const auto x = rope::bshd(a.data(), 1, 2, 3, 8), longer = rope::bshd(a.data(), 1, 6, 3, 8),
              narrow = rope::bshd(a.data(), 1, 2, 3, 7);
-  const auto all_refuse = [&](auto heads, auto gradient, const char* text, auto error) {
+  const auto all_reject = [&](auto heads, auto gradient, const char* text, auto error) {
     using E = decltype(error);
     CHECK(throws_saying<E>([&] { rope::angle_gradient<half_split>(heads, gradient, table); },
                            "rope::angle_gradient: ", text));
@@ -462,11 +462,11 @@ TEST_CASE("arguments of a gradient that do not fit throw by name, before anythin
         [&] { rope::rotate_gradient_to<half_split>(gradient, rope::bshd(b.data(), 1, 2, 3, 8), table); },
         "rope::rotate_gradient_to: "));
   };
-  all_refuse(x, rope::bshd(b.data(), 1, 3, 2, 8),
+  all_reject(x, rope::bshd(b.data(), 1, 3, 2, 8),
              "d_x must have the shape of x, [1, 2, 3, 8], got [1, 3, 2, 8]", std::invalid_argument(""));
-  all_refuse(x, rope::bshd(b.data(), 1, 2, 3, 9), "got [1, 2, 3, 9]", std::invalid_argument(""));
-  all_refuse(longer, longer, "position 5 is outside the table's [0, 5)", std::out_of_range(""));
-  all_refuse(narrow, narrow, "rotary_dim must not exceed head_dim, got 8 of 7", std::invalid_argument(""));
+  all_reject(x, rope::bshd(b.data(), 1, 2, 3, 9), "got [1, 2, 3, 9]", std::invalid_argument(""));
+  all_reject(longer, longer, "position 5 is outside the table's [0, 5)", std::out_of_range(""));
+  all_reject(narrow, narrow, "rotary_dim must not exceed head_dim, got 8 of 7", std::invalid_argument(""));
   const std::vector<int> ids = {1, 2, 3};
   CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate_gradient<half_split>(x, table, ids); },
                                              "rope::rotate_gradient: ids must be [tokens] = 2", "got 3"));

@@ -348,7 +348,7 @@ TEMPLATE_LIST_TEST_CASE("an invalid norm throws before anything is written", "[r
   const auto k = rope::bshd(b.data(), B, L, H, D);
   const std::vector<T> weight = weights_of<T>(33, 71);
   const head_norm<T> good = {.weight = std::span<const T>(weight).first(8)};
-  const auto refused = [&](const head_norm<T>& norm, const std::string& text) {
+  const auto rejected = [&](const head_norm<T>& norm, const std::string& text) {
     using rope::normalize_and_rotate;
     CHECK(throws_saying<std::invalid_argument>([&] { rope::normalize_heads(q, norm); },
                                                "rope::normalize_heads: ", text));
@@ -367,14 +367,14 @@ TEMPLATE_LIST_TEST_CASE("an invalid norm throws before anything is written", "[r
         "rope::normalize_and_rotate_to: ", text));
   };
   for (const std::size_t length : std::vector<std::size_t>{0, 1, 7, 9, 31, 33})
-    refused({.weight = std::span<const T>(weight).first(length)},
-            "the weight of the norm must have length head_dim or heads * head_dim, 8 or 32, got " +
-                std::to_string(length));
+    rejected({.weight = std::span<const T>(weight).first(length)},
+             "the weight of the norm must have length head_dim or heads * head_dim, 8 or 32, got " +
+                 std::to_string(length));
   for (const double epsilon : {-1e-6, infinity, not_a_number})
-    refused({.weight = good.weight, .epsilon = epsilon},
-            "the epsilon of the norm must be finite and not negative, its offset finite, got ");
+    rejected({.weight = good.weight, .epsilon = epsilon},
+             "the epsilon of the norm must be finite and not negative, its offset finite, got ");
   for (const double offset : {-infinity, not_a_number})
-    refused({.weight = good.weight, .offset = offset}, "offset");
+    rejected({.weight = good.weight, .offset = offset}, "offset");
 
   using rope::normalize_and_rotate;
   CHECK(throws_saying<std::out_of_range>([&] { normalize_and_rotate<half_split>(q, good, table, 8); },

@@ -174,14 +174,14 @@ TEST_CASE("a layout with a channel twice or outside the head throws", "[rotation
   std::vector<double> x = {0, 1, 2, 3, 4, 5};
   const std::vector<double> before = x;
   const auto view = thd(x.data(), 1, 1, 6);
-  const auto refuses = [&](auto permute, const char* text) {
+  const auto rejects = [&](auto permute, const char* text) {
     return throws_saying<std::invalid_argument>(permute, "rope::permute_channels: the layout must ", text);
   };
   const char *twice = "name every channel of [0, 6) once, got channel 0 again for pair 1",
              *beyond = "map a pair to two channels of [0, 6), got ";
-  CHECK(refuses([&] { permute_channels<half_split, repeated>(view); }, twice));
-  CHECK(refuses([&] { permute_channels<repeated, half_split>(view); }, twice));
-  CHECK(refuses([&] { permute_channels<half_split, outside>(view); }, beyond));
-  CHECK(refuses([&] { permute_channels<outside, half_split>(view); }, beyond));
+  CHECK(rejects([&] { permute_channels<half_split, repeated>(view); }, twice));
+  CHECK(rejects([&] { permute_channels<repeated, half_split>(view); }, twice));
+  CHECK(rejects([&] { permute_channels<half_split, outside>(view); }, beyond));
+  CHECK(rejects([&] { permute_channels<outside, half_split>(view); }, beyond));
   CHECK(x == before);
 }

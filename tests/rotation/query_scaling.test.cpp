@@ -94,13 +94,13 @@ TEST_CASE("positions outside every table have no factor", "[rotation][query_scal
   std::vector<float> q(3 * 4, 1.0f);
   const auto view = thd(q.data(), 3, 1, 4);
   const auto twice = [](std::int64_t) { return 2.0; };
-  const auto refuses = [&](const auto& positions) {
+  const auto rejects = [&](const auto& positions) {
     return throws_saying<std::out_of_range>([&] { scale_queries(view, twice, positions); },
                                             "rope::scale_queries: a position must be below 2^63 - 1");
   };
-  CHECK(refuses(most - 2));
-  CHECK(refuses(std::uint64_t{1} << 63));
-  CHECK(refuses(std::vector<std::uint64_t>{1, std::uint64_t{1} << 63, 2}));
+  CHECK(rejects(most - 2));
+  CHECK(rejects(std::uint64_t{1} << 63));
+  CHECK(rejects(std::vector<std::uint64_t>{1, std::uint64_t{1} << 63, 2}));
   CHECK(testing::same_bits(q, std::vector<float>(12, 1.0f)));
   scale_queries(view, twice, most - 3);
   CHECK(testing::same_bits(q, std::vector<float>(12, 2.0f)));

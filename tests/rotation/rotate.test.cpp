@@ -358,16 +358,16 @@ TEST_CASE("queries and keys that overlap throw, because shared channels would ro
   const rope::frequency_table<float> table(rope::frequencies(8), 20);
   testing::guarded_memory<float> memory(2 * 3 * 6 * 8);
   const auto packed = rope::bshd(memory.data(), 2, 3, 6, 8);
-  const auto refused = [&](const rope::head_view<float>& q, const rope::head_view<float>& k) {
+  const auto rejected = [&](const rope::head_view<float>& q, const rope::head_view<float>& k) {
     return throws_saying<std::invalid_argument>([&] { rope::rotate<half_split>(q, k, table); },
                                                 "rope::rotate: q and k", "must not share channels") &&
            throws_saying<std::invalid_argument>([&] { rope::unrotate<interleaved>(k, q, table, 3); },
                                                 "rope::unrotate: q and k", "must not share channels");
   };
-  CHECK(refused(packed, packed));
-  CHECK(refused(packed.head_range(0, 4), packed.head_range(3, 2)));
-  CHECK(refused(packed.head_range(2, 4), packed.head_range(0, 3)));
-  CHECK(refused(rope::thd(memory.data(), 3, 2, 8), rope::thd(memory.data() + 47, 3, 2, 8)));
+  CHECK(rejected(packed, packed));
+  CHECK(rejected(packed.head_range(0, 4), packed.head_range(3, 2)));
+  CHECK(rejected(packed.head_range(2, 4), packed.head_range(0, 3)));
+  CHECK(rejected(rope::thd(memory.data(), 3, 2, 8), rope::thd(memory.data() + 47, 3, 2, 8)));
   CHECK(memory.untouched());
   // Adjacent in a token, in a head's channels, and in memory. Empty views too.
   CHECK_NOTHROW(rope::rotate<half_split>(packed.head_range(0, 4), packed.head_range(4, 2), table));

@@ -81,7 +81,7 @@ TEST_CASE("a head may rotate fewer channels than another", "[rotation][rotate_he
 
 TEST_CASE("a call that is invalid for one head changes no head", "[rotation][rotate_heads]") {
   const std::vector<float> before = testing::random_channels<float>(L * H * D, 73);
-  const auto refuses = [&](auto error, const auto& list, const auto& positions, const auto&... parts) {
+  const auto rejects = [&](auto error, const auto& list, const auto& positions, const auto&... parts) {
     using exception = decltype(error);
     std::vector<float> x = before;
     const auto view = rope::thd(x.data(), L, H, D);
@@ -94,13 +94,13 @@ TEST_CASE("a call that is invalid for one head changes no head", "[rotation][rot
   const std::invalid_argument argument("");
   const std::out_of_range range("");
   using list = std::vector<frequency_table<float>>;
-  CHECK(refuses(argument, list{{frequencies(8), 9}, {frequencies(8), 9}}, 0,
+  CHECK(rejects(argument, list{{frequencies(8), 9}, {frequencies(8), 9}}, 0,
                 "give one table per head, 3, got 2"));
-  CHECK(refuses(argument, list(4, {frequencies(8), 9}), 0, "got 4"));
-  CHECK(refuses(argument, list{{frequencies(8), 9}, {frequencies(8), 9}, {frequencies(22), 9}}, 0,
+  CHECK(rejects(argument, list(4, {frequencies(8), 9}), 0, "got 4"));
+  CHECK(rejects(argument, list{{frequencies(8), 9}, {frequencies(8), 9}, {frequencies(22), 9}}, 0,
                 "rotary_dim must not exceed head_dim"));
-  CHECK(refuses(range, list{{frequencies(8), 9}, {frequencies(8), 9}, {frequencies(8), 5}}, 0, "position 5"));
-  CHECK(refuses(argument, list(3, {frequencies(8), 9}), std::vector<int>{1, 2}, "ids must be [tokens] = 6"));
+  CHECK(rejects(range, list{{frequencies(8), 9}, {frequencies(8), 9}, {frequencies(8), 5}}, 0, "position 5"));
+  CHECK(rejects(argument, list(3, {frequencies(8), 9}), std::vector<int>{1, 2}, "ids must be [tokens] = 6"));
 
   // The factor of the last table has no inverse in its type.
   std::vector<float> x = before;
@@ -146,17 +146,17 @@ TEST_CASE("heads_as_batch makes a batch row of the heads of every key head", "[r
 
 TEST_CASE("heads_as_batch throws if no row stride fits", "[rotation]") {
   std::vector<float> memory(2 * 3 * 6 * 4);
-  const auto refused = [](const head_view<float>& x, Index kv_heads, const char* text) {
+  const auto rejected = [](const head_view<float>& x, Index kv_heads, const char* text) {
     return throws_saying<std::invalid_argument>([&] { (void)rope::heads_as_batch(x, kv_heads); },
                                                 "heads_as_batch: ", text);
   };
-  CHECK(refused(
+  CHECK(rejected(
       rope::bshd(memory.data(), 2, 3, 6, 4), 2,
       "the batch_stride must be that of 6 heads, as in bhsd, got 72 and a head_stride of 4; copy to bhsd "
       "order, or call it for one row at a time: batch_range(b, 1)"));
-  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4).head_range(0, 4), 2, "that of 4 heads"));
-  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), 4,
-                "kv_heads must be at least 1 and divide 6 heads, got 4"));
-  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), 0, "divide 6 heads, got 0"));
-  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), -2, "divide 6 heads, got -2"));
+  CHECK(rejected(rope::bhsd(memory.data(), 2, 6, 3, 4).head_range(0, 4), 2, "that of 4 heads"));
+  CHECK(rejected(rope::bhsd(memory.data(), 2, 6, 3, 4), 4,
+                 "kv_heads must be at least 1 and divide 6 heads, got 4"));
+  CHECK(rejected(rope::bhsd(memory.data(), 2, 6, 3, 4), 0, "divide 6 heads, got 0"));
+  CHECK(rejected(rope::bhsd(memory.data(), 2, 6, 3, 4), -2, "divide 6 heads, got -2"));
 }

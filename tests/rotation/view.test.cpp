@@ -211,17 +211,17 @@ TEST_CASE("a matrix whose columns are not a multiple of the heads throws", "[rot
 
 TEST_CASE("negative extents throw in every factory", "[rotation]") {
   float* p = nullptr;
-  const auto refuses = [](const char* name, const char* extents, auto call) {
+  const auto rejects = [](const char* name, const char* extents, auto call) {
     return throws_saying<std::invalid_argument>(
         call, std::string("rope::") + name + ": extents must not be negative", extents);
   };
-  CHECK(refuses("bshd", "[-1, 2, 3, 4]", [p] { rope::bshd(p, -1, 2, 3, 4); }));
-  CHECK(refuses("bshd", "[1, -2, 3, 4]", [p] { rope::bshd(p, 1, -2, 3, 4); }));
-  CHECK(refuses("bhsd", "[1, 2, -3, 4]", [p] { rope::bhsd(p, 1, 2, -3, 4); }));
-  CHECK(refuses("sbhd", "[1, 2, 3, -4]", [p] { rope::sbhd(p, 1, 2, 3, -4); }));
-  CHECK(refuses("thd", "-2", [p] { rope::thd(p, -2, 3, 4); }));
-  CHECK(refuses("thd", "-3", [p] { rope::thd(p, 2, -3, 4); }));
-  CHECK(refuses("thd", "-4", [p] { rope::thd(p, 2, 3, -4); }));
+  CHECK(rejects("bshd", "[-1, 2, 3, 4]", [p] { rope::bshd(p, -1, 2, 3, 4); }));
+  CHECK(rejects("bshd", "[1, -2, 3, 4]", [p] { rope::bshd(p, 1, -2, 3, 4); }));
+  CHECK(rejects("bhsd", "[1, 2, -3, 4]", [p] { rope::bhsd(p, 1, 2, -3, 4); }));
+  CHECK(rejects("sbhd", "[1, 2, 3, -4]", [p] { rope::sbhd(p, 1, 2, 3, -4); }));
+  CHECK(rejects("thd", "-2", [p] { rope::thd(p, -2, 3, 4); }));
+  CHECK(rejects("thd", "-3", [p] { rope::thd(p, 2, -3, 4); }));
+  CHECK(rejects("thd", "-4", [p] { rope::thd(p, 2, 3, -4); }));
 }
 
 TEST_CASE("extents whose product overflows throw in every factory", "[rotation]") {
@@ -229,21 +229,21 @@ TEST_CASE("extents whose product overflows throw in every factory", "[rotation]"
   constexpr Index most = (std::numeric_limits<Index>::max)(),
                   root = Index{1} << std::numeric_limits<Index>::digits / 2;
   float* p = nullptr;
-  const auto refuses = [](const char* name, const std::vector<Index>& extents, auto call) {
+  const auto rejects = [](const char* name, const std::vector<Index>& extents, auto call) {
     std::string got;
     for (const Index extent : extents) got += (got.empty() ? "" : ", ") + std::to_string(extent);
     return throws_saying<std::length_error>(
         call,
         std::string("rope::") + name + ": extents must not exceed the address space, got [" + got + "]");
   };
-  CHECK(refuses("bshd", {root, root, 2, 4}, [p] { rope::bshd(p, root, root, 2, 4); }));
-  CHECK(refuses("bshd", {4, most / 2 + 1, 1, 4}, [p] { rope::bshd(p, 4, most / 2 + 1, 1, 4); }));
-  CHECK(refuses("bhsd", {1, 1, most, 2}, [p] { rope::bhsd(p, 1, 1, most, 2); }));
-  CHECK(refuses("sbhd", {2 * root, 2 * root, 2 * root, 1},
+  CHECK(rejects("bshd", {root, root, 2, 4}, [p] { rope::bshd(p, root, root, 2, 4); }));
+  CHECK(rejects("bshd", {4, most / 2 + 1, 1, 4}, [p] { rope::bshd(p, 4, most / 2 + 1, 1, 4); }));
+  CHECK(rejects("bhsd", {1, 1, most, 2}, [p] { rope::bhsd(p, 1, 1, most, 2); }));
+  CHECK(rejects("sbhd", {2 * root, 2 * root, 2 * root, 1},
                 [p] { rope::sbhd(p, 2 * root, 2 * root, 2 * root, 1); }));
-  CHECK(refuses("thd", {1, most, 1, 1}, [p] { rope::thd(p, most, 1, 1); }));  // elements, but not bytes
+  CHECK(rejects("thd", {1, most, 1, 1}, [p] { rope::thd(p, most, 1, 1); }));  // elements, but not bytes
   // Empty, but strides and counts of tokens are computed.
-  CHECK(refuses("bshd", {0, root, root, 2}, [p] { rope::bshd(p, 0, root, root, 2); }));
+  CHECK(rejects("bshd", {0, root, root, 2}, [p] { rope::bshd(p, 0, root, root, 2); }));
   CHECK(rope::thd(p, most / 4, 1, 1).tokens == most / 4);
   CHECK(rope::bshd(p, root, root / 4, 1, 1).batch_stride == root / 4);
 }
@@ -298,15 +298,15 @@ TEST_CASE("a part outside its view throws", "[rotation]") {
   };
   for (const window& asked : {window{-1, 1}, window{1, -1}, window{7, 0}, window{0, 7}, window{6, 1},
                               window{1, largest}, window{largest, 1}, window{-largest - 1, largest}}) {
-    const auto refuses = [values = std::to_string(asked.first) + " and count " + std::to_string(asked.count)](
+    const auto rejects = [values = std::to_string(asked.first) + " and count " + std::to_string(asked.count)](
                              const char* name, const std::string& extent, auto call) {
       return throws_saying<std::out_of_range>(call, std::string("rope::head_view::") + name,
                                               "first " + values, extent);
     };
-    CHECK(refuses("channels", "inside [0, 6)", [&] { x.channels(asked.first, asked.count); }));
-    CHECK(refuses("head_range", "inside [0, 4)", [&] { x.head_range(asked.first, asked.count); }));
-    CHECK(refuses("token_range", "inside [0, 3)", [&] { x.token_range(asked.first, asked.count); }));
-    CHECK(refuses("batch_range", "inside [0, " + std::to_string(B) + ")",
+    CHECK(rejects("channels", "inside [0, 6)", [&] { x.channels(asked.first, asked.count); }));
+    CHECK(rejects("head_range", "inside [0, 4)", [&] { x.head_range(asked.first, asked.count); }));
+    CHECK(rejects("token_range", "inside [0, 3)", [&] { x.token_range(asked.first, asked.count); }));
+    CHECK(rejects("batch_range", "inside [0, " + std::to_string(B) + ")",
                   [&] { x.batch_range(asked.first, asked.count); }));
   }
 }

@@ -18,7 +18,7 @@ std::vector<float> decoder::attend(const caches& to, const std::vector<float>& q
   return out;
 }
 
-bool decoder::refuses_another_layout(const caches& to, const rope::frequency_table<float>& table) {
+bool decoder::rejects_another_layout(const caches& to, const rope::frequency_table<float>& table) {
   try {
     to.half_split.check_table<rope::interleaved>(table);
     return false;

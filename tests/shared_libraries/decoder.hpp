@@ -30,7 +30,7 @@ EXPORTED void append(caches& to, const std::vector<float>& k, const rope::freque
 EXPORTED std::vector<float> attend(const caches& to, const std::vector<float>& q,
                                    const rope::frequency_table<float>& table);
 /// Whether a table with another layout than that of its keys throws.
-EXPORTED bool refuses_another_layout(const caches& to, const rope::frequency_table<float>& table);
+EXPORTED bool rejects_another_layout(const caches& to, const rope::frequency_table<float>& table);
 
 }  // namespace decoder
 

@@ -37,7 +37,7 @@ int main() {
     if (!same_as(1)) return 1;
     rope::attention<mirrored>(all, all, all, out, table);
     if (!same_as(2)) return 1;
-    if (!refuses_another_layout(written, table)) {
+    if (!rejects_another_layout(written, table)) {
       std::puts("keys were read with another layout than theirs");
       return 1;
     }

@@ -87,7 +87,7 @@ inline const std::vector<std::pair<double, const char*>> not_positive = {
 
 /// Whether a schedule of four pairs with this rule throws, with the rule's name and text and the value.
 template <class Rule>
-bool refused(const Rule& rule, const std::string& text, const std::string& value) {
+bool rejected(const Rule& rule, const std::string& text, const std::string& value) {
   return throws_saying<std::invalid_argument>([&] { frequencies f(8, 1e4, rule); }, "rope::" + text, value);
 }
 

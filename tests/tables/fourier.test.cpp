@@ -178,19 +178,19 @@ TEST_CASE("each group of query heads rotates by the mixture of its key head", "[
 TEST_CASE("mixtures that do not fit throw", "[tables][fourier]") {
   const frequencies schedule = frequencies::custom(Eigen::Array3d(1, 0.3, 0.05));
   const matrix mix = Eigen::MatrixXd::Identity(3, 3).array();
-  const auto refused = [&](const matrix& c, const matrix& s, Index pairs, auto... parts) {
+  const auto rejected = [&](const matrix& c, const matrix& s, Index pairs, auto... parts) {
     return throws_saying<std::invalid_argument>([&] { fourier_table(schedule, c, s, pairs, 0, 4); },
                                                 "fourier_table: ", parts...);
   };
-  CHECK(refused(mix, mix, 2, "[3, 3]", "2 pairs"));
-  CHECK(refused(matrix::Ones(2, 3), matrix::Ones(2, 3), 4, "[2, 3]"));
-  CHECK(refused(mix, matrix::Ones(3, 2), 4, "one shape"));
-  CHECK(refused(matrix(3, 0), matrix(3, 0), 4, "[3, 0]"));
+  CHECK(rejected(mix, mix, 2, "[3, 3]", "2 pairs"));
+  CHECK(rejected(matrix::Ones(2, 3), matrix::Ones(2, 3), 4, "[2, 3]"));
+  CHECK(rejected(mix, matrix::Ones(3, 2), 4, "one shape"));
+  CHECK(rejected(matrix(3, 0), matrix(3, 0), 4, "[3, 0]"));
   matrix bad = mix;
   bad(1, 1) = std::numeric_limits<double>::quiet_NaN();
-  CHECK(refused(bad, mix, 4, "row 0, pair 1"));
+  CHECK(rejected(bad, mix, 4, "row 0, pair 1"));
   bad(1, 1) = 0;
-  CHECK(refused(bad, bad, 4, "row 0, pair 1"));
+  CHECK(rejected(bad, bad, 4, "row 0, pair 1"));
   CHECK(throws_saying<std::invalid_argument>([&] { fourier_table(schedule, mix, mix, 4, 3, 2); }, "[3, 2)"));
   CHECK(throws_saying<std::length_error>(
       [&] {

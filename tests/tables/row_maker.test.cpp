@@ -145,18 +145,18 @@ TEST_CASE("invalid rows of a row_maker throw before anything is written", "[tabl
   std::vector<std::byte> memory(maker.memory_size(2), std::byte{5});
   const std::vector<std::byte> unwritten = memory;
   Eigen::ArrayXXd places = Eigen::ArrayXXd::Zero(2, 2);
-  const auto refused = [&](const auto& coordinates, const auto&... parts) {
+  const auto rejected = [&](const auto& coordinates, const auto&... parts) {
     return throws_saying<std::invalid_argument>([&] { maker.write(coordinates, rows); }, parts...) &&
            throws_saying<std::invalid_argument>([&] { maker.table(coordinates, memory); }, parts...) &&
            rows == untouched && memory == unwritten;
   };
-  CHECK(refused(places.leftCols(1), "row_maker: coordinates must be [rows, 2], got [2, 1]"));
+  CHECK(rejected(places.leftCols(1), "row_maker: coordinates must be [rows, 2], got [2, 1]"));
   places(1, 1) = 0x1p53 + 2;
-  CHECK(refused(places, "at most 2^53 in magnitude, got 9007199254740994", "at row 1, axis 1"));
+  CHECK(rejected(places, "at most 2^53 in magnitude, got 9007199254740994", "at row 1, axis 1"));
   places(1, 1) = std::numeric_limits<double>::infinity();
-  CHECK(refused(places, "row_maker: a coordinate must be finite"));
-  CHECK(refused(Eigen::Array<std::int64_t, 2, 2>::Constant(std::numeric_limits<std::int64_t>::min()),
-                "row_maker: a coordinate must be finite"));
+  CHECK(rejected(places, "row_maker: a coordinate must be finite"));
+  CHECK(rejected(Eigen::Array<std::int64_t, 2, 2>::Constant(std::numeric_limits<std::int64_t>::min()),
+                 "row_maker: a coordinate must be finite"));
   places(1, 1) = 1;
   CHECK(throws_saying<std::invalid_argument>([&] { maker.write(places.topRows(1), rows); },
                                              "row_maker::write: 1 rows of 37 pairs have 74 entries", "148"));

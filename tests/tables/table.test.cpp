@@ -622,14 +622,14 @@ TEST_CASE("an integer coordinate above 2^53 throws before it is rounded", "[tabl
 TEST_CASE("an unsigned position above the range of int64 throws and does not wrap", "[tables][table]") {
   const frequencies schedule(8);
   const std::uint64_t beyond = std::numeric_limits<std::uint64_t>::max() - 9;
-  const auto refused = [](const auto& make) {
+  const auto rejected = [](const auto& make) {
     return throws_saying<std::length_error>(make, "frequency_table: a position must be below 2^63",
                                             "got 1844674407370955160");
   };
-  CHECK(refused([&] { frequency_table<float>(schedule, beyond, beyond + 5); }));
-  CHECK(refused([&] { frequency_table<float> table(schedule, beyond); }));
-  CHECK(refused([&] { frequency_table<float>(schedule, 0, beyond); }));
-  CHECK(refused([&] { frequency_table<float>::with_float_angles(schedule, 0, beyond); }));
+  CHECK(rejected([&] { frequency_table<float>(schedule, beyond, beyond + 5); }));
+  CHECK(rejected([&] { frequency_table<float> table(schedule, beyond); }));
+  CHECK(rejected([&] { frequency_table<float>(schedule, 0, beyond); }));
+  CHECK(rejected([&] { frequency_table<float>::with_float_angles(schedule, 0, beyond); }));
   const auto last = static_cast<std::uint64_t>(largest);
   CHECK(frequency_table<float>(schedule, last - 1, last).first() == largest - 1);
 }

@@ -173,16 +173,16 @@ TEST_CASE("a query that overflows when it is scaled gives no NaN with keys of ze
 TEST_CASE("a scale and a softcap whose quotient overflows throw", "[attention]") {
   std::vector<float> x = {0.5f, -1, 2, 3}, out(4, 7.0f);
   const auto tokens = rope::thd(x.data(), 2, 1, 2);
-  const auto refused = [&](rope::attention_options options) {
+  const auto rejected = [&](rope::attention_options options) {
     return testing::throws_saying<std::invalid_argument>(
         [&] { rope::attention(tokens, tokens, tokens, rope::thd(out.data(), 2, 1, 2), options); },
         "rope::attention: scale / softcap must be of a magnitude in [2^-63, 2^63], got ", "");
   };
-  CHECK(refused({.scale = 1e20, .softcap = 1e-20}));
-  CHECK(refused({.scale = -1e20, .softcap = 1e-20}));
-  CHECK(refused({.scale = 1e-20, .softcap = 1e20}));
-  CHECK(refused({.softcap = 1e-25}));
-  CHECK(refused({.softcap = 1e25}));
+  CHECK(rejected({.scale = 1e20, .softcap = 1e-20}));
+  CHECK(rejected({.scale = -1e20, .softcap = 1e-20}));
+  CHECK(rejected({.scale = 1e-20, .softcap = 1e20}));
+  CHECK(rejected({.softcap = 1e-25}));
+  CHECK(rejected({.softcap = 1e25}));
   for (const float value : out) CHECK(value == 7.0f);
   rope::attention(tokens, tokens, tokens, rope::thd(out.data(), 2, 1, 2), {.scale = 1e-30, .softcap = 1e-30});
   for (const float value : out) CHECK(std::isfinite(value));

@@ -295,7 +295,7 @@ TEST_CASE("counts that leave a row more queries than keys throw", "[attention]")
       d_v(x.v.size());
   const auto result = bshd(out.data(), 2, 8, 4, 5);
   const list shorter = {5, 3}, ids = {0, 1, 2, 3, 4, 5, 6, 7};
-  const auto refused = [&](const attention_options& options, bool rotates, const char* text) {
+  const auto rejected = [&](const attention_options& options, bool rotates, const char* text) {
     CAPTURE(text, rotates);
     const auto reports = [&](const char* function, const auto& call) {
       CHECK(testing::throws_saying<std::invalid_argument>(call, std::string(function) + ": " + text));
@@ -323,12 +323,12 @@ TEST_CASE("counts that leave a row more queries than keys throw", "[attention]")
   const char* silent =
       "row 0 has 8 queries and 5 keys, so its first query would be at position -3; give query_counts or "
       "query_positions (padding on the left: a mask), or causal = false for cross-attention";
-  refused({.key_counts = x.key_counts}, false, silent);
-  refused({.causal = false, .window = 2, .key_counts = x.key_counts}, false, silent);
-  refused({.causal = false, .key_counts = x.key_counts}, true, silent);
-  refused({.query_counts = x.key_counts, .key_counts = shorter}, false,
-          "row 1 has 8 queries and 3 keys, so its first query would be at position -5; ");
-  refused(
+  rejected({.key_counts = x.key_counts}, false, silent);
+  rejected({.causal = false, .window = 2, .key_counts = x.key_counts}, false, silent);
+  rejected({.causal = false, .key_counts = x.key_counts}, true, silent);
+  rejected({.query_counts = x.key_counts, .key_counts = shorter}, false,
+           "row 1 has 8 queries and 3 keys, so its first query would be at position -5; ");
+  rejected(
       {.query_counts = x.key_counts}, false,
       "query_counts need key_counts, or query_positions: the last query of a row is aligned with its last "
       "key");
@@ -350,7 +350,7 @@ TEST_CASE("more queries than keys throw the same message, however they are count
   const frequency_table<> table(frequencies(4), -8, 8);
   const auto tokens = [](auto& of, Index count) { return bshd(of.data(), 1, count, 1, 4); };
   const list queries = {0, 6}, keys = {0, 2}, six = {6}, two = {2}, ids = {0, 1, 2, 3, 4, 5};
-  const auto refused = [&](const char* function, const char* row, const auto& call) {
+  const auto rejected = [&](const char* function, const char* row, const auto& call) {
     CHECK(testing::throws_saying<std::invalid_argument>(
         call,
         std::string("rope::") + function + ": " + row +
@@ -362,21 +362,21 @@ TEST_CASE("more queries than keys throw the same message, however they are count
     attention(tokens(x, query_tokens), tokens(x, key_tokens), tokens(x, key_tokens),
               tokens(out, query_tokens), options);
   };
-  refused("attention", "row", [&] { attend(6, 2, {}); });
-  refused("attention", "row", [&] { attend(6, 2, {.causal = false, .window = 9}); });
-  refused("attention", "row", [&] { attend(6, 8, {.key_counts = two}); });
-  refused("attention", "row", [&] { attend(8, 2, {.query_counts = six, .key_counts = two}); });
-  refused("attention", "segment", [&] { attend(6, 2, {.query_offsets = queries, .key_offsets = keys}); });
-  refused("attention", "row", [&] {
+  rejected("attention", "row", [&] { attend(6, 2, {}); });
+  rejected("attention", "row", [&] { attend(6, 2, {.causal = false, .window = 9}); });
+  rejected("attention", "row", [&] { attend(6, 8, {.key_counts = two}); });
+  rejected("attention", "row", [&] { attend(8, 2, {.query_counts = six, .key_counts = two}); });
+  rejected("attention", "segment", [&] { attend(6, 2, {.query_offsets = queries, .key_offsets = keys}); });
+  rejected("attention", "row", [&] {
     attention<half_split>(tokens(x, 6), tokens(x, 2), tokens(x, 2), tokens(out, 6), table, {.causal = false});
   });
-  refused("attention", "segment", [&] {
+  rejected("attention", "segment", [&] {
     attention<half_split>(tokens(x, 6), tokens(x, 2), tokens(x, 2), tokens(out, 6), table,
                           {.causal = false, .query_offsets = queries, .key_offsets = keys});
   });
-  refused("attention", "row",
-          [&] { attention_weights(tokens(x, 6), tokens(x, 2), std::span(weights).first(12)); });
-  refused("attention_gradient", "row", [&] {
+  rejected("attention", "row",
+           [&] { attention_weights(tokens(x, 6), tokens(x, 2), std::span(weights).first(12)); });
+  rejected("attention_gradient", "row", [&] {
     attention_gradient(
         testing::tape(tokens(x, 6), tokens(x, 2), tokens(x, 2), head_view<const float>(tokens(out, 6)),
                       head_view<const float>(tokens(out, 6)), tokens(d, 6), tokens(d, 2), tokens(d, 2)));

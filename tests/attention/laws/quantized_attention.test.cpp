@@ -314,7 +314,7 @@ TEST_CASE("attention to integers throws if views do not fit, and writes nothing"
   const auto queries = rope::bshd(q.data(), 1, 4, 2, 8), written = rope::bshd(out.data(), 1, 4, 2, 8);
   const auto k = rope::bshd(integers.data(), scales.data(), 1, 4, 2, 8);
   const rope::frequency_table<float> table(rope::frequencies(8), 4);
-  const auto refused = [&](auto keys, auto values, const char* rule) {
+  const auto rejected = [&](auto keys, auto values, const char* rule) {
     CHECK_THROWS_WITH(rope::attention(queries, keys, values, written), testing::ContainsSubstring(rule));
     CHECK_THROWS_WITH(rope::attention<rope::half_split>(queries, keys, values, written, table),
                       testing::ContainsSubstring(rule));
@@ -322,26 +322,26 @@ TEST_CASE("attention to integers throws if views do not fit, and writes nothing"
   };
   auto other = k;
   other.scales.tokens = 3;
-  refused(other, k, "attention: scales must be [1, 4, 2, 1], got [1, 3, 2, 1]");
-  refused(k, other, "attention: scales must be [1, 4, 2, 1], got [1, 3, 2, 1]");
+  rejected(other, k, "attention: scales must be [1, 4, 2, 1], got [1, 3, 2, 1]");
+  rejected(k, other, "attention: scales must be [1, 4, 2, 1], got [1, 3, 2, 1]");
   other = k;
   other.scales.head_dim = 8;
-  refused(k, other, "attention: scales must be [1, 4, 2, 1], got [1, 4, 2, 8]");
+  rejected(k, other, "attention: scales must be [1, 4, 2, 1], got [1, 4, 2, 8]");
   other = k;
   other.scales.data = nullptr;
-  refused(other, k, "attention: a quantized view must have data and scales");
+  rejected(other, k, "attention: a quantized view must have data and scales");
   other = k;
   other.data = nullptr;
-  refused(k, other, "attention: a quantized view must have data and scales");
+  rejected(k, other, "attention: a quantized view must have data and scales");
   other = k;
   other.batch = other.scales.batch = -1;
-  refused(other, k, "must not be negative");
-  refused(k.token_range(0, 3), k, "attention: k and v must have the same tokens, got 3 and 4");
-  refused(k.head_range(0, 1), k, "attention: k and v must have the same heads, got 1 and 2");
+  rejected(other, k, "must not be negative");
+  rejected(k.token_range(0, 3), k, "attention: k and v must have the same tokens, got 3 and 4");
+  rejected(k.head_range(0, 1), k, "attention: k and v must have the same heads, got 1 and 2");
   other = k;
   other.head_dim = 7;
-  refused(other, k, "attention: q and k must have the same head_dim");
-  refused(k, other, "attention: v and out must have the same head_dim");
+  rejected(other, k, "attention: q and k must have the same head_dim");
+  rejected(k, other, "attention: v and out must have the same head_dim");
   auto nowhere = written;
   nowhere.data = nullptr;
   CHECK_THROWS_AS(rope::attention(queries, k, k, nowhere), std::invalid_argument);

@@ -79,18 +79,18 @@ TEST_CASE("a block throws if a table does not fit a cache with axes, and the cac
       raw(1, 9, kind.kv_heads, kind.head_dim, token_axes{3}, kind.value_dim, key_storage::raw);
   ring_cache<double> ring(1, {.window = 4, .chunk = 2}, kind.kv_heads, kind.head_dim, token_axes{3},
                           kind.value_dim);
-  const auto refused = [&](auto& of, const frequency_table<double>& table, const char* text) {
+  const auto rejected = [&](auto& of, const frequency_table<double>& table, const char* text) {
     CHECK(throws_saying<std::invalid_argument>([&] { block.forward(x, of, out, table); },
                                                "multi_head_attention: ", text));
     CHECK(of.size(0) == 0);
     CHECK((out.array() == -77).all());
   };
   const Eigen::ArrayXXd zeros = Eigen::ArrayXXd::Zero(4, 3);
-  refused(cache, {on_three, zeros.topRows(3)},
-          "coordinates must have [tokens] = 4 or [batch * tokens] = 4 rows, got 3");
-  refused(raw, {on_three, zeros}, "raw keys on 3 axes are read by a table of all tokens");
-  refused(ring, {on_three, zeros},
-          "a ring with axes takes chunk = 2 tokens at a time by a table of their coordinates, got 4");
+  rejected(cache, {on_three, zeros.topRows(3)},
+           "coordinates must have [tokens] = 4 or [batch * tokens] = 4 rows, got 3");
+  rejected(raw, {on_three, zeros}, "raw keys on 3 axes are read by a table of all tokens");
+  rejected(ring, {on_three, zeros},
+           "a ring with axes takes chunk = 2 tokens at a time by a table of their coordinates, got 4");
   // Text is cut into chunks as usual.
   block.forward(x, ring, out, frequency_table<double>(text_schedule, 4));
   CHECK(ring.next_positions()[0] == 4);

@@ -143,14 +143,14 @@ TEST_CASE("a block throws if the rotated channels exceed the head, and changes n
   const frequency_table<float> table(narrow, 9);
   kv_cache<float> cache(2, 9, kind.kv_heads, head_dim, kind.value_dim);
   const auto block = multi_head_attention<float, half_split>(memory.weights(), memory.options());
-  const auto refuses = [](const auto& call) {
+  const auto rejects = [](const auto& call) {
     return testing::throws_saying<std::invalid_argument>(
         call,
         "multi_head_attention: the rotated channels must lie in the head of 12 channels, got 4 channels from "
         "channel 9 on");
   };
-  CHECK(refuses([&] { block.forward(x, 2, out, table.at_channel(9)); }));
-  CHECK(refuses([&] { block.forward(x, cache, out, table.at_channel(9)); }));
+  CHECK(rejects([&] { block.forward(x, 2, out, table.at_channel(9)); }));
+  CHECK(rejects([&] { block.forward(x, cache, out, table.at_channel(9)); }));
   CHECK(cache.size() == 0);
   CHECK((out.array() == -77).all());
 }

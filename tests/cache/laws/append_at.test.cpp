@@ -221,7 +221,7 @@ TEST_CASE("invalid positions throw and nothing is written", "[cache]") {
   rotated.truncate(1);  // the slots after it contain old data, in which a write would show
   raw.truncate(1);
   const std::vector<float> before(rotated.keys().at(0, 0, 0), rotated.keys().at(0, 3, 0));
-  const auto refused = [&]<class E>(E, const std::string& text, const auto& call) {
+  const auto rejected = [&]<class E>(E, const std::string& text, const auto& call) {
     CHECK(throws_saying<E>(call, "rope::kv_cache" + text));
     for (const kv_cache<float>* cache : {&rotated, &raw}) {
       CHECK(cache->size() == 1);
@@ -239,35 +239,35 @@ TEST_CASE("invalid positions throw and nothing is written", "[cache]") {
   };
   const std::int64_t limit = std::int64_t{1} << 53;
   const std::string far = "::append_at: positions must stay within 2^53 in magnitude, got ";
-  refused(range, far + "9007199254740993", at(positions{0, limit + 1, 1}));
-  refused(range, far + "-9007199254740993", at(positions{0, 1, -limit - 1}));
-  refused(range, far + "9007199254740993", at(limit - 1));
-  refused(range, far + "9223372036854775807", at((std::numeric_limits<std::int64_t>::max)()));
-  refused(range, far + "9223372036854775807", at(std::vector<std::uint64_t>{0, 1, ~std::uint64_t{0}}));
-  refused(invalid, "::append_at: ids must be [tokens] = 3 or [batch * tokens] = 6, got 4",
-          at(positions{0, 1, 2, 3}));
+  rejected(range, far + "9007199254740993", at(positions{0, limit + 1, 1}));
+  rejected(range, far + "-9007199254740993", at(positions{0, 1, -limit - 1}));
+  rejected(range, far + "9007199254740993", at(limit - 1));
+  rejected(range, far + "9223372036854775807", at((std::numeric_limits<std::int64_t>::max)()));
+  rejected(range, far + "9223372036854775807", at(std::vector<std::uint64_t>{0, 1, ~std::uint64_t{0}}));
+  rejected(invalid, "::append_at: ids must be [tokens] = 3 or [batch * tokens] = 6, got 4",
+           at(positions{0, 1, 2, 3}));
   const std::vector<int> starts = {0, 1, 2};
-  refused(invalid, "::append_at: row_starts must be [batch] = 2, got 3", at(row_starts{starts}));
-  refused(invalid, "::append_at: counts must be in [0, tokens] = [0, 3], got 4", at(0, {4, 0}));
-  refused(std::length_error(""), "::append_at: 3 tokens do not fit, the cache holds 1 of 3", [&] {
+  rejected(invalid, "::append_at: row_starts must be [batch] = 2, got 3", at(row_starts{starts}));
+  rejected(invalid, "::append_at: counts must be in [0, tokens] = [0, 3], got 4", at(0, {4, 0}));
+  rejected(std::length_error(""), "::append_at: 3 tokens do not fit, the cache holds 1 of 3", [&] {
     kv_cache<float> small(2, 3, 2, 8);
     small.append(old.token_range(0, 1), old.token_range(0, 1));
     small.append_at(added, added, 7);
   });
-  refused(range, "::append_at: position 10 is outside the table's [0, 10)", appending(positions{0, 9, 10}));
-  refused(range, "::append_at: position -1 is outside the table's [0, 10)",
-          appending(positions{0, 1, 2, 3, 4, -1}));
-  refused(range, "::append_at: position 12 is outside the table's [0, 10)",
-          appending(positions{0, 1, 2, 12, 4, 5}));
-  refused(range, "::append_at: position 10 is outside the table's [0, 10)", appending(8));
-  refused(invalid, "::append_at: this cache rotates its keys, give the layout and the table",
-          [&] { rotated.append_at(added, added, 3); });
-  refused(invalid, "::append_at: raw keys are rotated when they are read",
-          [&] { raw.append_at<half_split>(added, added, table, 3); });
-  refused(invalid, ": give the layout and the table that the keys were rotated by",
-          [&] { rotated.append_at<half_split>(added, added, other, 3); });
-  refused(invalid, ": give the layout and the table that the keys were rotated by",
-          [&] { rotated.append_at<interleaved>(added, added, table, 3); });
+  rejected(range, "::append_at: position 10 is outside the table's [0, 10)", appending(positions{0, 9, 10}));
+  rejected(range, "::append_at: position -1 is outside the table's [0, 10)",
+           appending(positions{0, 1, 2, 3, 4, -1}));
+  rejected(range, "::append_at: position 12 is outside the table's [0, 10)",
+           appending(positions{0, 1, 2, 12, 4, 5}));
+  rejected(range, "::append_at: position 10 is outside the table's [0, 10)", appending(8));
+  rejected(invalid, "::append_at: this cache rotates its keys, give the layout and the table",
+           [&] { rotated.append_at(added, added, 3); });
+  rejected(invalid, "::append_at: raw keys are rotated when they are read",
+           [&] { raw.append_at<half_split>(added, added, table, 3); });
+  rejected(invalid, ": give the layout and the table that the keys were rotated by",
+           [&] { rotated.append_at<half_split>(added, added, other, 3); });
+  rejected(invalid, ": give the layout and the table that the keys were rotated by",
+           [&] { rotated.append_at<interleaved>(added, added, table, 3); });
 
   // Tokens beyond the count of a row may have any position.
   appending(positions{9, limit + 1, (std::numeric_limits<std::int64_t>::min)(), 0, 1, 2}, {1, 3})();

@@ -76,44 +76,44 @@ struct refusals {
 }  // namespace
 
 TEST_CASE("coordinates that do not fit the axes or tokens of a cache throw", "[cache]") {
-  refusals refused;
-  auto& x = refused.x;
-  auto& cache = refused.cache;
+  refusals rejected;
+  auto& x = rejected.x;
+  auto& cache = rejected.cache;
   const frequency_table<> table(on_three, image(4)), text(plain, 40),
       two(on_axes(plain, contiguous_sections({2, 2})), Axes::Zero(4, 2));
   cache.append<half_split>(x.keys(4), x.values(4), table);
   const auto append = [&](Index tokens, const auto& of, const auto&... more) {
     cache.append<half_split>(x.keys(tokens), x.values(tokens), of, more...);
   };
-  refused(
+  rejected(
       invalid, [&] { append(4, two); },
       "rope::kv_cache::append: tokens of this cache have 3 axes, got coordinates of 2");
   for (const Index rows : {Index{0}, Index{3}, Index{5}, Index{9}})
-    refused(
+    rejected(
         invalid, [&] { append(4, frequency_table<>(on_three, image(rows))); },
         "kv_cache::append: coordinates must have [tokens] = 4 or [batch * tokens] = 8 rows, got ");
-  refused(
+  rejected(
       length, [&] { append(9, frequency_table<>(on_three, image(9))); },
       "9 tokens do not fit, the cache holds 4 of 12");
-  refused(
+  rejected(
       invalid,
       [&] {
         append(4, table, std::vector<int>{5, 0});
       },
       "counts must be in [0, tokens] = [0, 4], got 5");
-  refused(
+  rejected(
       invalid, [&] { cache.append_at<half_split>(x.keys(4), x.values(4), table, 0); },
       "kv_cache::append_at: a table of coordinates says where its tokens are, append them without positions");
-  refused(
+  rejected(
       range, [&] { append(4, frequency_table<>(plain, 4)); }, "kv_cache::append: position ",
       " is outside the table's [0, 4)");
-  refused(
+  rejected(
       invalid, [&] { append(4, frequency_table<>::with_float_angles(plain, 0, 40)); },
       "a cache with axes takes a table of coordinates or, for text, of positions, got one of float angles");
-  refused(
+  rejected(
       invalid, [&] { append(4, table_of_angles(Eigen::ArrayXXf::Zero(4, 4), table_form::half_width)); },
       "got one of given entries");
-  refused(
+  rejected(
       invalid, [&] { append(4, frequency_table<>(on_three, image(4)).at_channel(3)); },
       "the right ones at another channel");
 
@@ -140,61 +140,61 @@ TEST_CASE("coordinates that do not fit the axes or tokens of a cache throw", "[c
       [&] { at(of_positions, 2, image(2)); },
       "kv_cache::append_at: a cache of positions takes no coordinates, make it with token_axes{3}"));
   CHECK(of_positions.size() == 0);
-  refused(
+  rejected(
       invalid, [&] { at(cache, 2, image(2)); }, "this cache rotates its keys, give the layout and the table");
 }
 
 TEST_CASE("a cache with axes is tied to its frequencies, layout and first channel", "[cache]") {
-  refusals refused;
-  auto& x = refused.x;
-  auto& cache = refused.cache;
+  refusals rejected;
+  auto& x = rejected.x;
+  auto& cache = rejected.cache;
   const frequency_table<> table(on_three, image(2)), text(plain, 40), other_text(other, 40),
       others(on_axes(other, contiguous_sections({1, 1, 2})), image(2)),
       dealt(on_axes(plain, interleaved_sections({2, 1, 1})), image(2)),
       mixed(along_directions(plain, Eigen::MatrixXd::Ones(4, 3)), image(2));
   const char* rule =
       "rope::kv_cache: give the layout and the frequencies that the keys were rotated by, got ";
-  const auto all_refuse = [&](const auto& of, const char* got) {
-    refused(
+  const auto all_reject = [&](const auto& of, const char* got) {
+    rejected(
         invalid, [&] { cache.append<half_split>(x.keys(2), x.values(2), of); }, rule, got);
-    refused(
+    rejected(
         invalid, [&] { attention<half_split>(x.queries(2), cache, x.output(2), of); }, rule, got);
-    refused(
+    rejected(
         invalid, [&] { cache.shift<half_split>(0, 1, 1, of); }, rule, got);
-    refused(
+    rejected(
         invalid, [&] { cache.rebase<half_split>(of, of); }, rule, got);
-    refused(
+    rejected(
         invalid, [&] { cache.check_table<half_split>(of); }, rule, got);
   };
   // Text first: its axes are not known yet.
   cache.append<half_split>(x.keys(2), x.values(2), text);
-  all_refuse(other_text, "other frequencies");
-  all_refuse(others, "other frequencies");
-  all_refuse(mixed, "a table of positions and one of coordinates, for pairs that rotate along");
-  all_refuse(text.at_channel(1), "the right ones at another channel");
+  all_reject(other_text, "other frequencies");
+  all_reject(others, "other frequencies");
+  all_reject(mixed, "a table of positions and one of coordinates, for pairs that rotate along");
+  all_reject(text.at_channel(1), "the right ones at another channel");
   CHECK_NOTHROW(cache.check_table<half_split>(dealt));
   CHECK_NOTHROW(cache.check_table<half_split>(table));
   // An image: now they are known.
   cache.append<half_split>(x.keys(2), x.values(2), table);
-  all_refuse(dealt, "other frequencies");
-  all_refuse(others, "other frequencies");
-  all_refuse(other_text, "other frequencies");
-  refused(
+  all_reject(dealt, "other frequencies");
+  all_reject(others, "other frequencies");
+  all_reject(other_text, "other frequencies");
+  rejected(
       invalid, [&] { cache.append<interleaved>(x.keys(2), x.values(2), table); }, rule,
       "the right ones in another layout");
   CHECK_NOTHROW(cache.check_table<half_split>(text));
   cache.append<half_split>(x.keys(1), x.values(1), text);
-  all_refuse(dealt, "other frequencies");
-  refused(
+  all_reject(dealt, "other frequencies");
+  rejected(
       invalid, [&] { cache.rebase<half_split>(table, text); },
       "kv_cache::rebase: keys on 3 axes need two tables of coordinates, the second is one of positions");
-  refused(
+  rejected(
       invalid, [&] { cache.rebase<half_split>(text, table); }, "the first is one of positions");
-  refused(
+  rejected(
       invalid, [&] { cache.rebase<half_split>(table, others.at_channel(2)); },
       "both tables must have the same pairs and begin at the same channel, got 4 and 4 pairs, and channels 0 "
       "and 2");
-  refused(
+  rejected(
       invalid,
       [&] { cache.rebase<half_split>(table, frequency_table<>(axial(frequencies(2), 3), image(2))); },
       "got 4 and 3 pairs");
@@ -202,13 +202,13 @@ TEST_CASE("a cache with axes is tied to its frequencies, layout and first channe
   cache.clear();
   CHECK_NOTHROW(cache.rebase<half_split>(text, other_text));
   CHECK_NOTHROW(cache.append<half_split>(x.keys(2), x.values(2), mixed));
-  all_refuse(text, "a table of positions and one of coordinates");
+  all_reject(text, "a table of positions and one of coordinates");
 }
 
 TEST_CASE("text, shifts and positions of a cache with axes have limits", "[cache]") {
-  refusals refused;
-  auto& x = refused.x;
-  auto& cache = refused.cache;
+  refusals rejected;
+  auto& x = rejected.x;
+  auto& cache = rejected.cache;
   const frequency_table<> text(plain, 40);
   Axes real = image(3);
   real(2, 1) = 2.5;
@@ -216,36 +216,36 @@ TEST_CASE("text, shifts and positions of a cache with axes have limits", "[cache
   const char* fraction =
       "the next position must be an integer, got one after a coordinate of 2.5; give "
       "coordinates, see next_coordinates";
-  refused(
+  rejected(
       invalid, [&] { cache.append<half_split>(x.keys(1), x.values(1), text); },
       "kv_cache::append: ", fraction);
-  refused(
+  rejected(
       invalid, [&] { cache.next_positions(); }, "kv_cache::next_positions: ", fraction);
   CHECK(cache.next_coordinates(2)(3, 0) == 4.5);
-  refused(
+  rejected(
       invalid, [&] { cache.next_coordinates(-1); }, "next_coordinates: tokens must not be negative, got -1");
-  refused(
+  rejected(
       invalid, [&] { cache.positions(0); },
       "kv_cache::positions: tokens of this cache have 3 axes, ask for their coordinates or order");
   for (const Index b : {Index{-1}, batch}) {
-    refused(
+    rejected(
         range, [&] { cache.coordinates(b); }, "kv_cache::coordinates: row must be in [0, 2)");
-    refused(
+    rejected(
         range, [&] { cache.order(b); }, "kv_cache::order: row must be in [0, 2)");
   }
   constexpr std::int64_t end = std::int64_t{1} << 53;
   const frequency_table<> table(on_three, image(2));
   for (const std::int64_t delta :
        {end, -end - 1, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()})
-    refused(
+    rejected(
         range, [&] { cache.shift<half_split>(0, 3, delta, table); },
         "kv_cache::shift: coordinates must stay within 2^53 in magnitude, got ");
   kv_cache<float> far = cache;
   far.shift<half_split>(0, 3, -end, table);
   CHECK(far.coordinates().minCoeff() == -0x1p53);
-  refused(
+  rejected(
       range, [&] { cache.shift<half_split>(2, 2, 1, table); }, "kv_cache::shift: first 2 and count 2");
-  refused(
+  rejected(
       invalid, [&] { cache.shift(0, 1, 1); }, "pass the layout and the table to shift rotated keys");
 
   cache.clear();
@@ -272,18 +272,18 @@ TEST_CASE("text, shifts and positions of a cache with axes have limits", "[cache
 }
 
 TEST_CASE("attention throws if a table does not cover the coordinates of the tokens", "[cache]") {
-  refusals refused;
-  auto& x = refused.x;
-  auto& cache = refused.cache;
+  refusals rejected;
+  auto& x = rejected.x;
+  auto& cache = rejected.cache;
   const frequency_table<> text(plain, 40), table(on_three, image(4));
   cache.append<half_split>(x.keys(4), x.values(4), table);
   const auto ask = [&](Index queries, const auto& of) {
     attention<half_split>(x.queries(queries), cache, x.output(queries), of);
   };
-  refused(
+  rejected(
       invalid, [&] { ask(3, table); },
       "attention: coordinates must have [tokens] = 3 or [batch * tokens] = 6");
-  refused(
+  rejected(
       invalid, [&] { ask(4, frequency_table<>(on_three, image(4, 1))); },
       "attention: the table must be at the coordinates of the queries, which are the newest tokens, row 0 is "
       "at 1 "
@@ -291,23 +291,23 @@ TEST_CASE("attention throws if a table does not cover the coordinates of the tok
   Axes shifted(8, 3);
   shifted << image(4), image(4);
   shifted(6, 2) += 0.5;
-  refused(
+  rejected(
       invalid, [&] { ask(4, frequency_table<>(on_three, shifted)); }, "row 6 is at 0.5 on axis 2");
-  refused(
+  rejected(
       invalid, [&] { ask(1, text); },
       "attention: a table of positions rotates text only (one integer on all axes); pass a table of "
       "coordinates for a query at 0 and 1");
-  refused(
+  rejected(
       invalid, [&] { ask(5, frequency_table<>(on_three, image(5))); },
       "append the keys of the queries before they attend");
-  refused(
+  rejected(
       invalid,
       [&] {
         ask(1, frequency_table<>(on_axes(plain, contiguous_sections({2, 2})), Axes::Zero(1, 2)));
       },
       "rope::kv_cache: tokens of this cache have 3 axes, got coordinates of 2");
   cache.append<half_split>(x.keys(1), x.values(1), text);
-  refused(
+  rejected(
       range, [&] { ask(1, frequency_table<>(plain, 2)); }, "position 2 is outside the table's [0, 2)");
   CHECK_NOTHROW(ask(1, text));
 
@@ -343,21 +343,21 @@ TEST_CASE("attention throws if a table does not cover the coordinates of the tok
 }
 
 TEST_CASE("keys rotated with a table of positions are text", "[cache]") {
-  refusals refused;
-  auto& x = refused.x;
-  auto& cache = refused.cache;
+  refusals rejected;
+  auto& x = rejected.x;
+  auto& cache = rejected.cache;
   const frequency_table<> text(plain, 40), longer(frequencies(8, 1e4, linear_scaling{.factor = 2}), 40);
   Axes at(3, 3);
   at << 0, 0, 0, 1, 1, 1, 2, 2, 3;
   const auto append = [&](const auto& to, const auto&... more) {
     cache.append_rotated<half_split>(x.keys(3), x.values(3), text, token_coordinates(to), more...);
   };
-  refused(
+  rejected(
       invalid, [&] { append(at); },
       "kv_cache::append_rotated: a table of positions rotates text only (one integer on all axes); pass "
       "a table of coordinates for a token at 2 and 3");
   at.row(2).setConstant(2.5);
-  refused(
+  rejected(
       invalid, [&] { append(at); }, "a token at 2.5 and 2.5");
   ring_cache<float> ring(batch, {.window = 4}, kv_heads, head_dim, token_axes{3});
   CHECK(throws_saying<std::invalid_argument>(

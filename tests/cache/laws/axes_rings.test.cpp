@@ -170,28 +170,29 @@ TEST_CASE("a ring with axes throws where a kv_cache with axes does", "[cache]") 
   const frequency_table<> text(text_schedule, 20), image(on_three, Axes::Constant(2, 3, 4.5)),
       other(on_axes(text_schedule, contiguous_sections({2, 1, 1})), Axes::Zero(2, 3));
   append(2, image);
-  const auto refused = [&](const auto& call, const char* text_of_error) {
+  const auto rejected = [&](const auto& call, const char* text_of_error) {
     CHECK(throws_saying<std::invalid_argument>(call, text_of_error));
     CHECK(ring.seen()[0] == 2);
     CHECK((ring.coordinates(0) == 4.5).all());
     CHECK(ring.next_coordinates()(0, 2) == 5.5);
     CHECK(std::all_of(out.begin(), out.end(), [](float y) { return y == -77; }));
   };
-  refused([&] { append(2, other); },
-          "rope::ring_cache: give the layout and the frequencies that the keys were rotated by, got other");
-  refused([&] { append(1, image); }, "ring_cache::append: coordinates must have [tokens] = 1 or");
-  refused([&] { append(1, text); }, "ring_cache::append: the next position must be an integer");
-  refused([&] { ring.append(heads_of(1, kv_heads), heads_of(1, kv_heads)); }, "this cache rotates its keys");
-  refused(
+  rejected([&] { append(2, other); },
+           "rope::ring_cache: give the layout and the frequencies that the keys were rotated by, got other");
+  rejected([&] { append(1, image); }, "ring_cache::append: coordinates must have [tokens] = 1 or");
+  rejected([&] { append(1, text); }, "ring_cache::append: the next position must be an integer");
+  rejected([&] { ring.append(heads_of(1, kv_heads), heads_of(1, kv_heads)); }, "this cache rotates its keys");
+  rejected(
       [&] {
         append(2, frequency_table<>(on_axes(text_schedule, contiguous_sections({2, 2})), Axes::Zero(2, 2)));
       },
       "tokens of this cache have 3 axes, got coordinates of 2");
-  refused([&] { ring.next_positions(); }, "ring_cache::next_positions: the next position must be an integer");
-  refused([&] { ring.positions(0); }, "ring_cache::positions: tokens of this cache have 3 axes");
-  refused([&] { ask(2, frequency_table<>(on_three, Axes::Zero(2, 3))); },
-          "row 0 is at 0 on axis 0 and the token at 4.5");
-  refused([&] { ask(1, text); }, "a table of positions rotates text only");
+  rejected([&] { ring.next_positions(); },
+           "ring_cache::next_positions: the next position must be an integer");
+  rejected([&] { ring.positions(0); }, "ring_cache::positions: tokens of this cache have 3 axes");
+  rejected([&] { ask(2, frequency_table<>(on_three, Axes::Zero(2, 3))); },
+           "row 0 is at 0 on axis 0 and the token at 4.5");
+  rejected([&] { ask(1, text); }, "a table of positions rotates text only");
   ask(2, image);
   CHECK(out[0] != -77);
   // A window of one token: text cannot continue after an overwritten token.

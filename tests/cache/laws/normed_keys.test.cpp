@@ -119,7 +119,7 @@ TEST_CASE("a norm that does not fit the keys throws, and the cache does not chan
   ring.append<half_split>(of.keys(), of.values(), of.table);
   const kv_cache<float> before = cache;
   const ring_cache<float> ring_before = ring;
-  const auto refused = [&](const head_norm<float>& norm, const char* text) {
+  const auto rejected = [&](const head_norm<float>& norm, const char* text) {
     const normed_table normed(norm, of.table);
     CHECK(throws_saying<std::invalid_argument>(
         [&] { cache.append<half_split>(of.keys(), of.values(), normed); }, "rope::kv_cache::append: ", text));
@@ -130,10 +130,10 @@ TEST_CASE("a norm that does not fit the keys throws, and the cache does not chan
         throws_saying<std::invalid_argument>([&] { ring.append<half_split>(of.keys(), of.values(), normed); },
                                              "rope::ring_cache::append: ", text));
   };
-  refused({.weight = std::span(of.weight).first(19)},
-          "the weight of the norm must have length head_dim or heads * head_dim, 20 or 60, got 19");
-  refused({.weight = of.weight, .epsilon = -1}, "the epsilon of the norm must be finite and not negative");
-  refused({.weight = of.weight, .epsilon = std::numeric_limits<double>::quiet_NaN()}, "epsilon");
+  rejected({.weight = std::span(of.weight).first(19)},
+           "the weight of the norm must have length head_dim or heads * head_dim, 20 or 60, got 19");
+  rejected({.weight = of.weight, .epsilon = -1}, "the epsilon of the norm must be finite and not negative");
+  rejected({.weight = of.weight, .epsilon = std::numeric_limits<double>::quiet_NaN()}, "epsilon");
   CHECK(cache.size() == L);
   CHECK(testing::same_heads(cache.keys(), before.keys()));
   CHECK(ring.seen()[0] == L);

@@ -128,18 +128,18 @@ TEST_CASE("a cache throws if its table is placed at another channel, and does no
   cache.append<half_split>(x.keys(), x.values(), table.at_channel(12));
   ring.append<half_split>(x.keys(), x.values(), table.at_channel(12));
   const kv_cache<float> before = cache;
-  const auto refuses = [&](const auto& call) {
+  const auto rejects = [&](const auto& call) {
     return throws_saying<std::invalid_argument>(call,
                                                 "give the layout and the table that the keys were rotated "
                                                 "by, got the right table at another channel");
   };
-  CHECK(refuses([&] { cache.append<half_split>(x.keys(), x.values(), table.at_channel(11)); }));
-  CHECK(refuses([&] { cache.append<half_split>(x.keys(), x.values(), table); }));
-  CHECK(refuses([&] { cache.shift<half_split>(0, 3, 1, table); }));
-  CHECK(refuses([&] { cache.rebase<half_split>(table, table); }));
-  CHECK(refuses([&] { attention<half_split>(x.queries(), cache, x.output(), table); }));
-  CHECK(refuses([&] { ring.append<half_split>(x.keys(), x.values(), table); }));
-  CHECK(refuses([&] { attention<half_split>(x.queries(), ring, x.output(), table.at_channel(2)); }));
+  CHECK(rejects([&] { cache.append<half_split>(x.keys(), x.values(), table.at_channel(11)); }));
+  CHECK(rejects([&] { cache.append<half_split>(x.keys(), x.values(), table); }));
+  CHECK(rejects([&] { cache.shift<half_split>(0, 3, 1, table); }));
+  CHECK(rejects([&] { cache.rebase<half_split>(table, table); }));
+  CHECK(rejects([&] { attention<half_split>(x.queries(), cache, x.output(), table); }));
+  CHECK(rejects([&] { ring.append<half_split>(x.keys(), x.values(), table); }));
+  CHECK(rejects([&] { attention<half_split>(x.queries(), ring, x.output(), table.at_channel(2)); }));
   CHECK(throws_saying<std::invalid_argument>(
       [&] { cache.rebase<half_split>(table.at_channel(12), table.at_channel(3)); },
       "both tables must begin at the same channel, got 12 and 3"));

@@ -47,7 +47,7 @@ const char* const other_table =
 
 /// Whether `call` throws an Exception with this text and does not change the cache.
 template <class Exception = std::invalid_argument, class T, class Call>
-bool refuses(const kv_cache<T>& cache, const Call& call, const char* text = other_table) {
+bool rejects(const kv_cache<T>& cache, const Call& call, const char* text = other_table) {
   const kv_cache<T> before = cache;
   const bool thrown = throws_saying<Exception>(call, text);
   return thrown && testing::same_heads(cache.keys(), before.keys()) &&
@@ -129,10 +129,10 @@ TEST_CASE("a cache throws if keys or queries come with another table or layout, 
   kv_cache<float> cache(2, 40, 3, 10, 4);
   cache.append<half_split>(tokens.k(), tokens.v(), table);
   const auto append = [&]<class Layout>(Layout, const auto& with) {
-    return refuses(cache, [&] { cache.append<Layout>(tokens.k(), tokens.v(), with); });
+    return rejects(cache, [&] { cache.append<Layout>(tokens.k(), tokens.v(), with); });
   };
   const auto require = [&]<class Layout>(Layout, const auto& with) {
-    return refuses(cache, [&] { cache.check_table<Layout>(with); });
+    return rejects(cache, [&] { cache.check_table<Layout>(with); });
   };
   CHECK(append(half_split{}, other));
   CHECK(append(interleaved{}, table));
@@ -140,7 +140,7 @@ TEST_CASE("a cache throws if keys or queries come with another table or layout, 
   CHECK(append(half_split{}, frequency_table<>(frequencies::custom(plain.inv_freq(), 2.0), 40)));
   CHECK(require(half_split{}, other));
   CHECK(require(interleaved{}, table));
-  CHECK(refuses(
+  CHECK(rejects(
       cache, [&] { cache.append(tokens.k(), tokens.v()); },
       "rope::kv_cache::append: this cache rotates its keys, give the layout and the table"));
   // A table with the same frequencies but another range and type is accepted.
@@ -156,9 +156,9 @@ TEST_CASE("keys that the caller rotated can only be followed by such keys, and a
   const frequency_table<> table(plain, 40);
   kv_cache<float> cache(2, 40, 3, 10, 4);
   cache.append(tokens.k(), tokens.v());
-  CHECK(refuses(cache, [&] { cache.append<half_split>(tokens.k(), tokens.v(), table); }));
-  CHECK(refuses(cache, [&] { cache.check_table<half_split>(table); }));
-  CHECK(refuses(cache, [&] { cache.rebase<half_split>(table, table); }));
+  CHECK(rejects(cache, [&] { cache.append<half_split>(tokens.k(), tokens.v(), table); }));
+  CHECK(rejects(cache, [&] { cache.check_table<half_split>(table); }));
+  CHECK(rejects(cache, [&] { cache.rebase<half_split>(table, table); }));
   cache.append(tokens.k(), tokens.v());
   CHECK(cache.size() == 10);
 }
@@ -169,13 +169,13 @@ TEST_CASE("an emptied cache accepts any table and layout, a shortened one does n
   kv_cache<float> cache(2, 40, 3, 10, 4);
   cache.append<half_split>(tokens.k(), tokens.v(), table);
   cache.truncate(1);
-  CHECK(refuses(cache, [&] { cache.append<half_split>(tokens.k(), tokens.v(), other); }));
+  CHECK(rejects(cache, [&] { cache.append<half_split>(tokens.k(), tokens.v(), other); }));
   cache.truncate(0);
   cache.append<interleaved>(tokens.k(), tokens.v(), other);
   cache.check_table<interleaved>(other);
   cache.clear();
   cache.append(tokens.k(), tokens.v());
-  CHECK(refuses(cache, [&] { cache.check_table<interleaved>(other); }));
+  CHECK(rejects(cache, [&] { cache.check_table<interleaved>(other); }));
   cache.clear();
   cache.append<half_split>(tokens.k(), tokens.v(), table);
   cache.check_table<half_split>(table);
@@ -194,7 +194,7 @@ TEST_CASE("an append that throws does not change the cache", "[cache][kv_cache]"
   cache.append<half_split>(tokens.k(), tokens.v(), table);
   const auto fails = [&]<class Exception>(Exception, const auto& with, const auto& k, const auto& v,
                                           const char* text) {
-    return refuses<Exception>(
+    return rejects<Exception>(
         cache, [&] { cache.append<half_split>(k, v, with); }, text);
   };
   const auto k = tokens.k(), v = tokens.v();
@@ -256,7 +256,7 @@ TEST_CASE("every row and head is rebased, and the cache is then tied to the othe
   kv_cache<double> cache(2, 40, 3, 10, 4), direct(2, 40, 3, 10, 4);
   cache.append<half_split>(tokens.k(), tokens.v(), from);
   cache.rebase<half_split>(from, to);
-  CHECK(refuses(cache, [&] { cache.check_table<half_split>(from); }));
+  CHECK(rejects(cache, [&] { cache.check_table<half_split>(from); }));
   cache.append<half_split>(tokens.k(), tokens.v(), to);
   direct.append<half_split>(tokens.k(), tokens.v(), to);
   direct.append<half_split>(tokens.k(), tokens.v(), to);
@@ -286,10 +286,10 @@ TEST_CASE("a rebase from another table or layout, or to another number of pairs,
   const frequency_table<> from(plain, 40), to(longer, 40), narrow(frequencies(6), 40);
   kv_cache<float> cache(2, 40, 3, 10, 4);
   cache.append<half_split>(tokens.k(), tokens.v(), from);
-  CHECK(refuses(cache, [&] { cache.rebase<half_split>(to, from); }));
-  CHECK(refuses(cache, [&] { cache.rebase<interleaved>(from, to); }));
+  CHECK(rejects(cache, [&] { cache.rebase<half_split>(to, from); }));
+  CHECK(rejects(cache, [&] { cache.rebase<interleaved>(from, to); }));
   const char* pairs = "rope::kv_cache::rebase: both tables must have the same pairs, got 4 and 3";
-  CHECK(refuses(
+  CHECK(rejects(
       cache, [&] { cache.rebase<half_split>(from, narrow); }, pairs));
 }
 
@@ -305,9 +305,9 @@ TEST_CASE("a rebase needs the exact angles of a range of positions on both sides
     kv_cache<float> from_range(2, 40, 3, 10, 4), from_other(2, 40, 3, 10, 4);
     from_range.append<half_split>(tokens.k(), tokens.v(), range);
     from_other.append<half_split>(tokens.k(), tokens.v(), other);
-    CHECK(refuses(
+    CHECK(rejects(
         from_range, [&] { from_range.rebase<half_split>(range, other); }, exact));
-    CHECK(refuses(
+    CHECK(rejects(
         from_other, [&] { from_other.rebase<half_split>(other, range); }, exact));
   }
 }

@@ -175,7 +175,7 @@ class decoder {
             0);
       CHECK(!(begins && !forgot_));
       CHECK(!(aligned && queries <= even_ && !forgot_));
-      ++refused;
+      ++rejected;
       return;
     }
     ++answered;
@@ -191,7 +191,7 @@ class decoder {
               [&](std::size_t b, std::size_t i) { return asking[b][i].position; }) <= 1);
   }
 
-  int answered = 0, refused = 0;
+  int answered = 0, rejected = 0;
 
  private:
   static std::vector<std::size_t> sizes(const rows& of) {
@@ -213,7 +213,7 @@ class decoder {
 };
 
 template <class Cache>
-void check_decoder(std::uint64_t seed, const Cache& cache, int& answered, int& refused) {
+void check_decoder(std::uint64_t seed, const Cache& cache, int& answered, int& rejected) {
   decoder<Cache> d(seed, cache);
   CAPTURE(seed, cache.batch(), cache.storage() == key_storage::raw);
   for (int i = 0; i < 25; ++i) {
@@ -225,23 +225,23 @@ void check_decoder(std::uint64_t seed, const Cache& cache, int& answered, int& r
     d.attend();
   }
   answered += d.answered;
-  refused += d.refused;
+  rejected += d.rejected;
 }
 
 }  // namespace
 
 TEST_CASE("a call without counts refers to the tokens of the last append, or throws", "[cache]") {
-  int answered = 0, refused = 0;
+  int answered = 0, rejected = 0;
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     const key_storage storage = seed % 2 == 0 ? key_storage::raw : key_storage::rotated;
     const auto batch = static_cast<Index>(1 + seed % 3);
-    check_decoder(seed, kv_cache<float>(batch, capacity, 2, 8, 5, storage), answered, refused);
+    check_decoder(seed, kv_cache<float>(batch, capacity, 2, 8, 5, storage), answered, rejected);
     check_decoder(seed + 1000, ring_cache<float>(batch, {.window = window, .chunk = 12}, 2, 8, 5, storage),
-                  answered, refused);
+                  answered, rejected);
   }
   // Both cases occur, so that the test covers both.
   CHECK(answered > 1000);
-  CHECK(refused > 50);
+  CHECK(rejected > 50);
 }
 
 TEST_CASE("cached attention needs no counts after padded chunks", "[cache]") {
@@ -294,15 +294,15 @@ TEST_CASE("a block passes its counts to the cache", "[cache]") {
   attention<half_split>(bshd(channels.data(), 2, 4, 2, 8), cache, bshd(out.data(), 2, 4, 2, 8), table);
   CHECK(testing::same_bits(out.data(), expected.data(), out.size()));
   // With fewer or more queries it is ambiguous which tokens they are.
-  const auto refused = [&](Index queries) {
+  const auto rejected = [&](Index queries) {
     CHECK(testing::throws_saying<std::invalid_argument>(
         [&] { (void)cache.query_counts(queries); },
         "rope::attention: the rows differ in the tokens that they took or lost; give counts, how many "
         "queries each row has, or q.tokens of 4, got " +
             std::to_string(queries)));
   };
-  refused(1);
-  refused(5);
+  rejected(1);
+  rejected(5);
   block.forward(x.topRows(2), cache, out.topRows(2), table);
   CHECK(cache.query_counts(1).empty());
   CHECK(testing::throws_saying<std::invalid_argument>(

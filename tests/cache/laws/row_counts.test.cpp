@@ -94,16 +94,16 @@ TEMPLATE_TEST_CASE("counts are a list of any integer type", "[cache]", int, sign
 TEST_CASE("an invalid count throws with its value", "[cache]") {
   const channels of;
   kv_cache<float> cache(batch, 20, heads, dim);
-  const auto refused = [&](const auto& counts, const char* got) {
+  const auto rejected = [&](const auto& counts, const char* got) {
     CHECK(testing::throws_saying<std::invalid_argument>([&] { cache.append(of.view(), of.view(), counts); },
                                                         "rope::kv_cache::append: counts must be ", got));
     CHECK(cache.size() == 0);
   };
-  refused(std::vector<int>{1, -1, 2}, "in [0, tokens] = [0, 4], got -1");
-  refused(std::vector<unsigned>{1, 5, 2}, "in [0, tokens] = [0, 4], got 5");
-  refused(std::vector<std::uint64_t>{1, (std::numeric_limits<std::uint64_t>::max)(), 2},
-          "in [0, tokens] = [0, 4], got 9223372036854775807");
-  refused(std::vector<short>{1, 2}, "[batch] = 3, got 2");
+  rejected(std::vector<int>{1, -1, 2}, "in [0, tokens] = [0, 4], got -1");
+  rejected(std::vector<unsigned>{1, 5, 2}, "in [0, tokens] = [0, 4], got 5");
+  rejected(std::vector<std::uint64_t>{1, (std::numeric_limits<std::uint64_t>::max)(), 2},
+           "in [0, tokens] = [0, 4], got 9223372036854775807");
+  rejected(std::vector<short>{1, 2}, "[batch] = 3, got 2");
   const Eigen::MatrixXi matrix = Eigen::MatrixXi::Ones(3, 2);
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] { cache.append(of.view(), of.view(), matrix); },

@@ -236,18 +236,18 @@ TEST_CASE("invalid orders of rows throw and no row moves", "[cache]") {
   append(cache, {1, 2, 3}, 1, {1, 1, 0});
   append(latents, {1, 2, 3}, 1, {1, 1, 0});
   const model rows = {{{1, 0}}, {{2, 0}}, {}};
-  const auto refused = [&](const auto& call, const char* rule) {
+  const auto rejected = [&](const auto& call, const char* rule) {
     CHECK(throws_saying<std::out_of_range>([&] { call(cache); }, "kv_cache::", rule));
     CHECK(throws_saying<std::out_of_range>([&] { call(latents); }, "latent_cache::", rule));
     CHECK(is(cache, rows));
     CHECK(is(latents, rows));
   };
-  refused([](auto& c) { c.copy_row(3, 0); }, "copy_row: row must be in [0, 3), got 3");
-  refused([](auto& c) { c.copy_row(0, -1); }, "copy_row: row must be in [0, 3), got -1");
-  refused([](auto& c) { c.reorder(std::vector<int>{1, 0, 3}); }, "reorder: row must be in [0, 3), got 3");
-  refused([](auto& c) { c.reorder(std::vector<int>{1, -1, 0}); }, "reorder: row must be in [0, 3), got -1");
+  rejected([](auto& c) { c.copy_row(3, 0); }, "copy_row: row must be in [0, 3), got 3");
+  rejected([](auto& c) { c.copy_row(0, -1); }, "copy_row: row must be in [0, 3), got -1");
+  rejected([](auto& c) { c.reorder(std::vector<int>{1, 0, 3}); }, "reorder: row must be in [0, 3), got 3");
+  rejected([](auto& c) { c.reorder(std::vector<int>{1, -1, 0}); }, "reorder: row must be in [0, 3), got -1");
   const std::vector<std::int64_t> far = {1, std::int64_t{1} << 40, 0};  // more than 32 bits can represent
-  refused([&far](auto& c) { c.reorder(far); }, "reorder: row must be in [0, 3), got 1099511627776");
+  rejected([&far](auto& c) { c.reorder(far); }, "reorder: row must be in [0, 3), got 1099511627776");
   for (const std::vector<int>& from :
        {std::vector<int>{}, std::vector<int>{1, 0}, std::vector<int>{1, 0, 0, 0}}) {
     CHECK(throws_saying<std::invalid_argument>([&] { cache.reorder(from); },

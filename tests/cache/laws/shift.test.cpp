@@ -174,7 +174,7 @@ TEST_CASE("a shift with another table or layout, or with inexact angles, throws"
   inexact.append<half_split>(tokens.view(), tokens.view(), rounded);
   real.append<half_split>(tokens.view(), tokens.view(), grid);
   given.append(tokens.view(), tokens.view());
-  const auto refused = [](kv_cache<float>& of, const char* text, const auto& call) {
+  const auto rejected = [](kv_cache<float>& of, const char* text, const auto& call) {
     const kv_cache<float> before = of;
     CHECK(throws_saying<std::invalid_argument>(call, text));
     CHECK(testing::same_heads(of.keys(), before.keys()));
@@ -182,9 +182,9 @@ TEST_CASE("a shift with another table or layout, or with inexact angles, throws"
   };
   const char* mixed = "rope::kv_cache: give the layout and the table that the keys were rotated by";
   const char* exact = "rope::kv_cache::shift: the angle must be position * inv_freq, not of float angles or";
-  refused(cache, mixed, [&] { cache.shift<half_split>(0, 5, 2, longer); });
-  refused(cache, mixed, [&] { cache.shift<interleaved>(0, 5, 2, table); });
-  refused(given, mixed, [&] { given.shift<half_split>(0, 5, 2, table); });
-  refused(inexact, exact, [&] { inexact.shift<half_split>(0, 5, 2, rounded); });
-  refused(real, exact, [&] { real.shift<half_split>(0, 5, 2, grid); });
+  rejected(cache, mixed, [&] { cache.shift<half_split>(0, 5, 2, longer); });
+  rejected(cache, mixed, [&] { cache.shift<interleaved>(0, 5, 2, table); });
+  rejected(given, mixed, [&] { given.shift<half_split>(0, 5, 2, table); });
+  rejected(inexact, exact, [&] { inexact.shift<half_split>(0, 5, 2, rounded); });
+  rejected(real, exact, [&] { real.shift<half_split>(0, 5, 2, grid); });
 }

@@ -32,17 +32,17 @@ TEST_CASE("invalid coordinates of tokens throw", "[cache]") {
   const char* rule =
       "rope::token_coordinates: a coordinate must be finite and at most 2^53 in magnitude, got ";
   constexpr std::int64_t beyond = (std::int64_t{1} << 53) + 1;
-  const auto refused = [&](const auto& x, const char* value) {
+  const auto rejected = [&](const auto& x, const char* value) {
     CHECK(throws_saying<std::invalid_argument>([&] { token_coordinates{x}; }, rule, value));
   };
   Eigen::ArrayXXd real = Eigen::ArrayXXd::Zero(3, 2);
   for (const double x : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
                          -std::numeric_limits<double>::infinity(), 0x1.0000000000001p53}) {
     real(2, 1) = x;
-    refused(real, " at row 2, axis 1");
+    rejected(real, " at row 2, axis 1");
   }
-  refused(Eigen::Array<std::int64_t, 1, 2>(0, beyond), "9007199254740993 at row 0, axis 1");
-  refused(Eigen::Array<std::int64_t, 1, 2>(-beyond, 0), "-9007199254740993 at row 0, axis 0");
-  refused(Eigen::Array<std::int64_t, 1, 2>(std::numeric_limits<std::int64_t>::min(), 0), "at row 0, axis 0");
-  refused(Eigen::Array<std::uint64_t, 1, 2>(0, ~std::uint64_t{0}), "18446744073709551615 at row 0, axis 1");
+  rejected(Eigen::Array<std::int64_t, 1, 2>(0, beyond), "9007199254740993 at row 0, axis 1");
+  rejected(Eigen::Array<std::int64_t, 1, 2>(-beyond, 0), "-9007199254740993 at row 0, axis 0");
+  rejected(Eigen::Array<std::int64_t, 1, 2>(std::numeric_limits<std::int64_t>::min(), 0), "at row 0, axis 0");
+  rejected(Eigen::Array<std::uint64_t, 1, 2>(0, ~std::uint64_t{0}), "18446744073709551615 at row 0, axis 1");
 }

@@ -88,7 +88,7 @@ TEST_CASE("longrope_scaling throws for fields out of range and lists of the wron
   const auto reports = [](auto change, const char* text, const char* value) {
     longrope_scaling rule = longrope(1);
     change(rule);
-    return refused(rule, std::string("longrope_scaling: ") + text, value);
+    return rejected(rule, std::string("longrope_scaling: ") + text, value);
   };
   for (const auto& [bad, value] : not_positive) {
     const double x = bad;

@@ -81,8 +81,8 @@ TEST_CASE("the m of yarn_scaling is attention_factor, or the ratio of both mscal
     CHECK(m(given, {}, {}) == given);
     CHECK(m(given, 1.0, 0.5) == given);
   }
-  CHECK(refused(yarn_scaling{.factor = 4, .original_max_position = 512, .attention_factor = 0.0},
-                "frequencies: attention_factor must be finite and positive", "got 0"));
+  CHECK(rejected(yarn_scaling{.factor = 4, .original_max_position = 512, .attention_factor = 0.0},
+                 "frequencies: attention_factor must be finite and positive", "got 0"));
 }
 
 TEST_CASE("the blend of yarn_scaling starts at beta_fast 32, ends at beta_slow 1 and stays in [0, d - 1]",
@@ -118,7 +118,7 @@ TEST_CASE("yarn_scaling throws for a field out of its range with the rule and th
   const auto reports = [](auto change, const char* text, const char* value) {
     yarn_scaling rule = {.factor = 4, .original_max_position = 512};
     change(rule);
-    return refused(rule, std::string("yarn_scaling: ") + text, value);
+    return rejected(rule, std::string("yarn_scaling: ") + text, value);
   };
   for (const auto& [x, value] : not_positive)
     CHECK(reports([factor = x](auto& r) { r.factor = factor; }, "factor must be positive", value));
@@ -262,10 +262,10 @@ TEST_CASE("a factor below 1 raises frequencies by the same formula", "[frequenci
   }
   // 10000 s^(8 / 6) must stay above 1: s above 0.001.
   const std::string leaves = " must leave a base greater than 1";
-  CHECK(refused(ntk_scaling{0x1p-10}, "ntk_scaling: factor" + leaves, "got 0.0009765625"));
-  CHECK(refused(alpha_scaling{0x1p-10}, "alpha_scaling: alpha" + leaves, "got 0.0009765625"));
-  CHECK(refused(ntk_by_parts_scaling{0x1p-10, 2048}, "ntk_by_parts_scaling: factor" + leaves,
-                "got 0.0009765625"));
-  CHECK(refused(mixed_ntk_scaling{0x1p-14}, "mixed_ntk_scaling: factor" + leaves, "got 6.103515625e-05"));
+  CHECK(rejected(ntk_scaling{0x1p-10}, "ntk_scaling: factor" + leaves, "got 0.0009765625"));
+  CHECK(rejected(alpha_scaling{0x1p-10}, "alpha_scaling: alpha" + leaves, "got 0.0009765625"));
+  CHECK(rejected(ntk_by_parts_scaling{0x1p-10, 2048}, "ntk_by_parts_scaling: factor" + leaves,
+                 "got 0.0009765625"));
+  CHECK(rejected(mixed_ntk_scaling{0x1p-14}, "mixed_ntk_scaling: factor" + leaves, "got 6.103515625e-05"));
   CHECK_NOTHROW(frequencies(8, 1e4, ntk_scaling{1.01e-3}));
 }

@@ -262,35 +262,35 @@ TEST_CASE("the text of Flux does not rotate", "[frequencies][video_axes]") {
 }
 
 TEST_CASE("invalid sizes and numbers of a video model throw", "[frequencies][video_axes]") {
-  const auto refuses = [](auto call, const auto&... parts) {
+  const auto rejects = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };
   for (const Index bad : {Index{0}, Index{4}, Index{7}, Index{127}, Index{-12}}) {
     const std::string value = "got " + std::to_string(bad);
-    CHECK(refuses([&] { rope::video_widths(bad); },
+    CHECK(rejects([&] { rope::video_widths(bad); },
                   "rope::video_widths: head_dim must be even and at least 6", value));
-    CHECK(refuses([&] { rope::wan_frequencies(bad); }, "even and at least 6", value));
-    CHECK(refuses([&] { rope::cosmos_frequencies(bad); }, "even and at least 6", value));
+    CHECK(rejects([&] { rope::wan_frequencies(bad); }, "even and at least 6", value));
+    CHECK(rejects([&] { rope::cosmos_frequencies(bad); }, "even and at least 6", value));
     CHECK(
-        refuses([&] { rope::ltx_frequencies(bad); }, "rope::ltx_frequencies: inner_dim must be even", value));
-    CHECK(refuses([&] { rope::cogvideox_frequencies(bad); },
+        rejects([&] { rope::ltx_frequencies(bad); }, "rope::ltx_frequencies: inner_dim must be even", value));
+    CHECK(rejects([&] { rope::cogvideox_frequencies(bad); },
                   "rope::cogvideox_frequencies: head_dim must be positive", value));
   }
-  CHECK(refuses([] { rope::cogvideox_frequencies(24); }, "a multiple of 16, got 24"));
+  CHECK(rejects([] { rope::cogvideox_frequencies(24); }, "a multiple of 16, got 24"));
   for (const double bad : {0.0, -1.0, infinity, std::numeric_limits<double>::quiet_NaN()})
-    CHECK(refuses([&] { rope::cosmos_frequencies(128, {.time = bad}); },
+    CHECK(rejects([&] { rope::cosmos_frequencies(128, {.time = bad}); },
                   "rope::cosmos_frequencies: a stretch must be positive"));
-  CHECK(refuses([] { rope::cosmos_frequencies(128, {.height = 1e-4}); },
+  CHECK(rejects([] { rope::cosmos_frequencies(128, {.height = 1e-4}); },
                 "rope::cosmos_frequencies: a stretch must leave a base greater than 1, got 0.0001"));
-  CHECK(refuses([] { rope::cosmos_frequencies(8); }, "rotary_dim must be at least 4, got 2"));
+  CHECK(rejects([] { rope::cosmos_frequencies(8); }, "rotary_dim must be at least 4, got 2"));
   for (const Index axes : {Index{0}, Index{-1}})
-    CHECK(refuses([&] { rope::ltx_frequencies(12, 1e4, axes); }, "axes must be positive, got "));
-  CHECK(refuses([&] { rope::ltx_frequencies(6, 1e4, 4); }, "at least 2 for each of 4 axes, got 6"));
+    CHECK(rejects([&] { rope::ltx_frequencies(12, 1e4, axes); }, "axes must be positive, got "));
+  CHECK(rejects([&] { rope::ltx_frequencies(6, 1e4, 4); }, "at least 2 for each of 4 axes, got 6"));
   CHECK_NOTHROW(rope::ltx_frequencies(8, 1e4, 4));
   for (const Index heads : {Index{0}, Index{-2}, Index{3}})
-    CHECK(refuses([&] { rope::frequencies_of_heads(frequencies(16), heads); },
+    CHECK(rejects([&] { rope::frequencies_of_heads(frequencies(16), heads); },
                   "rope::frequencies_of_heads: heads must be positive and divide 8 pairs, got " +
                       std::to_string(heads)));
   for (const double base : {1.0, -2.0, infinity})
-    CHECK(refuses([&] { rope::ltx_frequencies(12, base); }, "base must be finite and greater than 1"));
+    CHECK(rejects([&] { rope::ltx_frequencies(12, base); }, "base must be finite and greater than 1"));
 }

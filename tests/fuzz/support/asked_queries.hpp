@@ -46,7 +46,7 @@ class asked_queries {
   key query(Index r, Index i) const { return {heads_of_[index(r, i)]}; }
   rope::head_view<const Q> asking() const { return q; }
 
-  void check_refused() const { check(out_memory.untouched(), "a call that throws writes nothing"); }
+  void check_rejected() const { check(out_memory.untouched(), "a call that throws writes nothing"); }
   void check_written() const {
     check(out_memory.untouched_outside(out), "only the channels of the output are written");
   }

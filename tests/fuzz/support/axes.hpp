@@ -39,7 +39,7 @@ struct axis_tables {
                                                        rope::frequency_table<float>(fast, -40, 90),
                                                        rope::frequency_table<float>(scaled, -40, 90)};
   /// Tables that no cache on two axes accepts: other angles, given entries, and other axes.
-  std::vector<rope::frequency_table<float>> refused = {
+  std::vector<rope::frequency_table<float>> rejected = {
       rope::frequency_table<float>::with_float_angles(slow, -40, 90),
       rope::table_of_angles<float>(Eigen::ArrayXXf::Ones(4, 2), rope::table_form::half_width),
       rope::frequency_table<float>(rope::on_axes(slow, {{0, 2}, 3}), Eigen::ArrayXXd::Zero(2, 3))};

@@ -68,15 +68,15 @@ class cache_target {
   }
 
   template <class Exception, class Call>
-  void refused(thrown<Exception>, const char* claim, const Call& call) {
+  void rejected(thrown<Exception>, const char* claim, const Call& call) {
     const bits before = state();
-    refuses<Exception>(claim, call);
+    rejects<Exception>(claim, call);
     check(state() == before, "a call that throws changes nothing");
   }
 
   void copy_row(Index from, Index to) {
     const auto call = [&] { cache_.copy_row(from, to); };
-    if (!is_row(from) || !is_row(to)) return refused(out_of_range, "a row that there is not throws", call);
+    if (!is_row(from) || !is_row(to)) return rejected(out_of_range, "a row that there is not throws", call);
     call();
     if (from != to) row(to) = row(from);
   }
@@ -85,9 +85,9 @@ class cache_target {
   void reorder(std::vector<Integer> from, bool odd) {
     if (odd) from.push_back(0);
     const auto call = [&] { cache_.reorder(from); };
-    if (odd) return refused(invalid_argument, "a list that is not of every row throws", call);
+    if (odd) return rejected(invalid_argument, "a list that is not of every row throws", call);
     if (!std::all_of(from.begin(), from.end(), [&](Integer r) { return is_row(r); }))
-      return refused(out_of_range, "a row that there is not throws", call);
+      return rejected(out_of_range, "a row that there is not throws", call);
     call();
     const std::vector<Row> before = rows_;
     for (std::size_t r = 0; r < rows_.size(); ++r) rows_[r] = before[static_cast<std::size_t>(from[r])];
@@ -149,19 +149,20 @@ class cache_target {
     using limits = std::numeric_limits<Index>;
     static const Index outside[] = {-1, limits::min(), limits::max()};
     const Index none = b_.coin() ? batch_ : b_.one_of(outside);
-    refused(out_of_range, "no row has that size", [&] { static_cast<void>(cache_.size(none)); });
+    rejected(out_of_range, "no row has that size", [&] { static_cast<void>(cache_.size(none)); });
     if (axes_of(cache_) == 0)
-      refused(out_of_range, "no row has these positions", [&] { static_cast<void>(cache_.positions(none)); });
-    refused(out_of_range, "no row has these keys", [&] { static_cast<void>(cache_.keys(none)); });
-    refused(out_of_range, "no row has these values", [&] { static_cast<void>(cache_.values(none)); });
+      rejected(out_of_range, "no row has these positions",
+               [&] { static_cast<void>(cache_.positions(none)); });
+    rejected(out_of_range, "no row has these keys", [&] { static_cast<void>(cache_.keys(none)); });
+    rejected(out_of_range, "no row has these values", [&] { static_cast<void>(cache_.values(none)); });
     if constexpr (requires { cache_.coordinates(none); }) {
-      refused(out_of_range, "no row has that order", [&] { static_cast<void>(cache_.order(none)); });
-      refused(out_of_range, "no row has these coordinates",
-              [&] { static_cast<void>(cache_.coordinates(none)); });
+      rejected(out_of_range, "no row has that order", [&] { static_cast<void>(cache_.order(none)); });
+      rejected(out_of_range, "no row has these coordinates",
+               [&] { static_cast<void>(cache_.coordinates(none)); });
     }
     if constexpr (requires { cache_.holds_window(none, 0); })
-      refused(out_of_range, "no row has that window",
-              [&] { static_cast<void>(cache_.holds_window(none, 0)); });
+      rejected(out_of_range, "no row has that window",
+               [&] { static_cast<void>(cache_.holds_window(none, 0)); });
   }
 
   bytes& b_;

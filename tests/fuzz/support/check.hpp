@@ -25,7 +25,7 @@ inline void check(bool holds, const char* claim) {
 
 /// The call must throw this kind of exception, and its text must name the library.
 template <class Exception, class Call>
-void refuses(const char* claim, const Call& call) {
+void rejects(const char* claim, const Call& call) {
   try {
     call();
   } catch (const Exception& error) {

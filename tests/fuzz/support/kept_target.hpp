@@ -37,7 +37,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
   using base = cache_target<Cache, kept_row<Token>>;
 
  protected:
-  using base::b_, base::batch_, base::cache_, base::rows_, base::row, base::is_row, base::refused;
+  using base::b_, base::batch_, base::cache_, base::rows_, base::row, base::is_row, base::rejected;
   using base::base;
 
   Index size(Index r) const { return static_cast<Index>(row(r).size()); }
@@ -104,11 +104,11 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
   bool is_row(rope::batch_row r) const { return r.every || is_row(r.index); }
   /// Whether a call is for invalid rows. It is made then.
   template <class Call>
-  bool refused_rows(rope::batch_row r, const Call& call) {
+  bool rejected_rows(rope::batch_row r, const Call& call) {
     if (r.every && !even())
-      refused(invalid_argument, "a function of every row throws if rows differ", call);
+      rejected(invalid_argument, "a function of every row throws if rows differ", call);
     else if (!is_row(r))
-      refused(out_of_range, "a row that there is not throws", call);
+      rejected(out_of_range, "a row that there is not throws", call);
     else
       return false;
     return true;
@@ -141,9 +141,9 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     const rope::batch_row r = draw_row();
     const auto left = static_cast<Index>(b_.one_in(5) ? b_.integer() : b_.up_to(long(most(r))));
     const auto call = [&] { cache_.truncate(left, r); };
-    if (refused_rows(r, call)) return;
+    if (rejected_rows(r, call)) return;
     if (left < 0 || left > held(r))
-      return refused(out_of_range, "a size outside of what is held throws", call);
+      return rejected(out_of_range, "a size outside of what is held throws", call);
     call();
     forgot_ = forgot_ || left < held(r);
     for_rows(r, [&](auto& of) { of.roll_back(left); });
@@ -152,8 +152,8 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     const rope::batch_row r = draw_row();
     const auto [first, count] = draw_range(r);
     const auto call = [&, from = first, n = count] { cache_.remove(from, n, r); };
-    if (refused_rows(r, call)) return;
-    if (!is_range(r, first, count)) return refused(out_of_range, "tokens that are not held throw", call);
+    if (rejected_rows(r, call)) return;
+    if (!is_range(r, first, count)) return rejected(out_of_range, "tokens that are not held throw", call);
     call();
     forgot_ = forgot_ || count > 0;
     for_rows(r, [&, from = first, n = count](auto& of) {
@@ -177,13 +177,13 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     for (long left = b_.up_to(5); left > 0; --left)
       list.push_back(b_.one_in(16) ? b_.integer() : b_.up_to(long(most(r)) - 1));
     const auto call = [&] { cache_.evict(list, r); };
-    if (refused_rows(r, call)) return;
+    if (rejected_rows(r, call)) return;
     if (!std::all_of(list.begin(), list.end(), [&](std::int64_t i) { return i >= 0 && i < held(r); }))
-      return refused(out_of_range, "tokens that are not held throw", call);
+      return rejected(out_of_range, "tokens that are not held throw", call);
     std::vector<std::int64_t> sorted = list;
     std::sort(sorted.begin(), sorted.end());
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-      return refused(invalid_argument, "a token that is named twice throws", call);
+      return rejected(invalid_argument, "a token that is named twice throws", call);
     call();
     if (list.empty()) return;
     forgot_ = true;
@@ -197,7 +197,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
   void reserve() {
     const Index capacity = b_.between(-1, 12);
     const auto call = [&] { cache_.reserve(capacity); };
-    if (capacity < 0) return refused(invalid_argument, "a negative capacity throws", call);
+    if (capacity < 0) return rejected(invalid_argument, "a negative capacity throws", call);
     const bits before = this->state();
     call();
     capacity_ = std::max(capacity_, capacity);
@@ -209,7 +209,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     const Index from = this->draw_index(8), to = this->draw_index(8);
     const auto call = [&] { cache_.copy_row(other, from, to); };
     if (!this->is_row(from) || !this->is_row(to))
-      return refused(out_of_range, "a row that there is not throws", call);
+      return rejected(out_of_range, "a row that there is not throws", call);
     const Index left = static_cast<Index>(b_.up_to(long(size(from))));
     kept_row<Token> taken = row(from);
     taken.roll_back(left);

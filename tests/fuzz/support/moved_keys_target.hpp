@@ -40,7 +40,7 @@ class moved_keys_target : public positioned_target<Cache> {
   using base = positioned_target<Cache>;
 
  protected:
-  using base::b_, base::batch_, base::cache_, base::rows_, base::refused, base::at, base::size, base::empty,
+  using base::b_, base::batch_, base::cache_, base::rows_, base::rejected, base::at, base::size, base::empty,
       base::is_by, base::raw, base::rotation_, base::shape_;
   using base::base;
   using typename base::T;
@@ -98,16 +98,16 @@ class moved_keys_target : public positioned_target<Cache> {
       });
     };
     if (by_table && form == 2)
-      return refused(invalid_argument, "a table that does not rotate the part is rejected", call);
+      return rejected(invalid_argument, "a table that does not rotate the part is rejected", call);
     if (!by_table && !raw())
-      return refused(invalid_argument, "rotated keys are not shifted without their table", call);
+      return rejected(invalid_argument, "rotated keys are not shifted without their table", call);
     if (!raw() && !empty() && !is_by(table, interleaved_one))
-      return refused(invalid_argument, "keys of another rotation are not shifted", call);
+      return rejected(invalid_argument, "keys of another rotation are not shifted", call);
     if (!raw() && !cache_tables().exact(table))
-      return refused(invalid_argument, "angles that are not exact are not shifted", call);
-    if (this->refused_rows(r, call)) return;
+      return rejected(invalid_argument, "angles that are not exact are not shifted", call);
+    if (this->rejected_rows(r, call)) return;
     if (!this->is_range(r, first, count))
-      return refused(out_of_range, "tokens that are not held throw", call);
+      return rejected(out_of_range, "tokens that are not held throw", call);
     bool stays = true;
     const auto move = [&](std::int64_t position) {
       stays = stays && delta >= -furthest - position && delta <= furthest - position;
@@ -116,7 +116,7 @@ class moved_keys_target : public positioned_target<Cache> {
     this->for_rows(r, [&, from = first, n = count](const auto& of) {
       if (this->moves_evicted(of, from, n)) move(static_cast<std::int64_t>(of.evicted));
     });
-    if (!stays) return refused(out_of_range, "positions beyond 2^53 throw", call);
+    if (!stays) return rejected(out_of_range, "positions beyond 2^53 throw", call);
     if (!raw() && std::abs(delta) > exact_position) return;
     call();
     this->for_rows(r, [&, from = first, n = count](auto& of) {
@@ -144,7 +144,7 @@ class moved_keys_target : public positioned_target<Cache> {
     };
     if (raw() || !(empty() || is_by(from, interleaved_one)) || other_pairs || !all.exact(from) ||
         !all.exact(to))
-      return refused(invalid_argument, "keys are rebased from their own table to one of exact angles", call);
+      return rejected(invalid_argument, "keys are rebased from their own table to one of exact angles", call);
     for (const auto& of : rows_)
       for (const positioned_token& one : of)
         if (std::abs(one.position) > exact_position) return;
@@ -194,12 +194,12 @@ class moved_keys_target : public positioned_target<Cache> {
   void ask_what_is_wrong() {
     this->call_with_no_row();
     static const Index negative[] = {-1, -1000};
-    refused(invalid_argument, "a negative extent throws", [&] {
+    rejected(invalid_argument, "a negative extent throws", [&] {
       Index extents[] = {1, 1, 1, 1};
       extents[b_.up_to(3)] = b_.one_of(negative);
       Cache bad(extents[0], extents[1], extents[2], extents[3]);
     });
-    refused(length_error, "more than the address space throws", [&] {
+    rejected(length_error, "more than the address space throws", [&] {
       Index extents[] = {2, 2, 2, 2};
       extents[b_.up_to(3)] = std::numeric_limits<Index>::max() / 4;  // of a byte too
       Cache bad(extents[0], extents[1], extents[2], extents[3]);
@@ -255,16 +255,16 @@ class moved_keys_target : public positioned_target<Cache> {
   bool attended(bool invalid, const asking& a, bool rotated, bool in_table, const asked_queries<T, Q>& asked,
                 const Call& call) {
     if (invalid)
-      refused(invalid_argument, "options, counts, a table or a layout that do not go with the cache", call);
+      rejected(invalid_argument, "options, counts, a table or a layout that do not go with the cache", call);
     else if (!a.enough && rotated)  // rows are checked one after another: one before may be outside the table
-      refused(logic_error, "a row has fewer tokens than queries", call);
+      rejected(logic_error, "a row has fewer tokens than queries", call);
     else if (!a.enough)
-      refused(invalid_argument, "a row has fewer tokens than queries", call);
+      rejected(invalid_argument, "a row has fewer tokens than queries", call);
     else if (rotated && !in_table)
-      refused(out_of_range, "a position outside the table throws", call);
+      rejected(out_of_range, "a position outside the table throws", call);
     else
       return attended_well(asked, call);
-    asked.check_refused();
+    asked.check_rejected();
     return false;
   }
   /// Calls f with every token that is visible to a query at `position`.

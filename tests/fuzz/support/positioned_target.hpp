@@ -46,7 +46,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
   using base = kept_target<Cache, positioned_token>;
 
  protected:
-  using base::b_, base::batch_, base::cache_, base::rows_, base::row, base::refused, base::at, base::size,
+  using base::b_, base::batch_, base::cache_, base::rows_, base::row, base::rejected, base::at, base::size,
       base::empty, base::forgot_;
   using T = typename base::stored;
 
@@ -99,9 +99,9 @@ class positioned_target : public kept_target<Cache, positioned_token> {
             "even rows have one size");
     } else {
       const char* claim = "rows that differ have no common size, keys or values";
-      refused(invalid_argument, claim, [&] { static_cast<void>(cache_.size()); });
-      refused(invalid_argument, claim, [&] { static_cast<void>(cache_.keys()); });
-      refused(invalid_argument, claim, [&] { static_cast<void>(cache_.values()); });
+      rejected(invalid_argument, claim, [&] { static_cast<void>(cache_.size()); });
+      rejected(invalid_argument, claim, [&] { static_cast<void>(cache_.keys()); });
+      rejected(invalid_argument, claim, [&] { static_cast<void>(cache_.values()); });
     }
     check_query_counts(cache_, rows_, appends_, forgot_);
     const bool known = rotation_.known && !raw() && !this->empty();
@@ -204,34 +204,34 @@ class positioned_target : public kept_target<Cache, positioned_token> {
 
     // The errors, in the order in which the calls check them.
     if (by_table && form == 2)
-      return refused(invalid_argument, "a table that does not rotate the part is rejected", call);
+      return rejected(invalid_argument, "a table that does not rotate the part is rejected", call);
     if (b_.one_in(10)) {
       const long kind = b_.up_to(7);
       as_integers = false;
       if (kind == 6) {
         const std::vector<Index> longer(static_cast<std::size_t>(batch_ + 1), 0);
-        return refused(invalid_argument, "counts of another length throw", [&] {
+        return rejected(invalid_argument, "counts of another length throw", [&] {
           with_heads([&](const auto& first, const auto& second) { cache_.append(first, second, longer); });
         });
       }
       if (kind == 7 && x.k.size() == 0) return;
       x.spoil(kind);
-      return refused(invalid_argument, "another shape throws", call);
+      return rejected(invalid_argument, "another shape throws", call);
     }
-    if (counts.bad) return refused(invalid_argument, "a count outside of the tokens throws", call);
+    if (counts.bad) return rejected(invalid_argument, "a count outside of the tokens throws", call);
     bool in_range = true, in_table = true;
     for (const auto& of_row : added)
       for (const positioned_token& one : of_row) {
         in_range = in_range && one.position >= -furthest && one.position <= furthest;
         in_table = in_table && cache_tables()[table].contains(one.position);
       }
-    if (!this->has_room(added)) return refused(length_error, "tokens that do not fit throw", call);
-    if (!in_range) return refused(out_of_range, "positions beyond 2^53 throw", call);
-    if (by_table && raw()) return refused(invalid_argument, "raw keys take no table", call);
+    if (!this->has_room(added)) return rejected(length_error, "tokens that do not fit throw", call);
+    if (!in_range) return rejected(out_of_range, "positions beyond 2^53 throw", call);
+    if (by_table && raw()) return rejected(invalid_argument, "raw keys take no table", call);
     if (!empty() && !(by_table ? is_by(table, interleaved_one) : !rotation_.known))
-      return refused(invalid_argument, "keys of another rotation throw", call);
+      return rejected(invalid_argument, "keys of another rotation throw", call);
     if (by_table && !earlier && !in_table)
-      return refused(out_of_range, "positions outside the table throw", call);
+      return rejected(out_of_range, "positions outside the table throw", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
 

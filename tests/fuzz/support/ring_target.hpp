@@ -42,7 +42,7 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
   using base = cache_target<rope::ring_cache<T>, history<Token>>;
 
  protected:
-  using base::b_, base::batch_, base::cache_, base::rows_, base::row, base::is_row, base::refused;
+  using base::b_, base::batch_, base::cache_, base::rows_, base::row, base::is_row, base::rejected;
 
   template <class... Shape>
   ring_target(bytes& b, Index batch, const rope::ring_policy& policy, const Shape&... shape)
@@ -138,14 +138,14 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
     const std::int64_t size =
         b_.one_in(8) ? b_.integer() : most - b_.up_to(static_cast<long>(std::min<std::int64_t>(most, 9)));
     const auto call = [&] { cache_.truncate(size, r); };
-    if (!every && !is_row(index)) return refused(out_of_range, "a row that there is not throws", call);
+    if (!every && !is_row(index)) return rejected(out_of_range, "a row that there is not throws", call);
     for (Index i = 0; i < batch_; ++i) {
       if (!every && i != index) continue;
-      if (size < 0 || size > seen(i)) return refused(out_of_range, "a size that was not seen throws", call);
+      if (size < 0 || size > seen(i)) return rejected(out_of_range, "a size that was not seen throws", call);
       if (size > 0 && size < row(i).run)
-        return refused(out_of_range, "positions before skipped ones do not come back", call);
+        return rejected(out_of_range, "positions before skipped ones do not come back", call);
       if (!holds(i, size, size) || (newest && size > 0 && !is_held(i, size - 1)))
-        return refused(out_of_range, "what the next query sees, or the last token, is overwritten", call);
+        return rejected(out_of_range, "what the next query sees, or the last token, is overwritten", call);
     }
     call();
     for (Index i = 0; i < batch_; ++i) {

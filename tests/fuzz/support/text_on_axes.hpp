@@ -75,7 +75,7 @@ struct given_places {
 template <class Base>
 class text_on_axes : public Base {
  protected:
-  using Base::b_, Base::batch_, Base::cache_, Base::refused, Base::tokens_of;
+  using Base::b_, Base::batch_, Base::cache_, Base::rejected, Base::tokens_of;
 
   template <class... Shape>
   text_on_axes(bytes& b, Index first_channel, const Shape&... shape)
@@ -125,21 +125,21 @@ class text_on_axes : public Base {
 
   void check_text() {
     for (Index r = 0; r < batch_; ++r)
-      refused(invalid_argument, "tokens with coordinates have no positions",
-              [&] { static_cast<void>(cache_.positions(r)); });
+      rejected(invalid_argument, "tokens with coordinates have no positions",
+               [&] { static_cast<void>(cache_.positions(r)); });
     if (goes_on_whole()) {
       const auto next = cache_.next_positions();
       for (Index r = 0; r < batch_; ++r)
         check(static_cast<double>(next[static_cast<std::size_t>(r)]) == largest(r) + 1,
               "text continues after the largest coordinate");
     } else {
-      refused(invalid_argument, "a position is an integer",
-              [&] { static_cast<void>(cache_.next_positions()); });
+      rejected(invalid_argument, "a position is an integer",
+               [&] { static_cast<void>(cache_.next_positions()); });
     }
     const Index tokens = b_.up_to(2);
     if (!has_slots_for(tokens))
-      return refused(out_of_range, "text stays within 2^53",
-                     [&] { static_cast<void>(cache_.next_coordinates(tokens)); });
+      return rejected(out_of_range, "text stays within 2^53",
+                      [&] { static_cast<void>(cache_.next_coordinates(tokens)); });
     const auto text = cache_.next_coordinates(tokens);
     check(text.rows() == batch_ * tokens, "text has a row for every token");
     for (Index r = 0; r < batch_; ++r)
@@ -151,22 +151,22 @@ class text_on_axes : public Base {
 
   void call_with_no_text() {
     using limits = std::numeric_limits<Index>;
-    refused(invalid_argument, "a count of text is not negative",
-            [&] { static_cast<void>(cache_.next_coordinates(b_.coin() ? -1 : limits::min())); });
+    rejected(invalid_argument, "a count of text is not negative",
+             [&] { static_cast<void>(cache_.next_coordinates(b_.coin() ? -1 : limits::min())); });
     if (batch_ > 0)
-      refused(out_of_range, "text stays within 2^53",
-              [&] { static_cast<void>(cache_.next_coordinates(limits::max())); });
+      rejected(out_of_range, "text stays within 2^53",
+               [&] { static_cast<void>(cache_.next_coordinates(limits::max())); });
   }
   /// Tables that no cache on these axes accepts, those that this one accepts, and its text.
   void check_tables() {
-    for (const auto& table : axis_tables::get().refused)
-      refused(invalid_argument, "a table of other angles or axes throws",
-              [&] { cache_.template check_table<rope::half_split>(table); });
+    for (const auto& table : axis_tables::get().rejected)
+      rejected(invalid_argument, "a table of other angles or axes throws",
+               [&] { cache_.template check_table<rope::half_split>(table); });
     if (cache_.storage() == rope::key_storage::rotated)
       check_rotations(cache_, this->empty(), known_ ? &rotation_ : nullptr, first_channel_);
     if (!has_slots_for(1))
-      return refused(out_of_range, "no text goes on beyond 2^53",
-                     [&] { static_cast<void>(describe(cache_)); });
+      return rejected(out_of_range, "no text goes on beyond 2^53",
+                      [&] { static_cast<void>(describe(cache_)); });
     const std::string text = describe(cache_);
     check(batch_ == 0 ? text.empty() : std::count(text.begin(), text.end(), '\n') + 1 == batch_,
           "a cache has a line of text for every row");

@@ -48,7 +48,7 @@ std::size_t warnings_with(const rope::model_rope& model, const std::string& text
                     [&](const std::string& warning) { return warning.find(text) != std::string::npos; }));
 }
 
-bool refuses(const json& file, const std::string& text, const rope::hugging_face_options& options = {}) {
+bool rejects(const json& file, const std::string& text, const rope::hugging_face_options& options = {}) {
   return testing::throws_saying<std::invalid_argument>([&] { import_hugging_face(file, options); }, text);
 }
 
@@ -165,7 +165,7 @@ TEST_CASE("original_max_position_embeddings next to dictionaries for types of la
 TEST_CASE("an invalid window throws with what to write", "[models][config_rules]") {
   for (const char* name : {"llama", "mistral", "gemma3_text", "qwen2"}) {
     CAPTURE(name);
-    CHECK(refuses(changed(small, {{"model_type", name}, {"sliding_window", -1}}),
+    CHECK(rejects(changed(small, {{"model_type", name}, {"sliding_window", -1}}),
                   "sliding_window must be a whole number up to 2^53, or 0 where no layer slides, got -1"));
     CHECK(model_of(name, {{"sliding_window", 0}}).sliding_window == 0);
   }
@@ -231,7 +231,7 @@ TEST_CASE("Muse Glimmer has one base, and its list says only which layers rotate
       model_of("muse_glimmer_text", changed(muse, {{"layer_rope_theta", {500000, 0, 20000, 0}}}));
   CHECK(by_class.groups()[0].base == 10000);
   CHECK(has_warning(by_class.warnings, "rope_theta base is not given; assumed 10000"));
-  CHECK(refuses(changed(changed(small, muse),
+  CHECK(rejects(changed(changed(small, muse),
                         {{"model_type", "muse_glimmer_text"}, {"layer_rope_theta", {0, 0, 0, 0}}}),
                 "layer_rope_theta must not be 0 for every layer"));
 }
@@ -297,10 +297,10 @@ TEST_CASE("MiMo-V2: which layers have windows, and which have sinks", "[models][
       model_of("mimo_v2_flash", changed(changed(mimo, pattern), {{"sliding_window_size", 64}}));
   CHECK(differ.windows[1] == 128);
   CHECK(has_warning(differ.warnings, "sliding_window_size is overruled by sliding_window"));
-  CHECK(refuses(changed(changed(small, changed(mimo, {{"hybrid_layer_pattern", {0, 1}}})),
+  CHECK(rejects(changed(changed(small, changed(mimo, {{"hybrid_layer_pattern", {0, 1}}})),
                         {{"model_type", "mimo_v2_flash"}}),
                 "hybrid_layer_pattern must have num_hidden_layers values, 6, got 2"));
-  CHECK(refuses(changed(changed(small, changed(mimo, {{"hybrid_layer_pattern", {0, 1, 2, 0, 0, 0}}})),
+  CHECK(rejects(changed(changed(small, changed(mimo, {{"hybrid_layer_pattern", {0, 1, 2, 0, 0, 0}}})),
                         {{"model_type", "mimo_v2_flash"}}),
                 "hybrid_layer_pattern must be 0 or 1, got 2"));
 }
@@ -329,7 +329,7 @@ TEST_CASE("a dictionary of dictionaries, or one for all layers", "[models][confi
     for (Index i = 0; i < 4; ++i) CHECK(other.group_of_layer(i)->base == 70000);
     CHECK_FALSE(has_warning(other.warnings, "overruled"));
   }
-  CHECK(refuses(changed(small, {{"model_type", "olmo3"},
+  CHECK(rejects(changed(small, {{"model_type", "olmo3"},
                                 {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2}}}}),
                 "rope_parameters must have a dictionary per layer type"));
   // Nested if any key is the name of a type of layers, whatever the other keys are.
@@ -389,9 +389,9 @@ TEST_CASE("an odd share of a head is rounded down, with a warning", "[models][co
       {{"head_dim", 192}, {"rope_parameters", {{"full_attention", half}, {"sliding_attention", half}}}});
   CHECK(mimo.group("full_attention")->rotary_dim() == 62);
   CHECK(mimo.group("sliding_attention")->rotary_dim() == 62);
-  CHECK(refuses(changed(small, {{"model_type", "llama"}, {"partial_rotary_factor", 0.1}}),
+  CHECK(rejects(changed(small, {{"model_type", "llama"}, {"partial_rotary_factor", 0.1}}),
                 "partial_rotary_factor"));
-  CHECK(refuses(changed(small, {{"model_type", "llama"}, {"head_dim", 15}}), "head_dim"));
+  CHECK(rejects(changed(small, {{"model_type", "llama"}, {"head_dim", 15}}), "head_dim"));
 }
 
 TEST_CASE("of two shares of a head the one in the dictionary applies, with a warning",
@@ -442,9 +442,9 @@ TEST_CASE("type is read as rope_type is, and no warning claims that a class igno
 TEST_CASE("a list of known names also names the next place to look", "[models][config_rules]") {
   const json file =
       changed(small, {{"model_type", "llama"}, {"rope_scaling", {{"rope_type", "lineal"}, {"factor", 2}}}});
-  CHECK(refuses(file, "known are default, linear"));
-  CHECK(refuses(file, "see <rope/frequencies.hpp>"));
-  CHECK(refuses(changed(small, {{"model_type", "novel"}}), "see include/rope/models/README.md"));
+  CHECK(rejects(file, "known are default, linear"));
+  CHECK(rejects(file, "see <rope/frequencies.hpp>"));
+  CHECK(rejects(changed(small, {{"model_type", "novel"}}), "see include/rope/models/README.md"));
 }
 
 TEST_CASE("import reads the dictionary of a known architecture within the config", "[models][config_rules]") {
@@ -493,16 +493,16 @@ TEST_CASE("import reads the dictionary of a known architecture within the config
   const json none = {{"model_type", "novel_omni"},
                      {"talker_config", {{"model_type", "novel_talker"}}},
                      {"decoder", {{"model_type", "novel_decoder"}}}};
-  CHECK(refuses(none, "novel_omni"));
-  CHECK(refuses(none, "decoder"));
+  CHECK(rejects(none, "novel_omni"));
+  CHECK(rejects(none, "decoder"));
   // This applies also if the caller names a layout.
   const rope::hugging_face_options halves = {.layout = rope::layout_kind::half_split};
   const json vl = {{"model_type", "novel_vl"},
                    {"llm_config", {{"model_type", "novel_llm"}, {"head_dim", 8}}}};
-  CHECK(refuses(vl, "to read one of its parts, pass that dictionary: llm_config", halves));
+  CHECK(rejects(vl, "to read one of its parts, pass that dictionary: llm_config", halves));
   CHECK(import_hugging_face(vl.at("llm_config"), halves).groups()[0].head_dim == 8);
   const json talker = {{"model_type", "novel_omni"}, {"talker_config", llama}};
-  CHECK(refuses(talker, "talker_config is of the known architecture llama; pass that dictionary"));
+  CHECK(rejects(talker, "talker_config is of the known architecture llama; pass that dictionary"));
 }
 
 TEST_CASE("a text model in its own dictionary has the sizes of its class", "[models][config_rules]") {
@@ -572,7 +572,7 @@ TEST_CASE("a text model in its own dictionary has the sizes of its class", "[mod
   CHECK(wide.groups()[0].head_dim == 128);
   CHECK_FALSE(has_warning(wide.warnings, "hidden_size"));
   // A file of the text model alone must still have them.
-  CHECK(refuses({{"model_type", "llama"}, {"num_attention_heads", 4}}, "head_dim is missing"));
+  CHECK(rejects({{"model_type", "llama"}, {"num_attention_heads", 4}}, "head_dim is missing"));
 }
 
 TEST_CASE("every key about positions is used or named in a warning, at any depth", "[models][config_rules]") {
@@ -754,8 +754,8 @@ TEST_CASE("architectures of autumn 2026", "[models][config_rules]") {
   CHECK(model_of("minimax_m2", {{"rotary_dim", 32}, {"head_dim", 128}}).groups()[0].rotary_dim() == 32);
   // No rotation.
   const auto none = [](const json& file, const std::string& instead) {
-    CHECK(refuses(file, "nothing rotates"));
-    CHECK(refuses(file, "nothing rotates", {.layout = rope::layout_kind::half_split}));
+    CHECK(rejects(file, "nothing rotates"));
+    CHECK(rejects(file, "nothing rotates", {.layout = rope::layout_kind::half_split}));
     for (const auto& layout :
          {std::optional<rope::layout_kind>(), std::optional(rope::layout_kind::interleaved)}) {
       const auto model =
@@ -773,7 +773,7 @@ TEST_CASE("architectures of autumn 2026", "[models][config_rules]") {
   none(changed(kimi, {{"model_type", "kimi_k3"}}), "no positions");
   none(changed(kimi, {{"mla_use_nope", nullptr}}), "no positions");
   none(changed(kimi, {{"model_type", "novel_mla"}}), "no positions");
-  CHECK(refuses(changed(kimi, {{"mla_use_nope", false}}), "mla_use_nope"));
+  CHECK(rejects(changed(kimi, {{"mla_use_nope", false}}), "mla_use_nope"));
   const json glm = {{"model_type", "glm5_next_text"},
                     {"num_hidden_layers", 4},
                     {"num_attention_heads", 2},
@@ -781,7 +781,7 @@ TEST_CASE("architectures of autumn 2026", "[models][config_rules]") {
                     {"mla_use_nope", true}};
   none(glm, "no positions");
   none({{"model_type", "glm5_next"}, {"text_config", glm}}, "no positions");
-  CHECK(refuses(changed(glm, {{"qk_rope_head_dim", 64}, {"mla_use_nope", nullptr}}), "qk_rope_head_dim"));
+  CHECK(rejects(changed(glm, {{"qk_rope_head_dim", 64}, {"mla_use_nope", nullptr}}), "qk_rope_head_dim"));
   const json inkling = {{"model_type", "inkling_text"},
                         {"num_hidden_layers", 4},
                         {"num_attention_heads", 2},
@@ -791,13 +791,13 @@ TEST_CASE("architectures of autumn 2026", "[models][config_rules]") {
   none({{"model_type", "inkling_mm_model"}, {"text_config", inkling}}, "relative biases");
   // Known by name.
   for (const char* type : {"deepseek_v41", "deepseek_v41_text"})
-    CHECK(refuses(changed(small, {{"model_type", type}, {"qk_rope_head_dim", 64}, {"head_dim", 512}}),
+    CHECK(rejects(changed(small, {{"model_type", type}, {"qk_rope_head_dim", 64}, {"head_dim", 512}}),
                   "DeepSeek V4"));
   // Vision towers.
   for (const char* type : {"gemma4_vision", "glm5_next_vision", "qwen4_exp_vision"})
-    CHECK(refuses(changed(small, {{"model_type", type}}), "frequencies"));
+    CHECK(rejects(changed(small, {{"model_type", type}}), "frequencies"));
   for (const char* type : {"novel_vision", "llama", "siglip_next_vision"})
-    CHECK(refuses(changed(small, {{"model_type", type},
+    CHECK(rejects(changed(small, {{"model_type", type},
                                   {"rope_parameters", {{"rope_type", "axial"}, {"rope_theta", 1e4}}}}),
                   "axial"));
 }
@@ -843,7 +843,7 @@ TEST_CASE("the cost of a file of nested parts is bounded", "[models][config_rule
     parts = {{"decoder", std::move(parts)}};
   }
   CHECK_FALSE(has_warning(model_of("llama", {{"extra", deep}}).warnings, "rope_inside"));
-  CHECK(refuses(parts, "model_type is missing"));
+  CHECK(rejects(parts, "model_type is missing"));
 }
 
 // Source: transformers, models/llava_next/configuration_llava_next.py and models/janus.

@@ -143,7 +143,7 @@ TEST_CASE("a damaged GGUF file is read or throws, and nothing else happens", "[m
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(generator() % n); };
-  int refused = 0;
+  int rejected = 0;
   for (int round = 0; round < 20000; ++round) {
     std::string damaged = whole;
     for (std::size_t n = below(3) + 1; n > 0; --n) {
@@ -158,10 +158,10 @@ TEST_CASE("a damaged GGUF file is read or throws, and nothing else happens", "[m
         CHECK(std::string(error.what()).find("rope::") == 0);
       }
     } catch (const std::runtime_error&) {
-      ++refused;
+      ++rejected;
     }
   }
-  CHECK(refused > 2000);
+  CHECK(rejected > 2000);
 }
 
 TEST_CASE("files that are not little-endian GGUF of version 2 or 3 throw by name", "[models]") {

@@ -320,7 +320,7 @@ class spoiler {
 
 /// The outcomes of the imports.
 struct tally {
-  int imported = 0, refused = 0;
+  int imported = 0, rejected = 0;
 };
 
 /// A promise that an import breaks, or empty.
@@ -333,7 +333,7 @@ std::string verdict(tally& seen, const Import& import) {
     ++seen.imported;
     broken = testing::broken_promise(model);
   } catch (const std::invalid_argument& error) {
-    ++seen.refused;
+    ++seen.rejected;
     const std::string text = error.what();
     if (text.find("rope::") != 0 || text.size() < 20) broken = "the text is " + text;
   } catch (const std::exception& error) {
@@ -374,7 +374,7 @@ TEST_CASE("randomly changed configs keep the promises of a model or throw", "[mo
     REQUIRE(broken == "");
   }
   CHECK(seen.imported > ROPE_FUZZ_RUNS / 10);
-  CHECK(seen.refused > ROPE_FUZZ_RUNS / 10);
+  CHECK(seen.rejected > ROPE_FUZZ_RUNS / 10);
 }
 
 TEST_CASE("randomly changed GGUF metadata keeps the promises of a model or throws", "[models][gguf]") {
@@ -398,5 +398,5 @@ TEST_CASE("randomly changed GGUF metadata keeps the promises of a model or throw
     REQUIRE(broken == "");
   }
   CHECK(seen.imported > ROPE_FUZZ_RUNS / 10);
-  CHECK(seen.refused > ROPE_FUZZ_RUNS / 10);
+  CHECK(seen.rejected > ROPE_FUZZ_RUNS / 10);
 }

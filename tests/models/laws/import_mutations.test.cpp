@@ -74,7 +74,7 @@ void collect(const json& value, const json::json_pointer& path, std::vector<json
 
 /// The outcomes of the imports, and the message of the last one.
 struct tally {
-  int imported = 0, refused = 0;
+  int imported = 0, rejected = 0;
   std::string message;
 };
 
@@ -91,7 +91,7 @@ bool holds(tally& seen, const Import& import) {
     ++seen.imported;
     return rope::compare_models(model, model).empty();
   } catch (const std::invalid_argument& error) {
-    ++seen.refused;
+    ++seen.rejected;
     seen.message = error.what();
     return seen.message.find("rope::") == 0;
   }
@@ -115,7 +115,7 @@ TEST_CASE("a config with any value at any path imports or throws", "[models][imp
       }
   }
   CHECK(seen.imported > 1000);
-  CHECK(seen.refused > 1000);
+  CHECK(seen.rejected > 1000);
 }
 
 TEST_CASE("a recorded file with any value at any path imports or throws", "[models][import]") {
@@ -146,7 +146,7 @@ TEST_CASE("a recorded file with any value at any path imports or throws", "[mode
     }
   }
   CHECK(seen.imported > 1000);
-  CHECK(seen.refused > 1000);
+  CHECK(seen.rejected > 1000);
 }
 
 TEST_CASE("a config with several changed paths imports or throws", "[models][import]") {
@@ -173,7 +173,7 @@ TEST_CASE("a config with several changed paths imports or throws", "[models][imp
     REQUIRE(holds(seen, [&] { return rope::import_hugging_face(spoilt); }));
   }
   CHECK(seen.imported > 100);
-  CHECK(seen.refused > 100);
+  CHECK(seen.rejected > 100);
 }
 
 TEST_CASE("GGUF metadata with any value of any key imports or throws", "[models][gguf]") {
@@ -226,5 +226,5 @@ TEST_CASE("GGUF metadata with any value of any key imports or throws", "[models]
           }));
         }
   CHECK(seen.imported > 1000);
-  CHECK(seen.refused > 500);
+  CHECK(seen.rejected > 500);
 }

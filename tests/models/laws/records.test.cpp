@@ -225,12 +225,12 @@ TEST_CASE("a change of any recorded answer is found", "[models]") {
 }
 
 TEST_CASE("a file that is too incomplete, or without rotation, throws with the reason", "[models]") {
-  for (const json& refused : records("refused")) {
-    CAPTURE(source_of(refused));
-    const bool of_gguf = refused.contains("metadata");
+  for (const json& rejected : records("refused")) {
+    CAPTURE(source_of(rejected));
+    const bool of_gguf = rejected.contains("metadata");
     CHECK(testing::throws_saying<std::invalid_argument>(
-        [&] { import_of(refused); }, of_gguf ? "rope::import_gguf: " : "rope::import_hugging_face: ",
-        refused.at("says").get<std::string>()));
+        [&] { import_of(rejected); }, of_gguf ? "rope::import_gguf: " : "rope::import_hugging_face: ",
+        rejected.at("says").get<std::string>()));
   }
 }
 
@@ -254,13 +254,13 @@ TEST_CASE("a model without rotating layers imports if that is requested, and nam
 
 TEST_CASE("every architecture of llama.cpp is imported as its code reads it, or throws with the reason",
           "[models]") {
-  std::set<std::string> read, refused, none_rotates, neither;
+  std::set<std::string> read, rejected, none_rotates, neither;
   for (const json& record : records_of("gguf", "records"))
     if (difference(record, record.at("expect")).empty())
       read.insert(record.at("metadata").at("general.architecture"));
   for (const json& record : records_of("gguf", "refused")) {  // the reason: the tests before
     const std::string name = record.at("metadata").at("general.architecture");
-    refused.insert(name);
+    rejected.insert(name);
     if (record.contains("instead") && difference_without_rope(record).empty()) none_rotates.insert(name);
   }
   std::size_t imported = 0, rotating = 0, without = 0;
@@ -270,7 +270,7 @@ TEST_CASE("every architecture of llama.cpp is imported as its code reads it, or 
       ++rotating, ++imported;
     else if (none_rotates.count(name) > 0)
       ++imported;
-    else if (refused.count(name) > 0)
+    else if (rejected.count(name) > 0)
       ++without;
     else
       neither.insert(name);

@@ -96,7 +96,7 @@ std::string difference(const json& record, const json& file) {
 }
 
 struct count {
-  int agree = 0, refused = 0, wrong = 0;
+  int agree = 0, rejected = 0, wrong = 0;
   std::set<std::string> unexplained = {}, unused = {};
 };
 
@@ -121,7 +121,7 @@ count count_of(const json& records, const std::string& kind, const json& says, b
       if (std::string(error.what()).find(reason) == std::string::npos)
         result.unexplained.insert(type + ": " + error.what());
       else
-        ++result.refused;
+        ++result.rejected;
     }
   }
   return result;
@@ -141,13 +141,13 @@ TEST_CASE(
                                               : sizes_only ? "sizes"
                                                            : "written"),
                                    sizes_only);
-      CAPTURE(kind, sizes_only, found.agree, found.refused, found.wrong);
+      CAPTURE(kind, sizes_only, found.agree, found.rejected, found.wrong);
       for (const std::string& one : found.unexplained) FAIL_CHECK(one);
       for (const std::string& one : found.unused) FAIL_CHECK(one << " does not throw");
       if (text) CHECK(found.agree >= (sizes_only ? 125 : 140));
       if (const char* print = std::getenv("ROPE_PRINT_COUNTS"); print)
         WARN(kind << (sizes_only ? ", sizes alone: " : ": ") << found.agree << " import and agree, "
-                  << found.refused << " throw with a reason, " << found.unexplained.size() << " neither");
+                  << found.rejected << " throw with a reason, " << found.unexplained.size() << " neither");
     }
 }
 

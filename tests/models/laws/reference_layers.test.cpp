@@ -165,7 +165,7 @@ void compare_model(const json& found, const rope::model_rope& model, std::size_t
 }
 
 struct count {
-  int agree = 0, refused = 0, layers = 0, left_open = 0;
+  int agree = 0, rejected = 0, layers = 0, left_open = 0;
 };
 
 /// The values of the import that differ from those of the class.
@@ -187,7 +187,7 @@ findings differences(const json& record, count& counted) {
     compare_tables(found, model, wrong);
     compare_model(found, model, layers.size(), wrong);
   } catch (const std::invalid_argument&) {
-    ++counted.refused;
+    ++counted.rejected;
     return {};
   }
   const std::string type = record.at("config").at("model_type");
@@ -211,11 +211,11 @@ TEST_CASE("the layers of transformers pass to attention the values of the import
   for (const json& probe : file.at("probes"))
     for (const json& record : probe.at("records")) check(record, probe.at("probe"), of_probes);
   for (const count& counted : {of_files, of_probes}) {
-    CAPTURE(counted.agree, counted.refused, counted.layers, counted.left_open);
+    CAPTURE(counted.agree, counted.rejected, counted.layers, counted.left_open);
     CHECK(counted.agree >= 160);
-    CHECK(counted.refused * 10 < counted.agree);
+    CHECK(counted.rejected * 10 < counted.agree);
     if (std::getenv("ROPE_PRINT_COUNTS"))
-      WARN(counted.agree << " agree, " << counted.refused << " are refused; of " << counted.layers
+      WARN(counted.agree << " agree, " << counted.rejected << " are rejected; of " << counted.layers
                          << " layers " << counted.left_open << " are left open");
   }
 }

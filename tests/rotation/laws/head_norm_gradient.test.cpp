@@ -162,16 +162,16 @@ TEST_CASE("an invalid gradient of the norm throws before anything is written", "
   const auto x = rope::bshd(p.x.data(), p.B, p.L, p.H, p.D);
   const auto d = rope::bshd(memory.data(), p.B, p.L, p.H, p.D);
   std::vector<float> d_weight(11, 3.0f);
-  const auto refused = [&](const auto& of, const head_norm<float>& norm, std::span<float> by,
-                           const char* text) {
+  const auto rejected = [&](const auto& of, const head_norm<float>& norm, std::span<float> by,
+                            const char* text) {
     CHECK(throws_saying<std::invalid_argument>([&] { rope::normalize_heads_gradient(x, norm, of, by); },
                                                "rope::normalize_heads_gradient: ", text));
   };
-  refused(d, p.norm(), std::span(d_weight).first(9), "d_weight must be empty or have length 10, got 9");
-  refused(d, p.norm(), d_weight, "d_weight must be empty or have length 10, got 11");
-  refused(d.token_range(0, 2), p.norm(), {}, "d must have the shape of x, [2, 3, 4, 10], got [2, 2, 4, 10]");
-  refused(d, {.weight = std::span(p.weight).first(9)}, {}, "must have length head_dim or heads * head_dim");
-  refused(d, {.weight = p.weight, .epsilon = -1}, {}, "epsilon of the norm must be finite and not negative");
+  rejected(d, p.norm(), std::span(d_weight).first(9), "d_weight must be empty or have length 10, got 9");
+  rejected(d, p.norm(), d_weight, "d_weight must be empty or have length 10, got 11");
+  rejected(d.token_range(0, 2), p.norm(), {}, "d must have the shape of x, [2, 3, 4, 10], got [2, 2, 4, 10]");
+  rejected(d, {.weight = std::span(p.weight).first(9)}, {}, "must have length head_dim or heads * head_dim");
+  rejected(d, {.weight = p.weight, .epsilon = -1}, {}, "epsilon of the norm must be finite and not negative");
   CHECK(memory.untouched());
   CHECK(d_weight == std::vector<float>(11, 3.0f));
 }

@@ -61,30 +61,30 @@ TEST_CASE("a layout with a channel in two pairs throws in every call", "[rotatio
   const frequency_table<float> table(frequencies(8), 20);
   guarded_memory<float> memory(200), other(400);
   const auto x = bshd(memory.data(), 1, 3, 2, 8), y = bshd(other.data(), 1, 3, 2, 8);
-  const auto refused = [](const char* function, const auto& call) {
+  const auto rejected = [](const char* function, const auto& call) {
     CAPTURE(function);
     CHECK(throws_saying<std::invalid_argument>(call, std::string("rope::") + function + ": ",
                                                "name every channel of [0, 8) once, got"));
   };
-  refused("rotate", [&] { rotate<bad>(x, y, table); });
-  refused("rotate_to", [&] { rotate_to<bad>(x, y, table); });
-  refused("rotate_gradient", [&] { rotate_gradient<bad>(x, table); });
-  refused("angle_gradient", [&] { angle_gradient<bad>(x, y, table); });
-  refused("rotate_heads", [&] { rotate_heads<bad>(x, std::vector(2, table)); });
-  refused("permute_channels", [&] { permute_channels<interleaved, bad>(x); });
-  refused("permute_channels", [&] { permute_channels<bad, interleaved>(x); });
-  refused("pope", [&] { pope<bad>(x.channels(0, 4), bshd(other.data(), 1, 3, 2, 8), table); });
-  refused("attention", [&] { attention<bad>(x, x, x, y, table); });
+  rejected("rotate", [&] { rotate<bad>(x, y, table); });
+  rejected("rotate_to", [&] { rotate_to<bad>(x, y, table); });
+  rejected("rotate_gradient", [&] { rotate_gradient<bad>(x, table); });
+  rejected("angle_gradient", [&] { angle_gradient<bad>(x, y, table); });
+  rejected("rotate_heads", [&] { rotate_heads<bad>(x, std::vector(2, table)); });
+  rejected("permute_channels", [&] { permute_channels<interleaved, bad>(x); });
+  rejected("permute_channels", [&] { permute_channels<bad, interleaved>(x); });
+  rejected("pope", [&] { pope<bad>(x.channels(0, 4), bshd(other.data(), 1, 3, 2, 8), table); });
+  rejected("attention", [&] { attention<bad>(x, x, x, y, table); });
   kv_cache<float> cache(1, 8, 2, 8), raw(1, 8, 2, 8, 0, key_storage::raw);
   ring_cache<float> ring(1, {.window = 4}, 2, 8);
-  refused("kv_cache::append", [&] { cache.append<bad>(x, x, table); });
-  refused("kv_cache::append_at", [&] { cache.append_at<bad>(x, x, table, 4); });
-  refused("ring_cache::append", [&] { ring.append<bad>(x, x, table); });
+  rejected("kv_cache::append", [&] { cache.append<bad>(x, x, table); });
+  rejected("kv_cache::append_at", [&] { cache.append_at<bad>(x, x, table, 4); });
+  rejected("ring_cache::append", [&] { ring.append<bad>(x, x, table); });
   cache.append(x, x);
   raw.append(x, x);
-  refused("attention", [&] { attention<bad>(x, raw, y, table); });
-  refused("attention_gradient",
-          [&] { attention_gradient<bad>(testing::tape(x, x, x, x, y, y, y, y), table); });
+  rejected("attention", [&] { attention<bad>(x, raw, y, table); });
+  rejected("attention_gradient",
+           [&] { attention_gradient<bad>(testing::tape(x, x, x, x, y, y, y, y), table); });
   CHECK(cache.size() == 3);
   CHECK(memory.untouched());
   CHECK(other.untouched());

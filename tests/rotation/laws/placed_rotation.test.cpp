@@ -154,14 +154,14 @@ TEST_CASE("rotated channels beyond the head throw before anything is written", "
   for (const Index first : {head_dim - rotary_dim + 1, head_dim, std::numeric_limits<Index>::max()}) {
     const auto placed = table.at_channel(first);
     const std::string place = "8 channels from channel " + std::to_string(first);
-    const auto refuses = [&](const auto& call) {
+    const auto rejects = [&](const auto& call) {
       return throws_saying<std::invalid_argument>(call, place, "must lie in the head of 23 channels");
     };
-    CHECK(refuses([&] { rotate<half_split>(view(x), placed); }));
-    CHECK(refuses([&] { rotate_to<half_split>(view(x), view(out), placed); }));
-    CHECK(refuses([&] { unrotate<half_split>(view(x), view(out), placed); }));
-    CHECK(refuses([&] { rotate_gradient<half_split>(view(x), placed); }));
-    CHECK(refuses([&] { angle_gradient<half_split>(view(x), view(out), placed); }));
+    CHECK(rejects([&] { rotate<half_split>(view(x), placed); }));
+    CHECK(rejects([&] { rotate_to<half_split>(view(x), view(out), placed); }));
+    CHECK(rejects([&] { unrotate<half_split>(view(x), view(out), placed); }));
+    CHECK(rejects([&] { rotate_gradient<half_split>(view(x), placed); }));
+    CHECK(rejects([&] { angle_gradient<half_split>(view(x), view(out), placed); }));
   }
   CHECK(same_bits(x, before));
   CHECK(same_bits(out, before));

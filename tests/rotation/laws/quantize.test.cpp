@@ -213,7 +213,7 @@ TEST_CASE("quantization throws if views do not fit and writes nothing", "[rotati
   std::vector<float> scales(4, 99);
   const auto heads = rope::thd(x.data(), 2, 2, 6);
   const auto good = rope::thd(integers.data(), scales.data(), 2, 2, 6);
-  const auto refused = [&](auto call, const char* rule) {
+  const auto rejected = [&](auto call, const char* rule) {
     CHECK_THROWS_WITH(call(), testing::ContainsSubstring(rule));
     CHECK(integers == std::vector<std::int8_t>(24, 99));
     CHECK(scales == std::vector<float>(4, 99));
@@ -221,23 +221,23 @@ TEST_CASE("quantization throws if views do not fit and writes nothing", "[rotati
   };
   auto other = good;
   other.head_dim = 5;
-  refused([&] { rope::quantize(heads, other); }, "quantize: both views must have the same shape");
-  refused([&] { rope::dequantize(other, heads); }, "dequantize: both views must have the same shape");
+  rejected([&] { rope::quantize(heads, other); }, "quantize: both views must have the same shape");
+  rejected([&] { rope::dequantize(other, heads); }, "dequantize: both views must have the same shape");
   other = good;
   other.scales.heads = 1;
-  refused([&] { rope::quantize(heads, other); }, "quantize: scales must be [1, 2, 2, 1], got [1, 2, 1, 1]");
+  rejected([&] { rope::quantize(heads, other); }, "quantize: scales must be [1, 2, 2, 1], got [1, 2, 1, 1]");
   other = good;
   other.scales.data = nullptr;
-  refused([&] { rope::quantize(heads, other); }, "a quantized view must have data and scales");
+  rejected([&] { rope::quantize(heads, other); }, "a quantized view must have data and scales");
   other = good;
   other.data = nullptr;
-  refused([&] { rope::dequantize(other, heads); }, "a quantized view must have data and scales");
+  rejected([&] { rope::dequantize(other, heads); }, "a quantized view must have data and scales");
   other = good;
   other.tokens = other.scales.tokens = -1;
-  refused([&] { rope::quantize(heads, other); }, "must not be negative");
+  rejected([&] { rope::quantize(heads, other); }, "must not be negative");
   auto nothing = heads;
   nothing.data = nullptr;
-  refused([&] { rope::quantize(nothing, good); }, "a view must have data");
+  rejected([&] { rope::quantize(nothing, good); }, "a view must have data");
   // Views without elements need none.
   rope::quantize(rope::thd(static_cast<float*>(nullptr), 0, 2, 6),
                  rope::thd(static_cast<std::int8_t*>(nullptr), static_cast<float*>(nullptr), 0, 2, 6));

@@ -233,14 +233,14 @@ TEMPLATE_TEST_CASE("unrotate throws if the attention_factor has no inverse in th
   const rope::frequency_table<TestType> table(above, 10);
   std::vector<TestType> x(16, TestType(0.25)), before = x;
   const auto heads = rope::thd(x.data(), 1, 1, 8), others = rope::thd(x.data() + 8, 1, 1, 8);
-  const auto refused = [](const char* function, const auto& call) {
+  const auto rejected = [](const char* function, const auto& call) {
     CHECK(testing::throws_saying<std::invalid_argument>(
         call, std::string("rope::") + function + ": the attention_factor must be at most 2^" +
                   (std::is_same_v<TestType, float> ? "126 " : "1022 ")));
   };
-  refused("unrotate", [&] { rope::unrotate<rope::half_split>(heads, table, 3); });
-  refused("unrotate", [&] { rope::unrotate<rope::half_split>(heads, others, table, 3); });
-  refused("unrotate_to", [&] { rope::unrotate_to<rope::interleaved>(heads, others, table, 3); });
+  rejected("unrotate", [&] { rope::unrotate<rope::half_split>(heads, table, 3); });
+  rejected("unrotate", [&] { rope::unrotate<rope::half_split>(heads, others, table, 3); });
+  rejected("unrotate_to", [&] { rope::unrotate_to<rope::interleaved>(heads, others, table, 3); });
   CHECK(x == before);
   CHECK_NOTHROW(rope::rotate<rope::interleaved>(heads, table, 3));
 }

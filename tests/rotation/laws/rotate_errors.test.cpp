@@ -22,7 +22,7 @@ namespace {
 
 /// Whether rotate and unrotate of x, in place and into y, throw an Exception that contains `parts`.
 template <class Exception, class T, class S, class... Parts>
-bool refuses(head_view<T> x, head_view<T> y, const rope::frequency_table<S>& table, const Parts&... parts) {
+bool rejects(head_view<T> x, head_view<T> y, const rope::frequency_table<S>& table, const Parts&... parts) {
   using rope::half_split, rope::interleaved;
   return throws_saying<Exception>([&] { rope::rotate<half_split>(x, table, 1); },
                                   "rope::rotate: ", parts...) &&
@@ -41,11 +41,11 @@ TEMPLATE_LIST_TEST_CASE("more rotated channels than head_dim throw", "[rotation]
   const rope::frequency_table<typename TestType::entry> table(rope::frequencies(8), 10);
   guarded_memory<T> a(200), b(200);
   for (const Index head_dim : {7, 6, 1, 0})
-    CHECK(refuses<std::invalid_argument>(
+    CHECK(rejects<std::invalid_argument>(
         rope::bshd(a.data(), 1, 2, 3, head_dim), rope::bhsd(b.data(), 1, 3, 2, head_dim), table,
         "rotary_dim must not exceed head_dim, got 8 of " + std::to_string(head_dim)));
   const auto window = rope::bshd(a.data(), 1, 2, 3, 20).channels(13, 7);
-  CHECK(refuses<std::invalid_argument>(window, window, table, "got 8 of 7"));
+  CHECK(rejects<std::invalid_argument>(window, window, table, "got 8 of 7"));
   CHECK(a.untouched());
   CHECK(b.untouched());
 }
@@ -92,7 +92,7 @@ TEST_CASE("a view with a negative extent throws", "[rotation]") {
                                                              {-2, -3, 4, 6, "[-2, -3, 4, 6]"}}) {
     const head_view<float> x = {a.data(), batch, tokens, heads, head_dim, 72, 24, 6};
     const head_view<float> y = {b.data(), batch, tokens, heads, head_dim, 72, 24, 6};
-    CHECK(refuses<std::invalid_argument>(
+    CHECK(rejects<std::invalid_argument>(
         x, y, table, std::string("the extents of a view must not be negative, got ") + text));
   }
   CHECK(a.untouched());
@@ -113,7 +113,7 @@ TEST_CASE("a view whose extents exceed the address space throws", "[rotation]") 
     const head_view<float> x = {a.data(), batch, tokens, heads, head_dim, 0, 0, 0};
     const head_view<float> y = {b.data(), batch, tokens, heads, head_dim, 0, 0, 0};
     CAPTURE(batch, tokens, heads, head_dim);
-    CHECK(refuses<std::length_error>(x, y, table, "the extents of a view must not exceed the address space"));
+    CHECK(rejects<std::length_error>(x, y, table, "the extents of a view must not exceed the address space"));
     CHECK(throws_saying<std::length_error>([&] { rope::rotate<rope::half_split>(x, y, table); },
                                            "rope::rotate: the extents of a view"));
   }
@@ -125,19 +125,19 @@ TEST_CASE("queries and keys throw together if one is invalid or they do not matc
   const rope::frequency_table<float> table(rope::frequencies(8), 10);
   guarded_memory<float> a(400), b(400);
   const auto q = rope::bshd(a.data(), 2, 3, 4, 8);
-  const auto both_refused = [&](const head_view<float>& first, const head_view<float>& second,
-                                const char* text) {
+  const auto both_rejected = [&](const head_view<float>& first, const head_view<float>& second,
+                                 const char* text) {
     return throws_saying<std::invalid_argument>([&] { rope::rotate<rope::half_split>(first, second, table); },
                                                 "rope::rotate: ", text) &&
            throws_saying<std::invalid_argument>(
                [&] { rope::unrotate<rope::interleaved>(first, second, table); }, "rope::unrotate: ", text);
   };
   const char* mismatch = "q and k must have the same batch and tokens, got [2, 3] and [";
-  CHECK(both_refused(q, rope::bshd(b.data(), 2, 4, 2, 8), mismatch));
-  CHECK(both_refused(q, rope::bshd(b.data(), 1, 3, 2, 8), mismatch));
-  CHECK(both_refused(q, rope::bshd(b.data(), 3, 2, 2, 8), mismatch));
-  CHECK(both_refused(q, rope::bshd(b.data(), 2, 3, 2, 6), "got 8 of 6"));
-  CHECK(both_refused(rope::bshd(b.data(), 2, 3, 2, 7), q, "got 8 of 7"));
+  CHECK(both_rejected(q, rope::bshd(b.data(), 2, 4, 2, 8), mismatch));
+  CHECK(both_rejected(q, rope::bshd(b.data(), 1, 3, 2, 8), mismatch));
+  CHECK(both_rejected(q, rope::bshd(b.data(), 3, 2, 2, 8), mismatch));
+  CHECK(both_rejected(q, rope::bshd(b.data(), 2, 3, 2, 6), "got 8 of 6"));
+  CHECK(both_rejected(rope::bshd(b.data(), 2, 3, 2, 7), q, "got 8 of 7"));
   CHECK(a.untouched());
   CHECK(b.untouched());
 }
@@ -147,7 +147,7 @@ TEST_CASE("a table contains only its own positions", "[rotation]") {
   const auto x = rope::thd(a.data(), 1, 1, 4), y = rope::thd(b.data(), 1, 1, 4);
   const rope::frequencies frequencies(4);
   const auto is_outside = [&](const char* range, const rope::frequency_table<float>& table) {
-    return refuses<std::out_of_range>(x, y, table, std::string("position 1 is outside the table's ") + range);
+    return rejects<std::out_of_range>(x, y, table, std::string("position 1 is outside the table's ") + range);
   };
   CHECK(is_outside("[0, 0)", {frequencies, 0}));
   CHECK(is_outside("[0, 1)", {frequencies, 1}));
@@ -167,7 +167,7 @@ TEST_CASE("ids from which a table was made throw if they are passed again", "[ro
   };
   guarded_memory<float> memory(4 * 2 * 8);
   const auto flat = rope::thd(memory.data(), 4, 2, 8), rows = rope::bshd(memory.data(), 2, 2, 2, 8);
-  const auto refused = [&](const head_view<float>& x, const list& coordinates, const auto& ids, int first) {
+  const auto rejected = [&](const head_view<float>& x, const list& coordinates, const auto& ids, int first) {
     const auto table = table_at(coordinates);
     const std::string rule =
         ": the table was made of these ids, its row r of id number r; leave the ids out, got id " +
@@ -179,13 +179,13 @@ TEST_CASE("ids from which a table was made throw if they are passed again", "[ro
            throws_saying<std::invalid_argument>([&] { rope::rotate_to<rope::half_split>(x, x, table, ids); },
                                                 "rope::rotate_to" + rule);
   };
-  CHECK(refused(flat, {5, 6, 7, 9}, list{5, 6, 7, 9}, 5));  // also where no row has such a position
-  CHECK(refused(flat, {1, 0, 3, 2}, list{1, 0, 3, 2}, 1));
-  CHECK(refused(flat, {0, 0, 1, 2}, std::vector<std::uint8_t>{0, 0, 1, 2}, 0));
-  CHECK(refused(rows, {0, 3}, list{0, 3}, 0));              // of every row of the batch
-  CHECK(refused(rows, {0, 3, 1, 2}, list{0, 3, 1, 2}, 0));  // [batch * tokens]
-  CHECK(refused(rows, {0, 3, 1, 2}, Eigen::Matrix2i{{0, 3}, {1, 2}}, 0));
-  CHECK(refused(rows, {0, 3, 1, 2}, (Eigen::Matrix2i{{0, 3}, {1, 2}} * 1), 0));
+  CHECK(rejected(flat, {5, 6, 7, 9}, list{5, 6, 7, 9}, 5));  // also where no row has such a position
+  CHECK(rejected(flat, {1, 0, 3, 2}, list{1, 0, 3, 2}, 1));
+  CHECK(rejected(flat, {0, 0, 1, 2}, std::vector<std::uint8_t>{0, 0, 1, 2}, 0));
+  CHECK(rejected(rows, {0, 3}, list{0, 3}, 0));              // of every row of the batch
+  CHECK(rejected(rows, {0, 3, 1, 2}, list{0, 3, 1, 2}, 0));  // [batch * tokens]
+  CHECK(rejected(rows, {0, 3, 1, 2}, Eigen::Matrix2i{{0, 3}, {1, 2}}, 0));
+  CHECK(rejected(rows, {0, 3, 1, 2}, (Eigen::Matrix2i{{0, 3}, {1, 2}} * 1), 0));
   CHECK(memory.untouched());
   // Rows of the table, by number: in another order, a part of them, and rows that equal their ids.
   for (const list& ids : {list{0, 1, 2, 3}, list{3, 2, 1, 0}, list{1, 1, 1, 1}})

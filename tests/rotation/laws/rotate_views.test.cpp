@@ -202,18 +202,18 @@ TEST_CASE("an output that overlaps a part of its input throws", "[rotation]") {
   const frequency_table<> table(frequencies(8), 10);
   const std::vector<float> ones(8, 1.0f), before = memory;
   const head_norm<float> norm = {.weight = ones};
-  const auto refused = [](const char* name, const auto& call) {
+  const auto rejected = [](const char* name, const auto& call) {
     return testing::throws_saying<std::invalid_argument>(
         call, std::string("rope::") + name +
                   ": out must be x itself or share no channel with it, and covers a part of x; give other "
                   "memory, or rotate in place");
   };
   for (const head_view<float>& out : parts) {
-    CHECK(refused("rotate_to", [&] { rotate_to<half_split>(x, out, table); }));
-    CHECK(refused("unrotate_to", [&] { unrotate_to<interleaved>(x, out, table); }));
-    CHECK(refused("normalize_heads_to", [&] { normalize_heads_to(x, out, norm); }));
-    CHECK(refused("normalize_and_rotate_to",
-                  [&] { normalize_and_rotate_to<half_split>(x, out, norm, table); }));
+    CHECK(rejected("rotate_to", [&] { rotate_to<half_split>(x, out, table); }));
+    CHECK(rejected("unrotate_to", [&] { unrotate_to<interleaved>(x, out, table); }));
+    CHECK(rejected("normalize_heads_to", [&] { normalize_heads_to(x, out, norm); }));
+    CHECK(rejected("normalize_and_rotate_to",
+                   [&] { normalize_and_rotate_to<half_split>(x, out, norm, table); }));
   }
   CHECK(testing::same_bits(memory, before));
   for (const head_view<float>& out : fits) CHECK_NOTHROW(rotate_to<half_split>(fitting(out), out, table));
@@ -280,16 +280,16 @@ TEST_CASE("a writable view whose channels overlap throws", "[rotation]") {
   const head_view<float> expanded = {memory.data(), 1, 2, 3, 8, 0, 8, 0},
                          overlapping = {memory.data(), 1, 2, 3, 8, 0, 7, 48},
                          single = {memory.data(), 1, 1, 3, 8, 0, 0, 8};
-  const auto refused = [](Index stride, const auto& call) {
+  const auto rejected = [](Index stride, const auto& call) {
     return testing::throws_saying<std::invalid_argument>(
         call, ": the channels of a view that is written must not overlap, got a stride of " +
                   std::to_string(stride) + " between heads of 8 channels; copy an expanded");
   };
-  CHECK(refused(0, [&] { rotate<half_split>(expanded, table); }));
-  CHECK(refused(7, [&] { rotate<half_split>(overlapping, table); }));
-  CHECK(refused(7, [&] { rotate<half_split>(overlapping, thd(memory.data() + 100, 2, 1, 8), table); }));
-  CHECK(refused(0, [&] { rotate<half_split>(thd(memory.data() + 100, 2, 1, 8), expanded, table); }));
-  CHECK(refused(0, [&] { unrotate_to<interleaved>(thd(other.data(), 2, 3, 8), expanded, table); }));
+  CHECK(rejected(0, [&] { rotate<half_split>(expanded, table); }));
+  CHECK(rejected(7, [&] { rotate<half_split>(overlapping, table); }));
+  CHECK(rejected(7, [&] { rotate<half_split>(overlapping, thd(memory.data() + 100, 2, 1, 8), table); }));
+  CHECK(rejected(0, [&] { rotate<half_split>(thd(memory.data() + 100, 2, 1, 8), expanded, table); }));
+  CHECK(rejected(0, [&] { unrotate_to<interleaved>(thd(other.data(), 2, 3, 8), expanded, table); }));
   CHECK(testing::same_bits(memory, before));
   CHECK_NOTHROW(rotate<half_split>(single, table));  // the stride of an extent of 1 is not used
   // An expanded view may be read.
