@@ -132,9 +132,9 @@
 #else
 #define ROPE_DETAIL_MATH ieee
 #endif
-// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The type may be several
-// words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int`, the result is the
-// name of a macro, and its expansion selects `intindex`.
+// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The name of the type may
+// have several words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int` is the
+// result the name of a macro, and its expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -3153,8 +3153,9 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
   static_assert(detail::row_major_matrix<Matrix>,                                                 \
                 name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
                      "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
-                     "thd(m.transpose(), heads); copy a product, an "                             \
-                     "expression or a row of a column-major matrix to a row-major matrix first")
+                     "thd(m.transpose(), heads); copy a column-major " shape                      \
+                     ", a product, an expression or a row of a column-major matrix to a "         \
+                     "row-major matrix first")
 /// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
 /// row vector (one token) and the transpose of a column-major matrix.
 ///
@@ -3770,8 +3771,9 @@ class row_angles {
       add(k, shifted(before[k], first[k]), shifted(first[k], second[k]), shifted(second[k], third[k]));
     }
   }
-  /// The number of columns of words_ for one axis. They are 0, six words of 32 bits from 2^63 turns down to
-  /// 2^-128 turn, and 1 if inv_freq is negative, otherwise 0.
+  /// The number of columns of words_ for one axis. Column 0 has zeros. Columns 1 to 6 have |inv_freq| in
+  /// turns, as words of 32 bits: the first bit counts 2^63 turns, the last one 2^-128 turn. Column 7 has 1 if
+  /// inv_freq is negative, otherwise 0.
   static constexpr Index columns = 8;
   number_array<pair_frequency> frequencies_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
@@ -4328,8 +4330,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
                 ": a layout is interleaved, half_split or a type with static first and second "    \
                 "(i, pairs)")
 #define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
-  static_assert(position_form<Positions>,            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments")
+  static_assert(                                     \
+      position_form<Positions>, name                 \
+      ": positions are integers: a start, a list of ids, row_starts or segments; threads come after them")
 #define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
   static_assert(parallel_executor<Threads>, name                                         \
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
@@ -4357,7 +4360,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
                     detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
                 name ": x and out have the same channel type, or x is float and out half or bfloat16")
 #define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
-  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
+  name ": x must be a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "    \
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
        "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
@@ -5185,7 +5188,7 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
   }
   for (; d < count; ++d) to[d] = rounded<T>(from[d]);
 }
-/// Channels that a loop processes per step.
+/// The number of channels that a loop processes per step.
 inline constexpr int channels_per_step = 16;
 /// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
 /// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
@@ -5762,8 +5765,9 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 ///     cache.append_at<Layout>(k, v, table, rows.positions);
 ///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
 ///
-/// In the next decoding step, row b attends to keys `tokens - counts[b]` and later. If padding is on the
-/// right, `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
+/// `tokens` is the length of the padded prompt. When a later step has appended one token to each row, row b
+/// attends to the range {tokens - counts[b], cache.size() - tokens + counts[b]}. If padding is on the right,
+/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
 ///
 /// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
 ///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row
@@ -5878,7 +5882,7 @@ class selected_keys {
   Index queries() const { return queries_.extent; }
   /// 1 if the key heads share lists.
   Index key_heads() const { return heads_.extent; }
-  /// Entries of a list.
+  /// The number of entries of a list.
   Index keys() const { return keys_.extent; }
   /// Entry n of a list.
   std::int64_t at(Index query, Index key_head, Index n) const {
@@ -6460,8 +6464,8 @@ class model_rope : public model_facts {
                             "; set attention_options yourself");
     return options;
   }
-  /// Tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate), or 0. A query
-  /// at position p attends to the keys at positions p - p % chunk .. p.
+  /// The number of tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate),
+  /// or 0. A query at position p attends to the keys at positions p - p % chunk .. p.
   ///
   ///     const Index chunk = model.chunk_of_layer(layer);
   ///
@@ -7305,7 +7309,7 @@ struct hugging_face_record {
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
-  // Keys of lists that have 0 or 1 per layer. In full_ones, 1 means full_type. In slide_ones, 1 means
+  // The keys of lists with a 0 or a 1 for each layer. In full_ones, 1 means full_type. In slide_ones, 1 means
   // other_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
   std::string_view full_ones = {}, slide_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;
@@ -7773,7 +7777,7 @@ inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && e
                                    "must be a positive whole number up to 1048576"};
 inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a whole number, not negative and up to 1048576"};
-/// For the tokens of a window. Some files write a large number if there is no window.
+/// For the number of tokens of a window. Some files write a large number if there is no window.
 inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
                                     "must be a whole number up to 2^53, or 0 where no layer slides"};
 }  // namespace range
@@ -10133,8 +10137,8 @@ concept gguf_lookup = requires(const L& lookup, const std::string& key) {
 ///
 ///     const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
 struct gguf_options {
-  /// Tokens of context in a sequence, which decide between rope_factors_short and rope_factors_long. 0 means
-  /// a short sequence.
+  /// The number of tokens of context in a sequence, which decides between rope_factors_short and
+  /// rope_factors_long. 0 means a short sequence.
   double length = 0;
   /// The layout of the weights, for an unknown architecture.
   std::optional<layout_kind> layout = {};
@@ -12149,8 +12153,7 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   if (!broken.empty()) text.refuse(key, broken);
   return list;
 }
-/// The key of a list that has 0 or 1 per layer for the type of the layer. Empty if the class reads no such
-/// list.
+/// The key of the list that has a 0 or a 1 for the type of each layer. Empty if the class reads no such list.
 inline std::string pattern_key(const hugging_face_record& defaults) {
   return std::string(defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones);
 }
@@ -13255,8 +13258,8 @@ concept json_like = requires(const J& json, const std::string& key) {
 ///
 ///     const model_rope model = import_hugging_face(json, {.length = 32768});
 struct hugging_face_options {
-  /// Tokens of the sequence. The frequencies of `dynamic` and `longrope` depend on this length. 0 means a
-  /// short sequence: the initial frequencies of Hugging Face.
+  /// The number of tokens of the sequence. The frequencies of `dynamic` and `longrope` depend on it. 0 means
+  /// a short sequence: the initial frequencies of Hugging Face.
   double length = 0;
   /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
   std::optional<layout_kind> layout = {};
@@ -14129,7 +14132,7 @@ ROPE_DETAIL_QUIET_END
 /// in packets of every width and in scalars. The bits are therefore equal for all widths, both layouts and
 /// any stride.
 namespace rope::inline ROPE_ABI::detail {
-/// Bytes of a cache line.
+/// The size of a cache line in bytes.
 inline constexpr Index line_of_cache = 64;
 inline Index behind_line(const void* x) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
@@ -14379,17 +14382,13 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
 template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
-/// The number of steps in the blocks that follow blocks of `count` steps. A CPU with 32 registers has packets
-/// of which three make a head of 96 channels.
-template <int count>
-inline constexpr int next_block = count == 4 && registers >= 32 ? 3 : count / 2;
 /// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
 /// in packets of half and quarter width, last in single pairs. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
-    rotate_packets<Layout, P, next_block<count>>(x, row, first, last);
+    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
   else if (first < last) {  // inline, because a call costs as much as a short row
@@ -14408,7 +14407,7 @@ inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
 template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
-/// Pairs of a block, or 0 if they are rotated one at a time.
+/// The number of pairs of a block, or 0 if pairs are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -14619,9 +14618,9 @@ class rotation_plan {
     converts_rows_ = converts_rows<T>(table_, m);
     choose_order();
   }
-  /// Tokens of all rows of the batch.
+  /// The number of tokens of all rows of the batch.
   Index tokens() const { return x_.batch * x_.tokens; }
-  /// Bytes of the rotated channels.
+  /// The size of the rotated channels in bytes.
   double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
   /// The number of table rows that fit L2 next to the data.
@@ -14698,7 +14697,7 @@ class rotation_plan {
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
       if (table.is_identity(positions[t])) {
-        if (!in_place_) copy(x, 1, 0);
+        if constexpr (!in_place) copy(x, 1, 0);
         continue;
       }
       const S* cos = table.cos(positions[t]);

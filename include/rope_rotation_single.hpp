@@ -134,9 +134,9 @@
 #else
 #define ROPE_DETAIL_MATH ieee
 #endif
-// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The type may be several
-// words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int`, the result is the
-// name of a macro, and its expansion selects `intindex`.
+// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The name of the type may
+// have several words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int` is the
+// result the name of a macro, and its expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -2641,8 +2641,9 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
   static_assert(detail::row_major_matrix<Matrix>,                                                 \
                 name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
                      "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
-                     "thd(m.transpose(), heads); copy a product, an "                             \
-                     "expression or a row of a column-major matrix to a row-major matrix first")
+                     "thd(m.transpose(), heads); copy a column-major " shape                      \
+                     ", a product, an expression or a row of a column-major matrix to a "         \
+                     "row-major matrix first")
 /// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
 /// row vector (one token) and the transpose of a column-major matrix.
 ///
@@ -3685,8 +3686,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
                 ": a layout is interleaved, half_split or a type with static first and second "    \
                 "(i, pairs)")
 #define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
-  static_assert(position_form<Positions>,            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments")
+  static_assert(                                     \
+      position_form<Positions>, name                 \
+      ": positions are integers: a start, a list of ids, row_starts or segments; threads come after them")
 #define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
   static_assert(parallel_executor<Threads>, name                                         \
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
@@ -3714,7 +3716,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
                     detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
                 name ": x and out have the same channel type, or x is float and out half or bfloat16")
 #define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
-  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
+  name ": x must be a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "    \
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
        "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
@@ -4826,13 +4828,11 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
 template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
-template <int count>
-inline constexpr int next_block = count == 4 && registers >= 32 ? 3 : count / 2;
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
-    rotate_packets<Layout, P, next_block<count>>(x, row, first, last);
+    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
   else if (first < last) {  // inline, because a call costs as much as a short row
@@ -5069,7 +5069,7 @@ class rotation_plan {
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
       if (table.is_identity(positions[t])) {
-        if (!in_place_) copy(x, 1, 0);
+        if constexpr (!in_place) copy(x, 1, 0);
         continue;
       }
       const S* cos = table.cos(positions[t]);
@@ -5399,8 +5399,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 ///
 /// Gradients with respect to angles, frequencies, positions and table entries are in angle_gradient.hpp.
 namespace rope::inline ROPE_ABI {
-/// The gradient with respect to the heads, in place: overwrites the gradient with respect to the rotated
-/// heads with the gradient with respect to the heads before rotation.
+/// The gradient with respect to the heads before rotation. It replaces, in the same memory, the gradient with
+/// respect to the rotated heads.
 ///
 ///     a' = cos(p)[i] a + sin(p)[i] b
 ///     b' = cos(p)[i] b - sin(p)[i] a

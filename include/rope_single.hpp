@@ -133,9 +133,9 @@
 #else
 #define ROPE_DETAIL_MATH ieee
 #endif
-// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The type may be several
-// words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int`, the result is the
-// name of a macro, and its expansion selects `intindex`.
+// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The name of the type may
+// have several words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int` is the
+// result the name of a macro, and its expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -1634,7 +1634,7 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
   }
   for (; d < count; ++d) to[d] = rounded<T>(from[d]);
 }
-/// Channels that a loop processes per step.
+/// The number of channels that a loop processes per step.
 inline constexpr int channels_per_step = 16;
 /// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
 /// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
@@ -2477,8 +2477,9 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 ///     cache.append_at<Layout>(k, v, table, rows.positions);
 ///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
 ///
-/// In the next decoding step, row b attends to keys `tokens - counts[b]` and later. If padding is on the
-/// right, `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
+/// `tokens` is the length of the padded prompt. When a later step has appended one token to each row, row b
+/// attends to the range {tokens - counts[b], cache.size() - tokens + counts[b]}. If padding is on the right,
+/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
 ///
 /// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
 ///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row
@@ -2593,7 +2594,7 @@ class selected_keys {
   Index queries() const { return queries_.extent; }
   /// 1 if the key heads share lists.
   Index key_heads() const { return heads_.extent; }
-  /// Entries of a list.
+  /// The number of entries of a list.
   Index keys() const { return keys_.extent; }
   /// Entry n of a list.
   std::int64_t at(Index query, Index key_head, Index n) const {
@@ -3202,8 +3203,8 @@ class visibility {
     const auto ahead = static_cast<std::uint64_t>(position) - static_cast<std::uint64_t>(start);
     return s.first_key + (ahead >= static_cast<std::uint64_t>(keys) ? keys : static_cast<Index>(ahead));
   }
-  /// The order of the listed positions of all rows, each of `keys` positions. Positions are read without
-  /// branches, 512 at a time, so that compilers vectorise the loop.
+  /// The order that the listed positions have in every row. A row has `keys` positions. Positions are read
+  /// without branches, 512 at a time, so that compilers vectorise the loop.
   static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
     constexpr Index piece = 512;
     key_order order = key_order::contiguous;
@@ -3993,13 +3994,14 @@ namespace rope::inline ROPE_ABI::detail {
 /// Sizes of the kernel for numbers A.
 template <class A>
 struct panel_shape {
-  /// Rows of a strip. Two sums per row, two packets of the panel and one packet of a row must fit in the
-  /// registers.
+  /// The number of rows of a strip. Two sums per row, two packets of the panel and one packet of a row must
+  /// fit in the registers.
   static constexpr int rows = registers >= 32 ? 12 : registers >= 16 ? 6 : 2;
   static constexpr int packets = 2;
-  /// Keys or channels of a panel.
+  /// The number of keys or channels of a panel.
   static constexpr Index width = packets * lanes<packet<A>>;
-  /// Keys of a tile: a multiple of every width. A packed tile of 128 channels takes 64 KiB as float.
+  /// The number of keys of a tile: a multiple of every width. A packed tile of 128 channels takes 64 KiB as
+  /// float.
   static constexpr Index tile = 128;
   static_assert(tile % width == 0);
   /// `count` rounded up to whole panels.
@@ -4847,8 +4849,9 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
   static_assert(detail::row_major_matrix<Matrix>,                                                 \
                 name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
                      "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
-                     "thd(m.transpose(), heads); copy a product, an "                             \
-                     "expression or a row of a column-major matrix to a row-major matrix first")
+                     "thd(m.transpose(), heads); copy a column-major " shape                      \
+                     ", a product, an expression or a row of a column-major matrix to a "         \
+                     "row-major matrix first")
 /// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
 /// row vector (one token) and the transpose of a column-major matrix.
 ///
@@ -6019,8 +6022,9 @@ class row_angles {
       add(k, shifted(before[k], first[k]), shifted(first[k], second[k]), shifted(second[k], third[k]));
     }
   }
-  /// The number of columns of words_ for one axis. They are 0, six words of 32 bits from 2^63 turns down to
-  /// 2^-128 turn, and 1 if inv_freq is negative, otherwise 0.
+  /// The number of columns of words_ for one axis. Column 0 has zeros. Columns 1 to 6 have |inv_freq| in
+  /// turns, as words of 32 bits: the first bit counts 2^63 turns, the last one 2^-128 turn. Column 7 has 1 if
+  /// inv_freq is negative, otherwise 0.
   static constexpr Index columns = 8;
   number_array<pair_frequency> frequencies_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
@@ -6577,8 +6581,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
                 ": a layout is interleaved, half_split or a type with static first and second "    \
                 "(i, pairs)")
 #define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
-  static_assert(position_form<Positions>,            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments")
+  static_assert(                                     \
+      position_form<Positions>, name                 \
+      ": positions are integers: a start, a list of ids, row_starts or segments; threads come after them")
 #define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
   static_assert(parallel_executor<Threads>, name                                         \
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
@@ -6606,7 +6611,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
                     detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
                 name ": x and out have the same channel type, or x is float and out half or bfloat16")
 #define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
-  name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
+  name ": x must be a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "    \
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
        "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
@@ -7157,7 +7162,7 @@ struct token_source {
     return all;
   }
   /// A source with one row and one head. Token n of it is token list[n] of head `head` of row b, for n in [0,
-  /// count). The strides are those of contiguous copies.
+  /// count). The strides are those that contiguous copies of these tokens would have.
   token_source listed(Index b, Index head, const Index* list, Index count) const {
     token_source one = *this;
     one.tokens = count;
@@ -7169,8 +7174,8 @@ struct token_source {
     one.head_of_list_ = head;
     return one;
   }
-  /// Whether each token has its own address, as listed ones and those of pages of one token. The strides are
-  /// then those of contiguous copies.
+  /// Whether each token has an address of its own, as listed tokens and tokens of pages of one token do. The
+  /// strides are then those that contiguous copies of the tokens would have.
   bool is_listed() const { return list_ != nullptr || page_size_ == 1; }
   /// The channels of head h of token t of row b, [head_dim].
   const C* at(Index b, Index t, Index h) const {
@@ -7184,7 +7189,7 @@ struct token_source {
   }
   /// The distance between the scales of two adjacent tokens.
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
-  /// Tokens of a page, or 0 for a view and for listed tokens.
+  /// The number of tokens of a page, or 0 for a view and for listed tokens.
   Index page_size() const { return is_listed() ? 0 : page_size_; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
@@ -7304,7 +7309,7 @@ void dequantize_rows(const token_source<C>& x, const token_run<C>& run, A* to) {
 /// in packets of every width and in scalars. The bits are therefore equal for all widths, both layouts and
 /// any stride.
 namespace rope::inline ROPE_ABI::detail {
-/// Bytes of a cache line.
+/// The size of a cache line in bytes.
 inline constexpr Index line_of_cache = 64;
 inline Index behind_line(const void* x) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
@@ -7554,17 +7559,13 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
 template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
-/// The number of steps in the blocks that follow blocks of `count` steps. A CPU with 32 registers has packets
-/// of which three make a head of 96 channels.
-template <int count>
-inline constexpr int next_block = count == 4 && registers >= 32 ? 3 : count / 2;
 /// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
 /// in packets of half and quarter width, last in single pairs. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
-    rotate_packets<Layout, P, next_block<count>>(x, row, first, last);
+    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
   else if (first < last) {  // inline, because a call costs as much as a short row
@@ -7583,7 +7584,7 @@ inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
 template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
-/// Pairs of a block, or 0 if they are rotated one at a time.
+/// The number of pairs of a block, or 0 if pairs are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -7794,9 +7795,9 @@ class rotation_plan {
     converts_rows_ = converts_rows<T>(table_, m);
     choose_order();
   }
-  /// Tokens of all rows of the batch.
+  /// The number of tokens of all rows of the batch.
   Index tokens() const { return x_.batch * x_.tokens; }
-  /// Bytes of the rotated channels.
+  /// The size of the rotated channels in bytes.
   double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
   /// The number of table rows that fit L2 next to the data.
@@ -7873,7 +7874,7 @@ class rotation_plan {
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
       if (table.is_identity(positions[t])) {
-        if (!in_place_) copy(x, 1, 0);
+        if constexpr (!in_place) copy(x, 1, 0);
         continue;
       }
       const S* cos = table.cos(positions[t]);
@@ -8145,7 +8146,7 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
                          known_range{rules.key_position_range()});
 }
 /// Rejects xPos tables if the options are not causal, or have key_ranges, which replace the causal rule. xPos
-/// scores grow with the distance of a key after its query.
+/// multiplies the score of a key after its query by a factor that grows with their distance.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>
@@ -8245,7 +8246,7 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
     return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
   }
 }
-/// The values of a run, [count, value_dim], in a type `Storage` as in read_keys.
+/// The values of a run, [count, value_dim]. For their type `Storage`, the rules of read_keys apply.
 template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {
@@ -8459,8 +8460,9 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows
      ...);
   }
 }
-/// Whether rows are listed_rows, which have their own rows to prefetch. Every kernel of them prefetches, also
-/// for later groups of queries, because a second kernel that does not takes longer to compile than it saves.
+/// Whether rows are listed_rows, which have their own rows to prefetch. Kernels of listed rows prefetch for
+/// every group of queries, not only for the first. A second kernel without prefetches would save less time
+/// than its compilation takes.
 template <class Rows>
 inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for rows x keys scores. The
@@ -10856,8 +10858,8 @@ class prefill_block {
   using shape = panel_shape<A>;
   using call_type = attention_call<T, Rotation, C>;
  public:
-  /// Tokens of a block. With 512 rows the queries, the sums and a tile fit in L2, and packing is a hundredth
-  /// of the work.
+  /// The number of tokens of a block. With 512 rows the queries, the sums and a tile fit in L2, and packing
+  /// is a hundredth of the work.
   static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
   prefill_block(const call_type& call, const query_block& block)
       : call_(call),
@@ -11742,8 +11744,9 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// int8 keys that are quantized before the rotation need no second rounding if their positions change.
 ///
 /// Throws:    as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
-///            options are not causal (xPos scores grow with the distance of a key after its query);
-///            std::out_of_range if a position is outside the table; out is then unchanged
+///            options are not causal (xPos multiplies the score of a key after its query by a factor that
+///            grows with their distance); std::out_of_range if a position is outside the table; out is then
+///            unchanged
 /// Accuracy:  for int8, as above, with e = m^2 |scale| |q_i| max_j s_j sqrt(head_dim) / 2, where m is the
 ///            attention_factor of the table and |q_i| a Euclidean length. (A rotation moves the error of a
 ///            key between channels and keeps only its length.)
@@ -11923,11 +11926,11 @@ namespace rope::inline ROPE_ABI::detail {
 /// Sizes of the backward kernel for numbers A.
 template <class A>
 struct gradient_shape {
-  /// Rows of a strip.
+  /// The number of rows of a strip.
   static constexpr int rows = panel_shape<A>::rows;
-  /// Columns of a panel.
+  /// The number of columns of a panel.
   static constexpr Index width = panel_shape<A>::width;
-  /// Keys of a tile: a multiple of the panel width and of the rows of a strip.
+  /// The number of keys of a tile: a multiple of `width` and of `rows`.
   static constexpr Index tile = 96;
   static_assert(tile % width == 0 && tile % rows == 0);
   /// Query rows of a block, in whole strips. A block has more rows only if a single token has more. For
@@ -12441,7 +12444,7 @@ class attention_gradient_block {
   using A = arithmetic<T>;
   using shape = gradient_shape<A>;
  public:
-  /// Tokens of a block.
+  /// The number of tokens of a block.
   static Index tokens_of(Index group) {
     return (std::max)(Index{1}, shape::block / (std::max)(group, Index{1}));
   }
@@ -13603,8 +13606,8 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::wei
 ///
 /// Gradients with respect to angles, frequencies, positions and table entries are in angle_gradient.hpp.
 namespace rope::inline ROPE_ABI {
-/// The gradient with respect to the heads, in place: overwrites the gradient with respect to the rotated
-/// heads with the gradient with respect to the heads before rotation.
+/// The gradient with respect to the heads before rotation. It replaces, in the same memory, the gradient with
+/// respect to the rotated heads.
 ///
 ///     a' = cos(p)[i] a + sin(p)[i] b
 ///     b' = cos(p)[i] b - sin(p)[i] a
@@ -14568,7 +14571,7 @@ class token_view {
   Index rows() const { return rows_; }
   Index cols() const { return cols_; }
   Index size() const { return rows_ * cols_; }
-  /// Numbers from one row to the next.
+  /// The distance between adjacent rows, in numbers.
   Index stride() const { return stride_; }
  private:
   T* data_;
@@ -14583,7 +14586,7 @@ template <class A>
 struct operand {
   const A* data;
   Index row_stride, col_stride;
-  /// The operand from element (r, c) on.
+  /// The part of the operand that starts at element (r, c).
   operand from(Index r, Index c) const {
     return {data + r * row_stride + c * col_stride, row_stride, col_stride};
   }
@@ -15346,7 +15349,7 @@ struct ring_policy {
   ring_positions positions = ring_positions::sequence;
 };
 namespace detail {
-/// Slots of a row of a ring.
+/// The number of slots of a row of a ring.
 ///
 /// Throws:  std::invalid_argument if an extent is out of range, or ring_positions::cache is combined with
 ///          rotated keys
@@ -15949,7 +15952,7 @@ void check_new_positions(const char* function, Index batch, Index tokens, const 
 template <class Record>
 class slot_rows {
  public:
-  /// Slots of row b in use. positions(b) has the token of each.
+  /// The number of slots of row b in use. positions(b) has the token of each.
   Index used(Index b) const { return at(b) < records_.size() ? records_[at(b)].used : 0; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};
@@ -16619,15 +16622,16 @@ class page_view {
   key_storage storage() const { return storage_; }
   /// Number of sequences.
   Index sequences() const { return static_cast<Index>(lengths_.size()); }
-  /// Tokens of a page.
+  /// The number of tokens of a page.
   Index page_size() const { return memory_.keys.tokens; }
-  /// Tokens of a sequence.  Requires: sequence in [0, sequences()). The functions below require this too
+  /// The number of tokens of a sequence.  Requires: sequence in [0, sequences()). The functions below require
+  /// this too
   Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
   /// The page with token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
   /// The slot of token t in its page.
   Index slot(Index t) const { return t % page_size(); }
-  /// Entries of `blocks` per sequence.
+  /// The number of entries of `blocks` per sequence.
   Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
   /// The page of every block, [sequences, blocks].
   const detail::block_table& blocks() const { return blocks_; }
@@ -16739,7 +16743,7 @@ class row_queries {
   Index first(Index b) const { return offsets_.empty() ? 0 : to_index(offset(b)); }
   /// The index of token i of row b among all tokens of the call.
   Index place(Index b, Index i) const { return (offsets_.empty() ? b * tokens_ : first(b)) + i; }
-  /// Tokens of row b of the call that are padding.
+  /// The number of tokens of row b of the call that are padding.
   Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
   /// The tokens of rows [b, b + number), which have equal counts, [number, count(b), heads, head_dim].
   template <class X>
@@ -17643,7 +17647,7 @@ class cache_memory {
   }
   /// The first channel of a stored key that new keys set.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
-  /// Bytes of `count` tokens.
+  /// The size of `count` tokens in bytes.
   double bytes_of(Index count) const {
     return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
   }
@@ -17964,7 +17968,7 @@ class axes_rows {
   bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
     return first < last && last == rows.size(b) && is_evicted(b);
   }
-  /// x + delta, rounded once. Integers are added first, because a delta beyond 2^53 may not be a double.
+  /// x + delta, rounded once. Integers are added first, because a double may not hold a delta beyond 2^53.
   static double moved(double x, std::int64_t delta) {
     const double whole = std::trunc(x);
     return static_cast<double>(static_cast<std::int64_t>(whole) + delta) + (x - whole);
@@ -18432,15 +18436,15 @@ class token_cache {
   static constexpr bool of_heads = place == detail::value_place::own;
  public:
   using value_type = T;  // a stored channel
-  /// Rows of the batch.
+  /// The number of rows of the batch.
   Index batch() const { return memory().batch(); }
-  /// Heads of keys and values.
+  /// The number of heads of keys, which is also that of values.
   Index kv_heads() const requires(of_heads) { return memory().keys().heads; }
-  /// Channels of a key head.
+  /// The number of channels of a key head.
   Index head_dim() const requires(of_heads) { return memory().keys().head_dim; }
-  /// Channels of a value head.
+  /// The number of channels of a value head.
   Index value_dim() const requires(of_heads) { return memory().values().head_dim; }
-  /// Tokens that can be stored per row. For a ring: sinks + window + chunk - 1.
+  /// The number of tokens that can be stored per row. For a ring: sinks + window + chunk - 1.
   Index capacity() const { return memory().slot_count(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
@@ -19374,15 +19378,15 @@ namespace rope::inline ROPE_ABI {
 template <class T>
 class projected_context {
  public:
-  /// Rows of the batch.
+  /// The number of rows of the batch.
   Index batch() const { return batch_; }
-  /// Tokens per row of the batch.
+  /// The number of tokens per row of the batch.
   Index tokens() const { return tokens_; }
-  /// Heads of keys and values.
+  /// The number of heads of keys, which is also that of values.
   Index kv_heads() const { return kv_heads_; }
-  /// Channels of a key head.
+  /// The number of channels of a key head.
   Index head_dim() const { return head_dim_; }
-  /// Channels of a value head.
+  /// The number of channels of a value head.
   Index value_dim() const { return value_dim_; }
   /// The keys, [batch, tokens, kv_heads, head_dim], rotated if project_context got a table; valid while this
   /// object lives.
@@ -19552,7 +19556,7 @@ constexpr bool lacks_tokens(unsigned places) {
   ((lacks |= (places >> place++) % 2 == 1 && !std::is_convertible_v<Arguments, token_ref<T>>), ...);
   return lacks || places >> place != 0;
 }
-/// lacks_tokens for forward(x, batch, out, ...), or with a cache in place of the batch.
+/// lacks_tokens for forward(x, batch, out, ...) or forward(x, cache, out, ...).
 template <class T, class X, class Rows, class... More>
 constexpr bool lacks_tokens_of_forward() {
   return !(std::is_convertible_v<Rows, Index> || is_cache<std::remove_reference_t<Rows>>) ||
@@ -19719,9 +19723,9 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   latent_cache(Index batch, Index capacity, Index latent_dim, Index rotary_dim,
                key_storage storage = key_storage::rotated)
       : base(batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim, storage) {}
-  /// Channels of a latent.
+  /// The number of channels of a latent.
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
-  /// Channels of a rotated part.
+  /// The number of channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
   /// The table at the channel at which it rotates a stored key: the first after the latent.
   ///
@@ -20368,7 +20372,7 @@ struct multi_head_gradients {
   token_map x{nullptr, 0, 0};
   /// With respect to the context of cross-attention, [batch * keys, context_dim].
   token_map context{nullptr, 0, 0};
-  /// With respect to the weights, each in the shape of the weight.
+  /// With respect to the weights. Each gradient has the shape of its weight.
   multi_head_parameters<T> weights = {};
   /// With respect to sink_logits and bias of the attention options. If these are not empty, a call with more
   /// than one segment throws.
@@ -23241,7 +23245,7 @@ struct rerope {
 struct dual_chunk {
   std::int64_t chunk_size;  // tokens, the largest distance, at most 2^62
   std::int64_t local_size;  // tokens, in (0, chunk_size)
-  /// Tokens of a chunk: chunk_size - local_size.
+  /// The number of tokens of a chunk: chunk_size - local_size.
   std::int64_t length() const;
   /// The id of a key at k: k mod length().
   std::int64_t key(std::int64_t k) const;
@@ -23561,7 +23565,7 @@ struct given_entries {
   static void identify(frequency_table<S>& table, std::uint64_t rule) {
     table.fingerprint_ = mix(rule, 3);
   }
-  /// The frequencies of a table made without frequencies: `pairs` zeros, and m.
+  /// The frequencies of a table made without frequencies: `pairs` zeros, with the given attention_factor.
   static frequencies origin(Index pairs, double attention_factor) {
     return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
   }
@@ -24040,7 +24044,7 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
     }
   }
 }
-/// Bytes of heads and of their gradient that a sum reads.
+/// The number of bytes of heads and of their gradient that a sum reads.
 template <class X, class G>
 double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
   return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
