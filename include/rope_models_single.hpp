@@ -582,9 +582,10 @@ class number_array {
   const_map_type map() const { return {data(), rows(), cols()}; }
  private:
   struct memory {
-    Scalar* data = nullptr;
-    Index rows = 0, columns = 0;
-    bool owned = true;
+    Scalar* data = nullptr;  // [rows, columns]
+    Index rows = 0;          // extent of data
+    Index columns = 0;       // extent of data
+    bool owned = true;       // whether the destructor frees data
   };
   void release() noexcept {
     if (numbers_.owned) detail::free_block(numbers_.data);
@@ -5565,14 +5566,16 @@ namespace rope::inline ROPE_ABI {
 ///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 struct key_range {
-  Index first, count;
+  Index first;  // the index of the first key in its row
+  Index count;  // the number of keys
 };
 /// The queries of a row are its newest tokens: query i is token keys - queries + i. A prompt has as many
 /// queries as keys, and a step of decoding has one.
 ///
 ///     const auto ranges = chunk_ranges(chunk, {.queries = 1, .keys = cache.size()});
 struct row_tokens {
-  Index queries, keys;
+  Index queries;  // the number of newest tokens, which attend
+  Index keys;     // the number of tokens of the row
 };
 namespace detail {
 /// Returns one range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
@@ -5879,6 +5882,7 @@ class selected_keys {
   }
   /// Whether there are lists.
   explicit operator bool() const { return memory_ != nullptr; }
+  /// The number of queries.
   Index queries() const { return queries_.extent; }
   /// 1 if the key heads share lists.
   Index key_heads() const { return heads_.extent; }
@@ -5900,7 +5904,8 @@ class selected_keys {
   }
  private:
   struct axis {
-    Index extent = 1, stride = 0;
+    Index extent = 1;  // the number of entries
+    Index stride = 0;  // from an entry to the next, in integers
   };
   template <class X>
   static constexpr bool is_matrix() {
@@ -15161,12 +15166,10 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 /// \param q, k         [batch, tokens, heads, head_dim] each, whole heads, not rotated yet; heads may differ
 /// \param positions    as in `rotate`
 /// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); otherwise empty
-/// \param ranges       receives the key ranges of a layer that attends in chunks, [batch * tokens], and is
-///                     emptied for other layers. Token p of a row or cache must be at position p
 /// \param threads      your threads, see base/parallel.hpp
 ///
-/// \return  attention_of_layer(layer) with queries_are_rotated, these sink_logits and ranges, which must
-///          outlive the result
+/// \return  attention_of_layer(layer) with queries_are_rotated and these sink_logits, which must outlive the
+///          result
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            the rotation of the layer is unknown; std::invalid_argument if sink_logits are missing or the
@@ -15184,6 +15187,11 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
   const detail::kept_positions<P> kept = positions;
   return detail::rotate_layer(tables, layer, kept, sink_logits, nullptr, threads, q, k);
 }
+/// As above, also for layers that attend in chunks.
+///
+/// \param ranges  receives the key ranges of a layer that attends in chunks, [batch * tokens], and is emptied
+///                for other layers. Token p of a row or cache must be at position p. The ranges must outlive
+///                the result
 template <class S, class Q, class K, class P, class Threads = this_thread>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions, std::vector<key_range>& ranges,

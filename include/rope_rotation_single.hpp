@@ -632,9 +632,10 @@ class number_array {
   const_map_type map() const { return {data(), rows(), cols()}; }
  private:
   struct memory {
-    Scalar* data = nullptr;
-    Index rows = 0, columns = 0;
-    bool owned = true;
+    Scalar* data = nullptr;  // [rows, columns]
+    Index rows = 0;          // extent of data
+    Index columns = 0;       // extent of data
+    bool owned = true;       // whether the destructor frees data
   };
   void release() noexcept {
     if (numbers_.owned) detail::free_block(numbers_.data);

@@ -609,9 +609,10 @@ class number_array {
   const_map_type map() const { return {data(), rows(), cols()}; }
  private:
   struct memory {
-    Scalar* data = nullptr;
-    Index rows = 0, columns = 0;
-    bool owned = true;
+    Scalar* data = nullptr;  // [rows, columns]
+    Index rows = 0;          // extent of data
+    Index columns = 0;       // extent of data
+    bool owned = true;       // whether the destructor frees data
   };
   void release() noexcept {
     if (numbers_.owned) detail::free_block(numbers_.data);
@@ -2277,14 +2278,16 @@ namespace rope::inline ROPE_ABI {
 ///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 struct key_range {
-  Index first, count;
+  Index first;  // the index of the first key in its row
+  Index count;  // the number of keys
 };
 /// The queries of a row are its newest tokens: query i is token keys - queries + i. A prompt has as many
 /// queries as keys, and a step of decoding has one.
 ///
 ///     const auto ranges = chunk_ranges(chunk, {.queries = 1, .keys = cache.size()});
 struct row_tokens {
-  Index queries, keys;
+  Index queries;  // the number of newest tokens, which attend
+  Index keys;     // the number of tokens of the row
 };
 namespace detail {
 /// Returns one range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
@@ -2591,6 +2594,7 @@ class selected_keys {
   }
   /// Whether there are lists.
   explicit operator bool() const { return memory_ != nullptr; }
+  /// The number of queries.
   Index queries() const { return queries_.extent; }
   /// 1 if the key heads share lists.
   Index key_heads() const { return heads_.extent; }
@@ -2612,7 +2616,8 @@ class selected_keys {
   }
  private:
   struct axis {
-    Index extent = 1, stride = 0;
+    Index extent = 1;  // the number of entries
+    Index stride = 0;  // from an entry to the next, in integers
   };
   template <class X>
   static constexpr bool is_matrix() {
@@ -14002,8 +14007,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
-}  // namespace rope::inline ROPE_ABI
-namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The backward pass for checked arguments. Like norm_pass, it runs on a range of tokens.
 template <class T, class W>
@@ -15246,8 +15249,6 @@ prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
       },
       [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
 }
-}  // namespace rope::inline ROPE_ABI
-namespace rope::inline ROPE_ABI {
 namespace detail {
 /// hunyuan_vl_positions, with the type of the runs as a parameter so that it is compiled only if called.
 template <class Integer, class Runs>
@@ -18703,16 +18704,20 @@ class token_cache {
     return memory().values().batch_range(row, 1).token_range(0, rows().used(row));
   }
  protected:
+  /// A cache for `batch` rows of the given shape.
   template <class... Shape>
   explicit token_cache(Index batch, const Shape&... shape) : tokens_(Cache::names.cache, batch, shape...) {}
   token_cache(const token_cache&) = default;
   token_cache(token_cache&&) = default;
   token_cache& operator=(const token_cache& other) { return *this = token_cache(other); }  // all or nothing
   token_cache& operator=(token_cache&&) = default;
+  /// The memory of keys and values.
   const auto& memory() const { return tokens_.memory(); }
+  /// The slots and positions of the tokens.
   const Rows& rows() const { return tokens_.rows(); }
+  /// The derived class.
   const Cache& cache() const { return static_cast<const Cache&>(*this); }
-  detail::stored_tokens<T, place, Rows> tokens_;
+  detail::stored_tokens<T, place, Rows> tokens_;  // keys, values, and the positions and slots of tokens
  private:
   /// What is stored as a key: the first view, or the second, which comes after the latent.
   template <class A, class B>
@@ -20803,8 +20808,6 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Arguments...>()),
                            "after k and v pass the pages (a page_view), then the table if keys rotate, "
                            "then query_offsets (any integers, [sequences + 1], or {}), then the threads");
-}  // namespace rope::inline ROPE_ABI
-namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Sequences in pages as a class that satisfies attended_rows. Tokens of a sequence are at positions 0, 1, 2,
 /// ...

@@ -179,9 +179,10 @@ class number_array {
 
  private:
   struct memory {
-    Scalar* data = nullptr;
-    Index rows = 0, columns = 0;
-    bool owned = true;
+    Scalar* data = nullptr;  // [rows, columns]
+    Index rows = 0;          // extent of data
+    Index columns = 0;       // extent of data
+    bool owned = true;       // whether the destructor frees data
   };
 
   void release() noexcept {

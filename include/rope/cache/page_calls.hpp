@@ -157,9 +157,6 @@ ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Argume
                            "after k and v pass the pages (a page_view), then the table if keys rotate, "
                            "then query_offsets (any integers, [sequences + 1], or {}), then the threads");
 
-}  // namespace rope::inline ROPE_ABI
-
-namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// Sequences in pages as a class that satisfies attended_rows. Tokens of a sequence are at positions 0, 1, 2,

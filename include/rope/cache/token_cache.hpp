@@ -345,6 +345,7 @@ class token_cache {
   }
 
  protected:
+  /// A cache for `batch` rows of the given shape.
   template <class... Shape>
   explicit token_cache(Index batch, const Shape&... shape) : tokens_(Cache::names.cache, batch, shape...) {}
   token_cache(const token_cache&) = default;
@@ -352,11 +353,14 @@ class token_cache {
   token_cache& operator=(const token_cache& other) { return *this = token_cache(other); }  // all or nothing
   token_cache& operator=(token_cache&&) = default;
 
+  /// The memory of keys and values.
   const auto& memory() const { return tokens_.memory(); }
+  /// The slots and positions of the tokens.
   const Rows& rows() const { return tokens_.rows(); }
+  /// The derived class.
   const Cache& cache() const { return static_cast<const Cache&>(*this); }
 
-  detail::stored_tokens<T, place, Rows> tokens_;
+  detail::stored_tokens<T, place, Rows> tokens_;  // keys, values, and the positions and slots of tokens
 
  private:
   /// What is stored as a key: the first view, or the second, which comes after the latent.

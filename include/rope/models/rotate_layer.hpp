@@ -157,12 +157,10 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 /// \param q, k         [batch, tokens, heads, head_dim] each, whole heads, not rotated yet; heads may differ
 /// \param positions    as in `rotate`
 /// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); otherwise empty
-/// \param ranges       receives the key ranges of a layer that attends in chunks, [batch * tokens], and is
-///                     emptied for other layers. Token p of a row or cache must be at position p
 /// \param threads      your threads, see base/parallel.hpp
 ///
-/// \return  attention_of_layer(layer) with queries_are_rotated, these sink_logits and ranges, which must
-///          outlive the result
+/// \return  attention_of_layer(layer) with queries_are_rotated and these sink_logits, which must outlive the
+///          result
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            the rotation of the layer is unknown; std::invalid_argument if sink_logits are missing or the
@@ -180,6 +178,11 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
   const detail::kept_positions<P> kept = positions;
   return detail::rotate_layer(tables, layer, kept, sink_logits, nullptr, threads, q, k);
 }
+/// As above, also for layers that attend in chunks.
+///
+/// \param ranges  receives the key ranges of a layer that attends in chunks, [batch * tokens], and is emptied
+///                for other layers. Token p of a row or cache must be at position p. The ranges must outlive
+///                the result
 template <class S, class Q, class K, class P, class Threads = this_thread>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions, std::vector<key_range>& ranges,

@@ -35,7 +35,8 @@ namespace rope::inline ROPE_ABI {
 ///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 struct key_range {
-  Index first, count;
+  Index first;  // the index of the first key in its row
+  Index count;  // the number of keys
 };
 
 /// The queries of a row are its newest tokens: query i is token keys - queries + i. A prompt has as many
@@ -43,7 +44,8 @@ struct key_range {
 ///
 ///     const auto ranges = chunk_ranges(chunk, {.queries = 1, .keys = cache.size()});
 struct row_tokens {
-  Index queries, keys;
+  Index queries;  // the number of newest tokens, which attend
+  Index keys;     // the number of tokens of the row
 };
 
 namespace detail {

@@ -275,9 +275,6 @@ prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
       [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
 }
 
-}  // namespace rope::inline ROPE_ABI
-
-namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// hunyuan_vl_positions, with the type of the runs as a parameter so that it is compiled only if called.

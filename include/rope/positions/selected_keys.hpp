@@ -99,6 +99,7 @@ class selected_keys {
   /// Whether there are lists.
   explicit operator bool() const { return memory_ != nullptr; }
 
+  /// The number of queries.
   Index queries() const { return queries_.extent; }
   /// 1 if the key heads share lists.
   Index key_heads() const { return heads_.extent; }
@@ -123,7 +124,8 @@ class selected_keys {
 
  private:
   struct axis {
-    Index extent = 1, stride = 0;
+    Index extent = 1;  // the number of entries
+    Index stride = 0;  // from an entry to the next, in integers
   };
 
   template <class X>

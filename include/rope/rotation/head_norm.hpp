@@ -228,9 +228,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
 
-}  // namespace rope::inline ROPE_ABI
-
-namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// The backward pass for checked arguments. Like norm_pass, it runs on a range of tokens.
