@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*attention: k and v have the channel type of q and out, or both the same 16-bit type where
+// EXPECT: error: .*attention: k and v have the channel type of q and out, or both the same 16-bit type or std::int8_t
 
 #include <rope/rope.hpp>
 
