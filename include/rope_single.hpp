@@ -18542,7 +18542,6 @@ class token_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    tokens_.check_given(Cache::names.append);
     tokens_.store(Cache::names.append, keys_of(k, v), values_of(k, v),
                   tokens_.next_source(Cache::names.append), counts, threads);
   }
