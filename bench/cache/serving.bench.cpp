@@ -1,8 +1,8 @@
 // Operations of engines with many users, each next to a call without the feature: rotation of a window or by
 // coordinates inside attention, decoding from pages, from integers (multiplied as floats, and as they are), a chunk
 // whose keys are integers multiplied as they are, latents (MLA), a batch of steps and a chunk, keys that were rotated
-// earlier, tokens that are evicted, caches that grow, rows that move, heads as rows, positions of a mask, and the attention
-// that keys receive.
+// earlier, tokens that are evicted, rotations that are compared, caches that grow, rows that move, heads as rows,
+// positions of a mask, and the attention that keys receive.
 // Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "../support.hpp"
@@ -220,6 +220,22 @@ void reserve(row& of, Index tokens, Index kv_heads, Index head_dim) {
             }}}}});
 }
 
+/// Whether stored keys have the rotation of a table, for tokens with three coordinates, next to one appended token.
+void compare_rotations(row& of, Index kv_heads, Index head_dim) {
+  const prompt x = {1, 1, kv_heads, head_dim};
+  const rope::frequency_table<float> table(
+      rope::on_axes(rope::frequencies(head_dim, 1e6),
+                    rope::contiguous_sections({head_dim / 8, 3 * head_dim / 16, 3 * head_dim / 16})),
+      Eigen::ArrayXXd::Constant(1, 3, 7));
+  rope::kv_cache<float> cache(1, 2, kv_heads, head_dim, rope::token_axes(3));
+  cache.append<half_split>(x.k, x.v, table);
+  of.time({[&] { bench::keep(cache.rotation() == cache.rotation_by<half_split>(table)); }},
+          {{"a token appended", {{[&] {
+              cache.append<half_split>(x.k, x.v, table);
+              cache.truncate(1);
+            }}}}});
+}
+
 /// Rows of a beam search, half of which continue another row, next to plain copies of the rows that change.
 void reorder(row& of, Index rows, Index tokens, Index kv_heads, Index head_dim) {
   const prompt x = {rows * tokens, 1, kv_heads, head_dim};
@@ -295,6 +311,8 @@ int main(int argc, char** argv) {
   });
   add("tokens evicted, one in eight", "evict/1x4096x8x128", 1, [](row& of) { evict(of, 4096, 8, 128); });
   add("a cache that grows", "reserve/1x4096x8x128", 1, [](row& of) { reserve(of, 4096, 8, 128); });
+  add("rotations that are compared", "rotation_by/1x8x128", 1,
+      [](row& of) { compare_rotations(of, 8, 128); });
   add("rows that move", "reorder/8x1024x8x128", 1, [](row& of) { reorder(of, 8, 1024, 8, 128); });
   add("heads as rows of a batch", "heads_as_batch/1x4096x32+8x128", 1,
       [](row& of) { step_of_head_rows(of, 4096, 32, 8, 128); });
