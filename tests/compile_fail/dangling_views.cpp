@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will.*'g' will.*'h' will.*'i' will.*'j' will.*'k' will.*'l' will.*'m' will.*'n' will.*'o' will.*'p' will.*'q' will
 
 // Objects that refer to a temporary which owns memory: clang warns only if they are stored in a variable.
 
@@ -21,7 +20,8 @@ void read(rope::head_view<const float> view);
 void take(const rope::projection<const float>& weight);
 rope::frequency_table<float> make_table();
 
-#ifdef SHOULD_FAIL
+#ifdef DANGLING_VIEWS
+// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will.*'g' will.*'h' will.*'i' will.*'j' will.*'k' will.*'l' will.*'m' will.*'n' will.*'o' will.*'p' will.*'q' will
 void test(const rows& r, const Eigen::MatrixXf& matrix, tensor& t, rope::head_norm<float> norm) {
   const auto a = rope::bshd(tensor(t));
   const auto b = rope::dhsb(column_tensor(1, 2, 3, 4));

@@ -24,14 +24,14 @@ mistakes.json is a list of objects:
     reports   where it was reported: "project#number", or "here", in an earlier state of this library; empty if
               it would break a guarantee and no report is known
     test      the file below tests/ that catches it
-    case      the test case in it; TEMPLATE_TEST_CASEs by their common name
+    case      the test case in it, TEMPLATE_TEST_CASEs by their common name; for a refusal the name after #ifdef
     with      more files below tests/, to compile and link; for a warning, those that the test includes
     flags     more flags of the compiler and linker
     header    the header below include/ in which the bug is injected
     find      the text to be replaced, which occurs there exactly once
     inject    the bug
     by        how the test notices: "run" (the case fails, or crashes), "compile" (the test no longer compiles),
-              "refusal" (the test, a file of compile_fail/, is compiled though it must not be) or "warning"
+              "refusal" (a case of compile_fail/ is compiled though it must not be) or "warning"
               (the compiler, with the flags, prints something for the test); default "run"
     gate      instead of case, header, find and inject: the check of a rule that no header can break
 
@@ -80,9 +80,10 @@ def changed_since(commit, mistakes):
 
 
 def cases_in(text):
-    """The names of the test cases of a file; adjacent literals are one."""
+    """The names of the test cases of a file, where adjacent literals are one, and of what must not compile."""
     found = re.findall(r'TEST_CASE\w*\(\s*("(?:[^"\\]|\\.)*"(?:\s*"(?:[^"\\]|\\.)*")*)', text)
-    return {re.sub(r'"\s*"', "", name)[1:-1].replace('\\"', '"') for name in found}
+    return ({re.sub(r'"\s*"', "", name)[1:-1].replace('\\"', '"') for name in found}
+            | set(re.findall(r"#ifdef (\w+)\n *// EXPECT: ", text)))
 
 
 def check(mistake):
@@ -95,7 +96,7 @@ def check(mistake):
     way = mistake.get("by", "run")
     if way not in ("run", "compile", "refusal", "warning"):
         raise Failure(f"is noticed by run, compile, refusal or warning, got {way}")
-    if way == "run" and mistake["case"] not in cases_in(test.read_text(encoding="utf-8")):
+    if way in ("run", "refusal") and mistake["case"] not in cases_in(test.read_text(encoding="utf-8")):
         raise Failure(f"no longer applies: {mistake['test']} has no case \"{mistake['case']}\"")
     header = INCLUDE / mistake["header"]
     if not header.is_file():
@@ -223,10 +224,10 @@ class Workshop:
         return False, f"signal {-code}" if code < 0 else failed.group(0) if failed else f"exit status {code}"
 
     def refused(self, mistake, headers):
-        """Whether a file of compile_fail/ fails with the sentence that it expects."""
-        file = TESTS / mistake["test"]
-        expected = re.search(r"// EXPECT: (.*)", file.read_text(encoding="utf-8")).group(1)
-        command = self.base + mistake.get("flags", []) + ["-fsyntax-only", "-DSHOULD_FAIL"]
+        """Whether a mistake of compile_fail/ fails with the sentence that it expects."""
+        file, case = TESTS / mistake["test"], mistake["case"]
+        expected = re.search(rf"#ifdef {case}\n *// EXPECT: (.*)", file.read_text(encoding="utf-8")).group(1)
+        command = self.base + mistake.get("flags", []) + ["-fsyntax-only", f"-D{case}"]
         for folder in headers + [INCLUDE]:
             command += ["-I", str(folder)]
         code, printed = run(command + [str(file)])
