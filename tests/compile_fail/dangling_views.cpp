@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will.*'g' will.*'h' will.*'i' will.*'j' will.*'k' will.*'l' will.*'m' will.*'n' will.*'o' will.*'p' will.*'q' will.*'s' will
 
 // Objects that refer to a temporary which owns memory: clang warns only if they are stored in a variable.
 
@@ -41,6 +42,7 @@ void test(const rows& r, const Eigen::MatrixXf& matrix, tensor& t, rope::head_no
   const rope::segments o{std::span(one), std::vector<int>{5}};
   const rope::page_view<float> p({}, std::vector<int>{0}, std::span(one));
   const rope::projection<const float> q(r, Eigen::VectorXf(3));
+  const rope::page_view<float> s({}, std::span(one), std::vector<int>{0});
 }
 #else
 void test(rows& r, Eigen::MatrixXf& matrix, tensor& t, std::vector<int>& list, float* memory,

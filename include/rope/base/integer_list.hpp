@@ -179,13 +179,13 @@ auto list_of(const X& x) {
   }
 }
 
-/// An integer_list that refers to the caller's vector, which must outlive it. Throws if x is a matrix.
+/// An integer_list that refers to the caller's memory, which must outlive it.
 template <class X>
-auto vector_of(const char* name, const X& x) {
+auto list_in_memory(const X& x) {
   static_assert(integers_in_memory<X>,
                 "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
                 "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+  if constexpr (integers_in_memory<X>) return list_of(x);
 }
 
 /// The type of the integers in a list.

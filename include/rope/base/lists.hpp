@@ -94,7 +94,7 @@ class any_integers {
   /// \param name  the name of the list in errors
   template <integers_in_memory X>
   any_integers(const char* name, const X& list) {
-    const auto vector = vector_of(name, list);
+    const auto vector = list_of(list).as_vector(name);
     *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
     step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
   }

@@ -58,31 +58,17 @@ class page_view {
   ///
   /// Throws:  std::invalid_argument if keys and values differ in pages, page_size or heads, a page has no
   ///          tokens, or blocks are not a matrix with one row per length
-  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
-  page_view(const pool& memory, const Blocks& blocks, const Lengths& lengths,
+  template <detail::integers_in_memory Blocks>
+  page_view(const pool& memory, const Blocks& blocks, detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
             key_storage storage = key_storage::rotated)
       : memory_(memory), lengths_(lengths), storage_(storage) {
     refer_to(blocks);
   }
-  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  template <detail::integers_in_memory Blocks>
   requires detail::owns_memory<Blocks> page_view(const pool& memory,
                                                  const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
-                                                 const Lengths& lengths,
+                                                 detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
                                                  key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    refer_to(blocks);
-  }
-  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
-  requires detail::owns_memory<Lengths> page_view(const pool& memory, const Blocks& blocks,
-                                                  const Lengths& lengths ROPE_DETAIL_LIFETIMEBOUND,
-                                                  key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    refer_to(blocks);
-  }
-  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
-  requires detail::owns_memory<Blocks> && detail::owns_memory<Lengths> page_view(
-      const pool& memory, const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
-      const Lengths& lengths ROPE_DETAIL_LIFETIMEBOUND, key_storage storage = key_storage::rotated)
       : memory_(memory), lengths_(lengths), storage_(storage) {
     refer_to(blocks);
   }

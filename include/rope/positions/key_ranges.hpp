@@ -150,8 +150,8 @@ std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
 template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
 std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
   constexpr const char* function = "segment_ranges";
-  const auto bounds = detail::vector_of(function, offsets);
-  const auto counts = detail::vector_of(function, lengths);
+  const auto bounds = detail::list_in_memory(offsets).as_vector(function);
+  const auto counts = detail::list_in_memory(lengths).as_vector(function);
   const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
   const Index segment_count = bounds.size() - 1;
   detail::check_offsets(function, "offsets", bounds.size(),

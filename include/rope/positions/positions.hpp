@@ -29,6 +29,22 @@ concept position_integer = detail::whole_number<Integer>;
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 
+namespace detail {
+
+/// A list of integers as an argument that is kept: it refers to the caller's memory. Taken by value, so that
+/// compilers which know lifetimebound warn where a temporary list would be kept.
+template <position_integer Integer>
+struct kept_integers : integer_list<Integer> {
+  kept_integers() = default;
+  template <position_list X>
+  kept_integers(const X& list) : integer_list<Integer>(list_in_memory(list)) {}
+  template <position_list X>
+  requires owns_memory<X> kept_integers(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : integer_list<Integer>(list_in_memory(list)) {}
+};
+
+}  // namespace detail
+
 /// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. Use it to decode
 /// sequences of different lengths.
 ///
@@ -41,12 +57,8 @@ struct row_starts {
   detail::integer_list<Integer> starts;  // [batch]
 
   /// Refers to the starts of the rows without copying them.
-  template <position_list X>
-  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
-  template <position_list X>
-  requires detail::owns_memory<X>
-  explicit row_starts(const X& list ROPE_DETAIL_LIFETIMEBOUND)
-      : starts(detail::vector_of("row_starts", list)) {}
+  explicit row_starts(detail::kept_integers<Integer> list ROPE_DETAIL_LIFETIMEBOUND)
+      : starts(list.as_vector("row_starts")) {}
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
@@ -66,32 +78,12 @@ struct segments {
   detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
 
   /// Segments that start at position 0. Refers to the list without copying it.
-  template <position_list X>
-  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
-  template <position_list X>
-  requires detail::owns_memory<X>
-  explicit segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)) {}
+  explicit segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND)
+      : segments(offset_list, {}) {}
   /// Segments that start at the given positions. Refers to the lists without copying them.
-  template <position_list X, position_list Y>
-  segments(const X& offset_list, const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<X> segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND,
-                                           const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<Y> segments(const X& offset_list,
-                                           const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<X> && detail::owns_memory<Y> segments(
-      const X& offset_list ROPE_DETAIL_LIFETIMEBOUND, const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
+  segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND,
+           detail::kept_integers<Integer> start_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(offset_list.as_vector("segments")), starts(start_list.as_vector("segments")) {}
 };
 template <position_list X>
 segments(const X&) -> segments<detail::integer_of<X>>;

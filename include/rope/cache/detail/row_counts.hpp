@@ -13,6 +13,7 @@
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/tensor_shape.hpp>  // owns_memory
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 
@@ -36,6 +37,8 @@ class row_counts : public any_integers {
   row_counts() = default;
   template <integers_in_memory X>
   row_counts(const X& list) : row_counts("counts", list) {}
+  template <integers_in_memory X>
+  requires owns_memory<X> row_counts(const X& list ROPE_DETAIL_LIFETIMEBOUND) : row_counts("counts", list) {}
 
   /// The count of row b, clamped to an Index.
   Index operator[](std::size_t b) const {
