@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
+#include <utility>  // std::move
 #include <variant>
 #include <vector>
 
@@ -48,6 +50,8 @@ struct vision_run {
 
 /// A run: consecutive tokens of text, or one image or video.
 using prompt_run = std::variant<text_run, vision_run>;
+
+struct sounding_video_run;  // omni_positions.hpp
 
 /// A vision_run from the extents before merging (`image_grid_thw`).
 ///
@@ -95,25 +99,6 @@ struct prompt_positions {
 
 namespace detail {
 
-/// The coordinates of a token: time, height, width.
-template <class Scalar>
-struct place_of_token {
-  Scalar time, height, width;
-
-  Scalar largest() const { return (std::max)(time, (std::max)(height, width)); }
-  void write(owned_array<Scalar>& coordinates, Index token) const {
-    coordinates(token, 0) = time;
-    coordinates(token, 1) = height;
-    coordinates(token, 2) = width;
-  }
-};
-
-/// The largest coordinate.  Requires: at least one
-template <class Scalar>
-Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
-  return *std::max_element(coordinates.data(), coordinates.data() + coordinates.size());
-}
-
 /// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
 inline bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
@@ -159,45 +144,88 @@ inline Index tokens_of_run(const char* function, const vision_run& vision) {
   return tokens;
 }
 
+inline Index tokens_of_run(const char* function, const sounding_video_run& run);
+
 /// Checks every run and returns the number of tokens.
-template <class Runs>
-Index tokens_of_prompt(const char* function, const Runs& runs) {
+template <class... Run>
+Index tokens_of_prompt(const char* function, const std::vector<std::variant<Run...>>& runs) {
   Index total = 0;
   for (const auto& run : runs) {
-    const auto* text = std::get_if<text_run>(&run);
-    total = with_tokens_before(
-        function, total,
-        text ? tokens_of_run(function, *text) : tokens_of_run(function, *std::get_if<vision_run>(&run)));
+    const auto add = [&](const auto* piece) {
+      if (piece) total = with_tokens_before(function, total, tokens_of_run(function, *piece));
+    };
+    (add(std::get_if<Run>(&run)), ...);
   }
   return total;
 }
 
-/// The coordinates of the tokens of all runs. place(start, frame, row, column, run) returns the coordinates
-/// of a vision token. after(start, run) returns the start of the next run.
-template <class Scalar, class Runs, class Place, class After>
-prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
-                                     const After& after) {
-  prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
+/// The coordinates of a prompt, added token by token.
+template <class Scalar>
+struct prompt_walk {
+  prompt_positions<Scalar> prompt;
   Index token = 0;
-  for (const auto& run : runs) {
-    if (!is_within_2_53(static_cast<double>(prompt.next)))
-      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", prompt.next);
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      for (Index t = 0; t < text->tokens; ++t) {
-        const Scalar position = prompt.next + static_cast<Scalar>(t);
-        place_of_token<Scalar>{position, position, position}.write(prompt.coordinates, token++);
-      }
-      prompt.next += static_cast<Scalar>(text->tokens);
-      continue;
-    }
-    const vision_run& vision = *std::get_if<vision_run>(&run);
-    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
-    for (Index frame = 0; frame < vision.frames; ++frame)
-      for (Index row = 0; row < vision.height; ++row)
-        for (Index column = 0; column < vision.width; ++column)
-          place(prompt.next, frame, row, column, vision).write(prompt.coordinates, token++);
-    prompt.next = after(prompt.next, vision);
+  Scalar last = 0;  // the largest coordinate of what was added last
+
+  void add(Scalar time, Scalar height, Scalar width) {
+    prompt.coordinates(token, 0) = time;
+    prompt.coordinates(token, 1) = height;
+    prompt.coordinates(token++, 2) = width;
   }
+  void add(Scalar position) { add(position, position, position); }
+  /// Adds tokens first .. end - 1 of text or sound.
+  void add_tokens(Scalar start, Index first, Index end) {
+    for (Index i = first; i < end; ++i) add(last = start + static_cast<Scalar>(i));
+  }
+
+  static Scalar time_of(Index frame, const vision_run& run) {
+    return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // rounded down for integers
+  }
+  /// Adds tokens first .. end - 1 of a video and sets `last` to their largest coordinate.
+  void add_video(Scalar start, const vision_run& run, Index first, Index end) {
+    for (Index i = first; i < end; ++i) {
+      const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
+      const Scalar time = start + time_of(frame, run), row = start + static_cast<Scalar>(at / run.width),
+                   column = start + static_cast<Scalar>(at % run.width);
+      const Scalar largest = (std::max)(time, (std::max)(row, column));
+      last = i == first ? largest : (std::max)(last, largest);
+      add(time, row, column);
+    }
+  }
+  /// Adds an image or a video that begins at prompt.next. The next run begins one after its largest
+  /// coordinate.
+  void add_vision(const vision_run& run) {
+    add_video(prompt.next, run, 0, run.frames * run.height * run.width);
+    prompt.next = last + 1;
+  }
+};
+
+/// The coordinates of the tokens of all runs. add_vision(walk, run) adds an image or a video that has tokens,
+/// add_both(walk, run) a video with sound, and each sets walk.prompt.next.
+template <class Scalar, class Runs, class AddVision, class AddBoth = std::nullptr_t>
+prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start,
+                                     const AddVision& add_vision, const AddBoth& add_both = nullptr) {
+  prompt_walk<Scalar> walk{{{tokens_of_prompt(function, runs), 3}, start}};
+  Scalar& next = walk.prompt.next;
+  for (const auto& run : runs) {
+    if (!is_within_2_53(static_cast<double>(next)))
+      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", next);
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      walk.add_tokens(next, 0, text->tokens);
+      next += static_cast<Scalar>(text->tokens);
+    } else if (const auto* vision = std::get_if<vision_run>(&run)) {
+      if (tokens_of_run(function, *vision) > 0) add_vision(walk, *vision);
+    } else if constexpr (!std::is_null_pointer_v<AddBoth>) {
+      add_both(walk, *std::get_if<sounding_video_run>(&run));
+    }
+  }
+  return std::move(walk.prompt);
+}
+
+/// The prompt, continued one after the largest of its coordinates.
+template <class Scalar>
+prompt_positions<Scalar> continued_past_largest(prompt_positions<Scalar> prompt) {
+  const auto& all = prompt.coordinates;
+  if (all.rows() > 0) prompt.next = *std::max_element(all.data(), all.data() + all.size()) + 1;
   return prompt;
 }
 
@@ -230,22 +258,13 @@ template <class Integer = std::int64_t>
 prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
                                             std::type_identity_t<Integer> start = 0,
                                             vision_advance advance = vision_advance::past_time_and_sides) {
-  const auto time_of = [](Index frame, const vision_run& run) {
-    return static_cast<Integer>(static_cast<double>(frame) * run.frame_step);
-  };
-  auto prompt = detail::walk_prompt<Integer>(
-      "qwen_vl_positions", runs, start,
-      [&](Integer first, Index frame, Index row, Index column, const vision_run& run) {
-        return detail::place_of_token<Integer>{first + time_of(frame, run), first + Integer{row},
-                                               first + Integer{column}};
-      },
-      [&](Integer first, const vision_run& run) {
-        const Integer last_side = (std::max)(Integer{run.height - 1}, Integer{run.width - 1});
-        if (advance == vision_advance::past_sides) return first + last_side + 1;
-        return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
-      });
-  if (prompt.coordinates.rows() > 0) prompt.next = detail::largest_coordinate(prompt.coordinates) + 1;
-  return prompt;
+  return detail::continued_past_largest(
+      detail::walk_prompt<Integer>("qwen_vl_positions", runs, start, [&](auto& walk, const vision_run& run) {
+        const Integer first = walk.prompt.next;
+        walk.add_vision(run);
+        if (advance == vision_advance::past_sides)
+          walk.prompt.next = first + static_cast<Integer>((std::max)(run.height, run.width));
+      }));
 }
 
 /// Positions of VideoRoPE: every frame is centered on the diagonal of the text positions.
@@ -262,17 +281,18 @@ prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
 template <class Real = double>
 prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
                                             std::type_identity_t<Real> start = 0) {
-  const auto time_of = [](Real first, Index frame, const vision_run& run) {
-    return first + static_cast<Real>(frame) * run.frame_step;
-  };
   return detail::walk_prompt<Real>(
-      "video_rope_positions", runs, start,
-      [&](Real first, Index frame, Index row, Index column, const vision_run& run) {
-        const Real time = time_of(first, frame, run);
-        return detail::place_of_token<Real>{time, time + static_cast<Real>(row - (run.height - 1) / 2),
-                                            time + static_cast<Real>(column - (run.width - 1) / 2)};
-      },
-      [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
+      "video_rope_positions", runs, start, [](auto& walk, const vision_run& run) {
+        const Real first = walk.prompt.next;
+        for (Index frame = 0; frame < run.frames; ++frame) {
+          const Real time = first + static_cast<Real>(frame) * run.frame_step;
+          for (Index row = 0; row < run.height; ++row)
+            for (Index column = 0; column < run.width; ++column)
+              walk.add(time, time + static_cast<Real>(row - (run.height - 1) / 2),
+                       time + static_cast<Real>(column - (run.width - 1) / 2));
+        }
+        walk.prompt.next = first + static_cast<Real>(run.frames - 1) * run.frame_step + 1;
+      });
 }
 
 namespace detail {

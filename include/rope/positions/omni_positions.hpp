@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::max
 #include <cstdint>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -32,35 +31,6 @@ using omni_run = std::variant<text_run, vision_run, sounding_video_run>;
 
 namespace detail {
 
-/// The coordinates of a prompt, added token by token.
-template <class Scalar>
-struct omni_prompt {
-  prompt_positions<Scalar> prompt;
-  Index token = 0;
-  Scalar last = 0;  // the largest coordinate of what was added last
-
-  using place = place_of_token<Scalar>;
-  void add(const place& coordinates) { coordinates.write(prompt.coordinates, token++); }
-  void add(Scalar position) { add({position, position, position}); }
-
-  static Scalar time_of(Index frame, const vision_run& run) {
-    return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // rounded down for integers
-  }
-  /// Adds tokens first .. end - 1 of a video and sets `last` to their largest coordinate.
-  void add_video(Scalar start, const vision_run& run, Index first, Index end) {
-    for (Index i = first; i < end; ++i) {
-      const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
-      const place here{start + time_of(frame, run), start + static_cast<Scalar>(at / run.width),
-                       start + static_cast<Scalar>(at % run.width)};
-      last = i == first ? here.largest() : (std::max)(last, here.largest());
-      add(here);
-    }
-  }
-  void add_sound(Scalar start, Index first, Index end) {
-    for (Index i = first; i < end; ++i) add(last = start + static_cast<Scalar>(i));
-  }
-};
-
 /// The end of a chunk: the first token from `first` on whose time is at least end_time, or `tokens` if there
 /// is no such token.
 template <class TimeOf>
@@ -76,45 +46,12 @@ inline Index tokens_of_run(const char* function, const sounding_video_run& run) 
   return with_tokens_before(function, both, 4);  // two opening and two closing tokens
 }
 
-/// Checks every run and returns the number of tokens.
-template <class Runs>
-Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
-  Index total = 0;
-  for (const auto& run : runs) {
-    const auto add = [&](const auto* piece) {
-      if (piece) total = with_tokens_before(function, total, tokens_of_run(function, *piece));
-    };
-    add(std::get_if<text_run>(&run));
-    add(std::get_if<vision_run>(&run));
-    add(std::get_if<sounding_video_run>(&run));
-  }
-  return total;
-}
-
-/// The coordinates of the tokens of all runs. both(walk, run) adds the coordinates of a video with sound and
-/// sets walk.prompt.next.
-template <class Scalar, class Runs, class Both>
+/// walk_prompt with images and videos as in qwen_vl_positions, continued past the largest coordinate.
+template <class Scalar, class Runs, class AddBoth>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
-                                          const Both& both) {
-  omni_prompt<Scalar> walk{{{tokens_of_omni_prompt(function, runs), 3}, start}};
-  Scalar& next = walk.prompt.next;
-  for (const auto& run : runs) {
-    if (!is_within_2_53(static_cast<double>(next)))
-      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", next);
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      walk.add_sound(next, 0, text->tokens);
-      next += static_cast<Scalar>(text->tokens);
-    } else if (const auto* vision = std::get_if<vision_run>(&run)) {
-      const Index tokens = tokens_of_run(function, *vision);
-      if (tokens == 0) continue;
-      walk.add_video(next, *vision, 0, tokens);
-      next = walk.last + 1;
-    } else {
-      both(walk, *std::get_if<sounding_video_run>(&run));
-    }
-  }
-  if (walk.token > 0) next = largest_coordinate(walk.prompt.coordinates) + 1;
-  return std::move(walk.prompt);
+                                          const AddBoth& add_both) {
+  const auto add_vision = [](auto& walk, const vision_run& run) { walk.add_vision(run); };
+  return continued_past_largest(walk_prompt<Scalar>(function, runs, start, add_vision, add_both));
 }
 
 }  // namespace detail
@@ -157,7 +94,7 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
           const Index hear =
               detail::end_of_chunk(heard + (end > chunk ? 1 : 0), run.audio_tokens, end, sound_time);
           walk.add_video(first, run.video, seen, (std::min)(see, pictures));
-          walk.add_sound(first, heard, (std::min)(hear, run.audio_tokens));
+          walk.add_tokens(first, heard, (std::min)(hear, run.audio_tokens));
           seen = (std::min)(see, pictures);
           heard = (std::min)(hear, run.audio_tokens);
         }
@@ -197,12 +134,12 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
             walk.add_video(first, run.video, seen, seen + 1);
             ++seen;
           } else {
-            walk.add_sound(first, heard, heard + 1);
+            walk.add_tokens(first, heard, heard + 1);
             ++heard;
           }
         }
         walk.add_video(first, run.video, seen, pictures);
-        walk.add_sound(first, heard, run.audio_tokens);
+        walk.add_tokens(first, heard, run.audio_tokens);
         walk.add(walk.last + 1);
         walk.add(walk.last + 2);
         walk.prompt.next = walk.last + 3;
