@@ -40,6 +40,12 @@ constexpr bool is_finite(double x) {
   return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
 
+/// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
+constexpr bool is_within_2_53(double x) {
+  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
+  return (bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+}
+
 /// Whether an Index holds the count.
 template <std::integral Count>
 constexpr bool is_index(Count count) {

@@ -10,8 +10,7 @@
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
-#include <rope/positions/multimodal_positions.hpp>  // is_within_2_53
-#include <rope/positions/positions.hpp>             // as_position
+#include <rope/positions/positions.hpp>  // as_position
 
 /// Options of the caches: storage of keys, ring sizes, axes of coordinates.
 ///

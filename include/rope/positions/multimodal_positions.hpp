@@ -99,12 +99,6 @@ struct prompt_positions {
 
 namespace detail {
 
-/// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
-inline bool is_within_2_53(double x) {
-  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
-  return (detail::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
-}
-
 /// The largest number of tokens of a prompt. The size of their coordinates in bytes then fits an Index.
 inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
 
