@@ -272,8 +272,8 @@ foreach(record IN LISTS records)
       set(scale_number head_dim)
     endif()
     list(APPEND words "scores times 1 / sqrt(query_pre_attn_scalar), which is ${scale_number} if absent")
-  elseif(scale STREQUAL "attention_multiplier")
-    list(APPEND words "scores times attention_multiplier")
+  elseif(scale MATCHES "attention_multiplier|attn_output_multiplier")
+    list(APPEND words "scores times ${scale}")
   elseif(scale MATCHES "key_multiplier|qk_scale_factor")
     list(APPEND words "scores times ${scale} / sqrt(head_dim): ${scale_number} / sqrt(head_dim) if it is absent")
   endif()
@@ -338,6 +338,9 @@ foreach(record IN LISTS records)
   remark(mrope_spread "with mrope_interleaved the pairs of every axis are spread by its share, and time has the last pair too")
   remark(mrope_side "without mrope_section height and width have ${mrope_side} pairs each if they fit, and time the others")
   remark(xdrope "mrope_section may be called xdrope_section")
+  if(architecture MATCHES "^(phimsft|phixtral)$")
+    list(APPEND words "rotary_dim channels rotate, or 32")
+  endif()
   remark(rotates_if "nothing rotates without ${rotates_if}")
   remark(own_rule "a file must have the rope dictionary")
   remark(more_in_lists "lists of layers may include layers of multi-token prediction")
@@ -583,7 +586,7 @@ ${refused_axes}
   checkpoint, not numbers of its description, and no single pair of channels is rotated.
 - M-RoPE sections that do not add up to the pairs throw. Only alternating sections of a config.json are cut as the classes of Qwen3-VL
   cut them, with a warning. In a GGUF file they throw too, and `ggml_interleaved_sections` does the same as ggml.
-- The rope type `yarn_log`: no public source has it. Released files of TeleChat 3 have `telechat3-yarn`, which is YaRN with
+- The rope type `yarn_log`: SGLang's code of Grok mixes the logarithms of frequencies by it, and no released file names it. Released files of TeleChat 3 have `telechat3-yarn`, which is YaRN with
   m = 0.07 ln(factor) + 1.
 - The towers for vision and sound of a language model: `vision_config` and `audio_config` are not read, and a warning names their keys
   about positions or windows. Scales in `quantization_config` are scales of weights.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <rope/base/lists.hpp>
@@ -166,6 +167,11 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
                  "that attend to the keys of others",
        .kind = rotates_otherwise},
+      {.names = " moondream1 moondream3 ",
+       .reason = "has its sizes in its code: rotate<half_split> the first 32 of 64 channels of a head by "
+                 "frequencies(32), of moondream3 by frequencies(32, 1500000), and the first 730 tokens see "
+                 "each other",
+       .kind = rotates_otherwise},
       {.names = " musicflamingo ",
        .reason = "rotates features of sound by their time in seconds",
        .kind = rotates_otherwise},
@@ -194,7 +200,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "relative positions",
        .kind = never_rotates},
       {.names = " falconmamba mamba mamba2 rwkv rwkv7 ", .reason = "no attention", .kind = never_rotates},
-      {.names = " glm5next jamba kimik3 kimilinear moshidepth nemotronh zamba ",
+      {.names = " glm5next jamba kimik3 kimilinear moshidepth nemotronh phi4flash zamba ",
        .reason = "no positions",
        .kind = never_rotates},
       {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
@@ -403,8 +409,11 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
             "is null: then no layer of " + architecture + " slides, and the others do not rotate"};
-  if (!known && text.boolean("mla_use_nope").value_or(false))
-    return {"no positions", "mla_use_nope", "is true: nothing rotates in " + architecture};
+  const bool of_ling = record.architecture == "bailinghybrid";  // SGLang, models/bailing_moe_v3.py
+  for (const auto& [key, reads] :
+       {std::pair{"mla_use_nope", !known}, std::pair{"use_mla_nope", !known || of_ling}})
+    if (reads && text.boolean(key).value_or(false))
+      return {"no positions", key, "is true: nothing rotates in " + architecture};
   if (text.index("qk_rope_head_dim", range::whole) == 0 && (!known || known->latent || known->last_channels))
     return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head rotates"};
   if (text.boolean("alibi").value_or(false))

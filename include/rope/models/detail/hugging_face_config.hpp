@@ -79,6 +79,15 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
                     architecture + hint + "; for those that are known see include/rope/models/README.md");
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (given) record.layout = *given;
+  if (record.architecture == "motif" && text.has("qk_rope_head_dim"))
+    text.refuse("qk_rope_head_dim",
+                "is of Motif 3, whose released code and its ports disagree on which channels rotate and how "
+                "they are scaled");
+  if (record.architecture == "grok1" && text.has("rope_type"))
+    text.refuse(
+        "rope_type",
+        "next to the other keys is of Grok 2: SGLang leaves \"original\" unscaled, llama.cpp takes it "
+        "for YaRN; remove it, or give a rope_scaling dictionary");
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (!text.path().empty()) {  // the text model is inside the file of a whole model
@@ -98,9 +107,9 @@ struct head_shape {
 
 template <class J>
 head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine
+  // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine; num_heads, hidden_dim: AFM 7
   const auto heads =
-      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
+      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads", "num_heads"});
   const auto given = text.index("head_dim");
   const auto rotated = text.index("qk_rope_head_dim", range::whole);
   if (rotated.value_or(0) > 0 && !defaults.last_channels) {
@@ -114,7 +123,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   if (defaults.latent) text.missing("qk_rope_head_dim", "that many channels of a head rotate");
   auto head_dim = given ? given : text.index_of({"kv_channels", "hidden_size_per_head"});
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
-  const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});
+  const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");

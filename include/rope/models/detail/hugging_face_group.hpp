@@ -196,49 +196,53 @@ class hugging_face_group_maker {
         !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, defaults_.architecture))
       warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
            " in transformers 5 rotates whole heads under the default rule");
-    const char* scale = defaults_.scale == score_scale::query_pre_attn_scalar  ? "query_pre_attn_scalar"
-                        : defaults_.scale == score_scale::attention_multiplier ? "attention_multiplier"
-                        : defaults_.scale == score_scale::key_multiplier       ? "key_multiplier"
-                        : defaults_.scale == score_scale::qk_scale_factor      ? "qk_scale_factor"
-                                                                               : nullptr;
+    const char* scale = scale_key();
     if (scale && !head_.latent && defaults_.scale_number > 0 && !text_.has(scale))
       name(scale, defaults_.scale_number);
     if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
-        !text_.has("attn_logit_softcapping"))
+        !text_.has("attn_logit_softcapping") && !text_.has("max_attn_value"))
       name("attn_logit_softcapping", defaults_.softcap);
+  }
+
+  /// The key that the scale of the record names, or nullptr.
+  const char* scale_key() const {
+    switch (defaults_.scale) {
+      case score_scale::query_pre_attn_scalar:
+        return "query_pre_attn_scalar";
+      case score_scale::attention_multiplier:
+        return "attention_multiplier";
+      case score_scale::attn_output_multiplier:
+        return "attn_output_multiplier";
+      case score_scale::key_multiplier:
+        return "key_multiplier";
+      case score_scale::qk_scale_factor:
+        return "qk_scale_factor";
+      default:
+        return nullptr;
+    }
   }
 
   /// The factor on q . k.
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
     if (head.latent) return latent_multiplier * root;
-    switch (defaults_.scale) {
-      case score_scale::one:
-        return 1;
-      case score_scale::half_head:
-        return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
-      case score_scale::query_pre_attn_scalar: {
-        const double width =
-            text_.number("query_pre_attn_scalar", range::positive).value_or(defaults_.scale_number);
-        return detail::equal(width, 0) ? root : 1 / std::sqrt(width);
-      }
-      case score_scale::attention_multiplier: {
-        const double factor =
-            text_.number("attention_multiplier", range::positive).value_or(defaults_.scale_number);
-        return detail::equal(factor, 0) ? root : factor;
-      }
-      case score_scale::key_multiplier:
-        return root * text_.number("key_multiplier", range::positive).value_or(defaults_.scale_number);
-      case score_scale::qk_scale_factor:
-        return root * text_.number("qk_scale_factor", range::positive).value_or(defaults_.scale_number);
-      case score_scale::inverse_root:
-        break;
-    }
-    return root;
+    if (defaults_.scale == score_scale::one) return 1;
+    if (defaults_.scale == score_scale::half_head)
+      return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
+    const char* const key = scale_key();
+    const double number = key ? text_.number(key, range::positive).value_or(defaults_.scale_number) : 0;
+    if (detail::equal(number, 0)) return root;
+    if (defaults_.scale == score_scale::query_pre_attn_scalar) return 1 / std::sqrt(number);
+    const bool times_root =
+        defaults_.scale == score_scale::key_multiplier || defaults_.scale == score_scale::qk_scale_factor;
+    return times_root ? root * number : number;
   }
   double softcap_of() {
-    if (text_.is_null("attn_logit_softcapping")) return 0;
-    return text_.number("attn_logit_softcapping", range::positive).value_or(defaults_.softcap);
+    constexpr const char *key = "attn_logit_softcapping", *of_grok = "max_attn_value";
+    if (text_.is_null(key)) return 0;
+    auto given = text_.number(key, range::positive);
+    if (!given && defaults_.softcap > 0) given = text_.number(of_grok, range::positive);
+    return given.value_or(defaults_.softcap);
   }
 
   struct keyed_base {
@@ -255,7 +259,7 @@ class hugging_face_group_maker {
       json_reader<J> reader(attention, text_.path() + "attn_config.");
       found = {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
     }
-    for (const char* key : {"rope_theta", "rotary_emb_base", "rope_freq_constant"}) {
+    for (const char* key : {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant"}) {
       if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
       const auto base = text_.number(key, range::above_one);
       if (!base) continue;

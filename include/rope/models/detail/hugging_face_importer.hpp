@@ -53,6 +53,7 @@ class hugging_face_importer {
     }
     if (!outer_.empty()) assume_sizes(text_, plain);
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
+    if (plain == "phimsft" || plain == "phixtral") text_.assume("rotary_dim", 32);  // mlx-lm, phixtral.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
     if (!is_known_architecture(model_.architecture) && parts_.is_bare() && !parts_.hint().empty())
@@ -192,11 +193,13 @@ class hugging_face_importer {
 
   /// Reads the number of heads and the longest context.
   void add_sizes() {
-    model_.query_heads =
-        text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
-            .value_or(0);
-    auto key_heads = text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                                     "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups"});
+    model_.query_heads = text_
+                             .index_of({"num_attention_heads", "n_head", "n_heads",
+                                        "decoder_num_attention_heads", "num_heads"})
+                             .value_or(0);
+    auto key_heads =
+        text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+                        "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups", "num_kv_heads"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     model_.key_heads = key_heads.value_or(model_.query_heads);

@@ -38,12 +38,12 @@ constexpr bool is_listed(std::string_view list, std::string_view word) {
 
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
-    " aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
-    "deepseek dream ernie45moevl exaone gigachat35 grovemoe hunyuan internlm internlm2 internlm3 iquestcoder "
-    "iquestloopcoder kimik2 klear kormo lille130m llada llada2moe longcatflashngram maincoder mimo minicpm "
-    "minimaxm1 molmo molmo2 nanbeige nemotronnas openelm openpanguvl orion ouro panguembedded phi3v plamo "
-    "plamo2 plamo3 plm qwen rnd1 sarvammoe smallthinker stablelmepoch step3 telechat telechat3 xverse "
-    "youtuvl ";
+    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
+    "deepseek dream ernie45moevl exaone gigachat35 grok1 grovemoe hunyuan internlm internlm2 internlm3 "
+    "iquestcoder iquestloopcoder kimik2 klear kormo lille130m llada llada2moe longcatflashngram maincoder "
+    "mimo minicpm minicpmv minimaxm1 molmo molmo2 motif nanbeige nemotronlabsdiffusion nemotronnas new "
+    "openelm openpanguvl orion ouro panguembedded panguultramoe phi3v phimsft plamo plamo2 plamo3 plm qwen "
+    "rnd1 sarvammoe smallthinker stablelmepoch step3 telechat telechat3 xverse youtuvl zaya1vl ";
 
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
@@ -66,7 +66,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"add_swa_attention_sink_bias", " mimov2 "},
       {"attn_config", " dbrx "},
       {"attn_type_list", " minimaxm1 "},
-      {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
+      {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
       {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
@@ -85,11 +85,12 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_layout", " smallthinker "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_local_theta", " plamo3 "},
-      {"rope_pct", " stablelm stablelmepoch "},
+      {"rope_pct", " stablelm stablelmepoch zaya1vl "},
       {"rope_ratio", " chatglm "},
       {"rope_scaling_factor", " plamo3 "},
       {"rope_scaling_layers", " molmo2 "},
-      {"rotary_dim", " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 "},
+      {"rotary_base", " zaya1vl "},
+      {"rotary_dim", " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 phimsft "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_layout", " smallthinker "},
@@ -103,7 +104,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   static constexpr key_of_few not_keys[] = {
       // all classes read these keys, except the classes listed here
       {"partial_rotary_factor", " gptneox gptneoxjapanese "},
-      {"rope_scaling", " cohere2moe "},
+      {"rope_scaling", " cohere2moe panguultramoe "},
   };
   std::vector<std::string> hidden;
   if (record.architecture.empty()) return hidden;
@@ -164,7 +165,7 @@ inline bool speaks_of_positions(std::string_view key) {
                            "alibi", "freq_allocation"}) ||
          has_a_word(name, {"pattern", "layer_types", "layertypes", "block_type", "attn_type", "layer_indices",
                            "attn_idxs", "attn_every", "attention_interval", "cross_attention_layers",
-                           "compress_ratios"});
+                           "compress_ratios", "swa_layers"});
 }
 
 /// Whether the name of a key is about positions, types of layers, or factors on scores.

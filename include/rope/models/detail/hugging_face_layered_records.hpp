@@ -33,7 +33,8 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 1,
        .interval = "layer_group_size",
-       .note = linear_rotate},
+       .note = "before version 3, layers of linear attention rotate queries and keys too, which this "
+               "description leaves out"},
       {.architecture = "bailingmoelinear",
        .base = 0,
        .other_type = "linear_attention",

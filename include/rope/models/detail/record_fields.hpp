@@ -50,12 +50,13 @@ std::string text_of(const Indexer& indexer) {
 
 /// The factor on products of queries and keys before the softmax.
 enum class score_scale {
-  inverse_root,           // 1 / sqrt(head_dim)
-  half_head,              // 1 / sqrt(head_dim / 2)
-  query_pre_attn_scalar,  // 1 / sqrt(that key)
-  attention_multiplier,   // that key
-  key_multiplier,         // that key / sqrt(head_dim)
-  qk_scale_factor,        // that key / sqrt(head_dim)
+  inverse_root,            // 1 / sqrt(head_dim)
+  half_head,               // 1 / sqrt(head_dim / 2)
+  query_pre_attn_scalar,   // 1 / sqrt(that key)
+  attention_multiplier,    // that key
+  attn_output_multiplier,  // that key
+  key_multiplier,          // that key / sqrt(head_dim)
+  qk_scale_factor,         // that key / sqrt(head_dim)
   one
 };
 

@@ -25,6 +25,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
              mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
   const bool scale_of_key = r.scale == score_scale::query_pre_attn_scalar ||
                             r.scale == score_scale::attention_multiplier ||
+                            r.scale == score_scale::attn_output_multiplier ||
                             r.scale == score_scale::key_multiplier || r.scale == score_scale::qk_scale_factor;
   if (!is_zero(r.filled_base) && !per_type && !compressed)
     return "filled_base is of dictionaries per_type or compressed";
