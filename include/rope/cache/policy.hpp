@@ -4,13 +4,12 @@
 
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 
+#include <rope/base/coordinates.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
-#include <rope/positions/positions.hpp>  // as_position
 
 /// Options of the caches: storage of keys, ring sizes, axes of coordinates.
 ///
@@ -136,19 +135,6 @@ struct batch_row {
 /// Every row of a batch.
 inline constexpr batch_row every_row = {0, true};
 
-namespace detail {
-
-template <class Scalar>
-bool is_coordinate(Scalar value) {
-  constexpr std::int64_t most = std::int64_t{1} << 53;
-  if constexpr (std::is_integral_v<Scalar>)
-    return as_position(value) <= most && as_position(value) >= -most;
-  else
-    return is_within_2_53(static_cast<double>(value));
-}
-
-}  // namespace detail
-
 /// Coordinates of new tokens, one row per token, for keys that are stored raw or are already rotated.
 ///
 ///     cache.append_at(k, v, token_coordinates(prompt.coordinates));
@@ -162,7 +148,7 @@ class token_coordinates {
   /// Throws:  std::invalid_argument if a coordinate is infinite, NaN or above 2^53 in magnitude
   template <class Derived>
   explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
-      : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
+      : coordinates_(detail::checked_coordinates("token_coordinates", coordinates.cols(), coordinates)) {}
 
   /// Tokens, or batch * tokens.
   Index rows() const { return coordinates_.rows(); }
@@ -177,23 +163,6 @@ class token_coordinates {
   double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
 
  private:
-  template <class Scalar>
-  static number_array<double> checked(const number_array<Scalar>& given) {
-    constexpr bool whole = std::is_integral_v<Scalar>;
-    static_assert(whole || std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>,
-                  "token_coordinates: coordinates are integers, float or double; 16-bit types lose the "
-                  "position");
-    for (Index r = 0; r < given.rows(); ++r)
-      for (Index a = 0; a < given.cols(); ++a)
-        if (!detail::is_coordinate(given(r, a)))
-          detail::throw_invalid("token_coordinates",
-                                "a coordinate must be finite and at most 2^53 in magnitude, got ",
-                                given(r, a), " at row ", r, ", axis ", a);
-    number_array<double> numbers(given.rows(), given.cols());
-    for (Index i = 0; i < given.size(); ++i) numbers(i) = static_cast<double>(given(i));
-    return numbers;
-  }
-
   number_array<double> coordinates_;
 };
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>  // std::move
 
+#include <rope/base/coordinates.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/config.hpp>

@@ -2,13 +2,12 @@
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 
-#include <cmath>
 #include <concepts>  // std::integral
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 
+#include <rope/base/coordinates.hpp>  // at_most
 #include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
@@ -19,15 +18,6 @@
 /// Checks of the arguments of a table.
 
 namespace rope::inline ROPE_ABI::detail {
-
-/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
-template <std::integral Integer>
-constexpr bool at_most(Integer value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<Integer>)
-    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
-  else
-    return static_cast<std::int64_t>(value) <= most;
-}
 
 /// A position as a signed 64-bit integer.
 ///
@@ -102,48 +92,6 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
 template <class S>
 std::uint64_t checked_fingerprint(const frequencies& of) {
   return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
-}
-
-/// Checks the coordinates at(row, axis).
-///
-/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
-///          is infinite, NaN or above 2^53 in magnitude. Up to 2^53 a double holds every integer
-template <class At>
-void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
-  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
-  constexpr bool whole = std::is_integral_v<coordinate>;
-  static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
-                "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
-  if (columns != axes)
-    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
-  const auto fits = [](coordinate value) {
-    constexpr std::int64_t most = std::int64_t{1} << 53;
-    if constexpr (whole)
-      return at_most(value, most) &&
-             (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
-    else
-      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
-  };
-  for (Index r = 0; r < rows; ++r)
-    for (Index a = 0; a < axes; ++a)
-      if (!fits(at(r, a))) {
-        using shown = std::conditional_t<whole, coordinate, double>;
-        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ",
-                      static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a);
-      }
-}
-
-/// Coordinates as doubles, [rows, axes].
-///
-/// Throws:  as check_row_coordinates
-template <class Derived>
-number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
-  const number_array<typename Derived::Scalar> given = coordinates;
-  check_row_coordinates("frequency_table", axes, given.rows(), given.cols(),
-                        [&](Index r, Index a) { return given(r, a); });
-  number_array<double> checked(given.rows(), given.cols());
-  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
-  return checked;
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
