@@ -125,25 +125,10 @@ class any_integers {
     return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
   }
   std::int64_t read(std::size_t i) const {
-    const char* at = address(i);
-    switch (step_ & 7) {
-      case kind_of<std::int8_t>:
-        return as<std::int8_t>(at);
-      case kind_of<std::int16_t>:
-        return as<std::int16_t>(at);
-      case kind_of<std::int32_t>:
-        return as<std::int32_t>(at);
-      case kind_of<std::int64_t>:
-        return as<std::int64_t>(at);
-      case kind_of<std::uint8_t>:
-        return as<std::uint8_t>(at);
-      case kind_of<std::uint16_t>:
-        return as<std::uint16_t>(at);
-      case kind_of<std::uint32_t>:
-        return as<std::uint32_t>(at);
-      default:
-        return as<std::uint64_t>(at);
-    }
+    constexpr std::int64_t (*by_kind[])(const char*) = {
+        as<std::uint8_t>, as<std::uint16_t>, as<std::uint32_t>, as<std::uint64_t>,
+        as<std::int8_t>,  as<std::int16_t>,  as<std::int32_t>,  as<std::int64_t>};
+    return by_kind[step_ & 7](address(i));
   }
 
   const void* data_ = nullptr;
