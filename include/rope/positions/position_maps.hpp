@@ -30,6 +30,14 @@
 
 namespace rope::inline ROPE_ABI {
 
+namespace detail {
+
+inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
+  if (k < 0 || k > p) throw_invalid(rule, "a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k);
+}
+
+}  // namespace detail
+
 /// Self-Extend: keys nearer than `window` keep their distance. Positions of farther keys are divided by
 /// `group`. The distance is continuous at the window.
 ///
@@ -47,11 +55,23 @@ struct self_extend {
   std::int64_t window;  // tokens, positive
 
   /// The id of a query at p for its far keys: floor(p / group) + window - floor(window / group).
-  std::int64_t query(std::int64_t p) const;
+  std::int64_t query(std::int64_t p) const {
+    const std::int64_t grouped = key(p);         // checks group and window before they are used
+    return grouped + (window - window / group);  // in this order no sum exceeds max(p, window)
+  }
   /// The id of a far key at k: floor(k / group).
-  std::int64_t key(std::int64_t k) const;
+  std::int64_t key(std::int64_t k) const {
+    if (group <= 0 || window <= 0)
+      detail::throw_invalid("self_extend", "group and window must be positive, got ", group, " and ", window);
+    detail::check_distance("self_extend", k, k);
+    return k / group;
+  }
   /// The distance between a query at p and a key at k.
-  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const {
+    detail::check_distance("self_extend", p, k);
+    const std::int64_t beyond = query(p) - key(k);
+    return p - k < window ? p - k : beyond;
+  }
 };
 
 /// ReRoPE: distances are limited to `window`.
@@ -69,11 +89,18 @@ struct rerope {
   std::int64_t window;  // tokens, positive
 
   /// The id of a query for its far keys: the window, for every p.
-  std::int64_t query(std::int64_t p) const;
+  std::int64_t query(std::int64_t p) const { return key(p) + window; }
   /// The id of a far key: 0, for every k.
-  std::int64_t key(std::int64_t k) const;
+  std::int64_t key(std::int64_t k) const {
+    if (window <= 0) detail::throw_invalid("rerope", "window must be positive, got ", window);
+    detail::check_distance("rerope", k, k);
+    return 0;
+  }
   /// The distance between a query at p and a key at k.
-  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const {
+    detail::check_distance("rerope", p, k);
+    return (std::min)(p - k, query(p));
+  }
 };
 
 /// Dual chunk attention: positions restart in chunks of `length()` = chunk_size - local_size tokens. A query
@@ -99,9 +126,20 @@ struct dual_chunk {
   std::int64_t local_size;  // tokens, in (0, chunk_size)
 
   /// The number of tokens of a chunk: chunk_size - local_size.
-  std::int64_t length() const;
+  std::int64_t length() const {
+    if (local_size <= 0 || local_size >= chunk_size)
+      detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
+                            chunk_size);
+    // With this limit, the sum of two numbers up to chunk_size fits 64 bits.
+    if (chunk_size > std::int64_t{1} << 62)
+      detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
+    return chunk_size - local_size;
+  }
   /// The id of a key at k: k mod length().
-  std::int64_t key(std::int64_t k) const;
+  std::int64_t key(std::int64_t k) const {
+    detail::check_distance("dual_chunk", k, k);
+    return k % length();
+  }
   /// The id of a query at p for the keys of its own chunk: p mod length().
   std::int64_t query(std::int64_t p) const { return key(p); }
   /// The id of a query at p for the keys of the previous chunk: min((p mod length()) + length(), chunk_size).
@@ -113,7 +151,11 @@ struct dual_chunk {
   /// Replaces earlier() if the order of queries matters: (p mod length()) + chunk_size.
   std::int64_t earlier_critical(std::int64_t p) const { return key(p) + chunk_size; }
   /// The distance between a query at p and a key at k.
-  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const {
+    detail::check_distance("dual_chunk", p, k);
+    const std::int64_t chunks = p / length() - k / length();
+    return (chunks == 0 ? query(p) : chunks == 1 ? successive(p) : earlier()) - key(k);
+  }
 };
 
 /// A rule of distances: one of the three above, or your own type.
@@ -158,66 +200,6 @@ std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, cons
     ids[static_cast<std::size_t>(t)] =
         map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
   return ids;
-}
-
-namespace detail {
-
-inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
-  if (k < 0 || k > p) throw_invalid(rule, "a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k);
-}
-
-}  // namespace detail
-
-inline std::int64_t self_extend::key(std::int64_t k) const {
-  if (group <= 0 || window <= 0)
-    detail::throw_invalid("self_extend", "group and window must be positive, got ", group, " and ", window);
-  detail::check_distance("self_extend", k, k);
-  return k / group;
-}
-
-inline std::int64_t self_extend::query(std::int64_t p) const {
-  const std::int64_t grouped = key(p);         // checks group and window before they are used
-  return grouped + (window - window / group);  // in this order no sum exceeds max(p, window)
-}
-
-inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
-  detail::check_distance("self_extend", p, k);
-  const std::int64_t beyond = query(p) - key(k);
-  return p - k < window ? p - k : beyond;
-}
-
-inline std::int64_t rerope::key(std::int64_t k) const {
-  if (window <= 0) detail::throw_invalid("rerope", "window must be positive, got ", window);
-  detail::check_distance("rerope", k, k);
-  return 0;
-}
-
-inline std::int64_t rerope::query(std::int64_t p) const { return key(p) + window; }
-
-inline std::int64_t rerope::distance(std::int64_t p, std::int64_t k) const {
-  detail::check_distance("rerope", p, k);
-  return (std::min)(p - k, query(p));
-}
-
-inline std::int64_t dual_chunk::length() const {
-  if (local_size <= 0 || local_size >= chunk_size)
-    detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
-                          chunk_size);
-  // With this limit, the sum of two numbers up to chunk_size fits 64 bits.
-  if (chunk_size > std::int64_t{1} << 62)
-    detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
-  return chunk_size - local_size;
-}
-
-inline std::int64_t dual_chunk::key(std::int64_t k) const {
-  detail::check_distance("dual_chunk", k, k);
-  return k % length();
-}
-
-inline std::int64_t dual_chunk::distance(std::int64_t p, std::int64_t k) const {
-  detail::check_distance("dual_chunk", p, k);
-  const std::int64_t chunks = p / length() - k / length();
-  return (chunks == 0 ? query(p) : chunks == 1 ? successive(p) : earlier()) - key(k);
 }
 
 }  // namespace rope::inline ROPE_ABI
