@@ -135,9 +135,7 @@ class block_gradient {
                     shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
-    pass_.check_call(x_, context_, d_out_);
-    pass_.check_positions(rotation_, x_, context_, batch_);
-    pass_.check_attention(rotation_, options_, x_, context_, batch_);
+    pass_.check_call(x_, context_, d_out_, batch_, rotation_, options_);
     const multi_head_parameters<T>& d = gradients_.weights;
     const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
                            const projection<const T>& of) {
@@ -250,7 +248,7 @@ template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<multi_head_tape<T>>& tape,
                                    const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
-  detail::block_gradient(block, tape, gradients, true, detail::block_without_rotation{}, threads).run();
+  detail::block_gradient(block, tape, gradients, true, detail::block_without_rotation, threads).run();
 }
 
 /// Gradients for `block.forward(x, batch, out, table, positions)`.
@@ -263,8 +261,7 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention_gradient", P);
   ROPE_DETAIL_CHECK_THREADS("multi_head_attention_gradient", Threads);
-  const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{detail::placed(table),
-                                                                              positions, positions};
+  const auto rotation = detail::rotation_of_block<Layout>(table, positions, positions);
   detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
 }
 
@@ -275,7 +272,7 @@ template <class T, class Layout, parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<multi_head_tape<T>>& tape,
                               const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
-  detail::block_gradient(block, tape, gradients, false, detail::block_without_rotation{}, threads).run();
+  detail::block_gradient(block, tape, gradients, false, detail::block_without_rotation, threads).run();
 }
 
 /// Gradients for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
@@ -290,8 +287,7 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
   ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PQ);
   ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PK);
   ROPE_DETAIL_CHECK_THREADS("cross_attention_gradient", Threads);
-  const detail::block_rotation<Layout, typename Table::scalar, PQ, PK> rotation{
-      detail::placed(table), query_positions, key_positions};
+  const auto rotation = detail::rotation_of_block<Layout>(table, query_positions, key_positions);
   detail::block_gradient(block, tape, gradients, false, rotation, threads).run();
 }
 

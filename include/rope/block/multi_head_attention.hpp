@@ -119,7 +119,7 @@ class multi_head_attention {
   /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged, here and below
   template <parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
-    run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
+    run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation, threads);
   }
 
   /// Self-attention with rotation.
@@ -134,9 +134,7 @@ class multi_head_attention {
     ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention::forward", P);
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().attend(x, x, batch, out, options_.attention,
-                 detail::block_rotation<Layout, typename Table::scalar, P, P>{detail::placed(table),
-                                                                              positions, positions},
-                 threads);
+                 detail::rotation_of_block<Layout>(table, positions, positions), threads);
   }
 
   /// Self-attention to all tokens of a cache. The new tokens are appended first, at the positions that the
@@ -186,7 +184,7 @@ class multi_head_attention {
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
              const Threads& threads = {}) const {
-    run().attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
+    run().attend(x, context, batch, out, all_visible(), detail::block_without_rotation, threads);
   }
 
   /// Cross-attention with rotation.
@@ -202,9 +200,7 @@ class multi_head_attention {
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
     run().attend(x, context, batch, out, all_visible(),
-                 detail::block_rotation<Layout, typename Table::scalar, PQ, PK>{
-                     detail::placed(table), query_positions, key_positions},
-                 threads);
+                 detail::rotation_of_block<Layout>(table, query_positions, key_positions), threads);
   }
 
   /// Projects a context to keys and values, once for any number of calls of `cross` below.
@@ -215,7 +211,7 @@ class multi_head_attention {
   template <parallel_executor Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch,
                                        const Threads& threads = {}) const {
-    return project(context, batch, detail::block_without_rotation{}, threads);
+    return project(context, batch, detail::block_without_rotation, threads);
   }
   /// Projects a context to rotated keys and to values.
   ///
@@ -226,10 +222,9 @@ class multi_head_attention {
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::project_context", Threads);
-    const auto placed = detail::placed(table);
-    const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{placed, positions, positions};
+    const auto rotation = detail::rotation_of_block<Layout>(table, positions, positions);
     projected_context<T> to = project(context, batch, rotation, threads);
-    to.rotation_ = detail::rotation_by<Layout>(placed);
+    to.rotation_ = detail::rotation_by<Layout>(rotation.table);
     if constexpr (detail::is_segmented<P>)
       for (Index s = 0; s < positions.offsets.size(); ++s)
         to.offsets_.push_back(static_cast<std::int64_t>(positions.offsets[s]));
@@ -246,7 +241,7 @@ class multi_head_attention {
              const Threads& threads = {}) const {
     context.check_use(shape_, {}, 0);
     run().attend_projected(x, context.keys(), context.values(), out, all_visible(),
-                           detail::block_without_rotation{}, threads);
+                           detail::block_without_rotation, threads);
   }
   /// Cross-attention to a projected context, with rotated queries.
   ///
@@ -257,12 +252,9 @@ class multi_head_attention {
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
-    const auto placed = detail::placed(table);
     const auto attend = [&](const auto& key_positions) {
-      using PK = std::remove_cvref_t<decltype(key_positions)>;
-      const detail::block_rotation<Layout, typename Table::scalar, P, PK> rotation{placed, query_positions,
-                                                                                   key_positions};
-      context.check_use(shape_, detail::rotation_by<Layout>(placed), rotation.segments());
+      const auto rotation = detail::rotation_of_block<Layout>(table, query_positions, key_positions);
+      context.check_use(shape_, detail::rotation_by<Layout>(rotation.table), rotation.segments());
       run().attend_projected(x, context.keys(), context.values(), out, all_visible(), rotation, threads);
     };
     if constexpr (detail::is_segmented<P>)

@@ -3,6 +3,8 @@
 #define ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 
 #include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
@@ -33,49 +35,19 @@ inline constexpr bool is_segmented = false;
 template <class Integer>
 inline constexpr bool is_segmented<segments<Integer>> = true;
 
-/// Queries and keys without rotation.
-struct block_without_rotation {
-  void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
-  void check_queries(Index /*batch*/, Index /*queries*/, Index /*head_dim*/) const {}
-  void check_keys(Index /*batch*/, Index /*keys*/, Index /*head_dim*/) const {}
-  /// Normalises the heads if there is a norm.
-  template <class T, class Threads>
-  void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
-    normalize_if(norm, q, q, threads);
-  }
-  template <class T, class Threads>
-  void apply_to_keys(const head_view<T>& k, const head_norm<T>& norm, const Threads& threads) const {
-    normalize_if(norm, k, k, threads);
-  }
-  template <class T, class Threads>
-  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
-                       const Threads& /*threads*/) const {}
+/// Stands where a table would be if queries and keys do not rotate.
+struct no_table {};
 
-  void check_options(const attention_options& /*options*/) const {}
-
-  /// Segments are sequences that must not attend to each other. The functions below return the attention
-  /// options of a segment, and the tokens of a segment in a view of queries or keys. Without rotation there
-  /// is one segment, the whole call.
-  Index segment_count() const { return 1; }
-  attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
-  template <class T>
-  head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
-    return x;
-  }
-  template <class T>
-  head_view<T> key_tokens(const head_view<T>& x, Index /*segment*/) const {
-    return x;
-  }
-};
-
-/// Queries and keys are rotated by one table. Their positions may differ.
-template <class Layout, class S, class PQ, class PK>
+/// Queries and keys are normalised and rotated by one table, a placed_table, or only normalised. Their
+/// positions may differ.
+template <class Layout, class Table, class PQ, class PK>
 struct block_rotation {
-  placed_table<S> table;
+  Table table;
   kept_positions<PQ> query_positions;
   kept_positions<PK> key_positions;
 
-  static_assert(pair_layout<Layout>,
+  static constexpr bool rotates = !std::is_same_v<Table, no_table>;
+  static_assert(pair_layout<Layout> || !rotates,
                 "multi_head_attention: name the layout of the channel pairs to rotate, "
                 "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
   static_assert(
@@ -93,12 +65,10 @@ struct block_rotation {
                       query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1);
   }
   void check_queries(Index batch, Index queries, Index head_dim) const {
-    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
-                           position_source(query_positions, queries));
+    check_positions(batch, queries, head_dim, query_positions);
   }
   void check_keys(Index batch, Index keys, Index head_dim) const {
-    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
-                           position_source(key_positions, keys));
+    check_positions(batch, keys, head_dim, key_positions);
   }
   /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
   ///          offsets or key_ranges
@@ -127,17 +97,15 @@ struct block_rotation {
   }
   template <class T, class Threads>
   void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k, const Threads& threads) const {
-    rotate_gradient<Layout>(d_q, table, query_positions, threads);
-    rotate_gradient<Layout>(d_k, table, key_positions, threads);
+    if constexpr (rotates) {
+      rotate_gradient<Layout>(d_q, table, query_positions, threads);
+      rotate_gradient<Layout>(d_k, table, key_positions, threads);
+    }
   }
 
   /// The number of segments of the queries; 0 if positions are not `segments`.
-  std::size_t segments() const {
-    if constexpr (is_segmented<PQ>)
-      return static_cast<std::size_t>(segment_count());
-    else
-      return 0;
-  }
+  std::size_t segments() const { return is_segmented<PQ> ? static_cast<std::size_t>(segment_count()) : 0; }
+  /// Segments are sequences that must not attend to each other. Without them there is one, the whole call.
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
       return query_positions.offsets.size() - 1;
@@ -163,10 +131,18 @@ struct block_rotation {
   }
 
  private:
+  template <class P>
+  void check_positions(Index batch, Index tokens, Index head_dim, const P& positions) const {
+    if constexpr (rotates)
+      check_rotation<Layout>("multi_head_attention", batch, tokens, head_dim, table,
+                             position_source(positions, tokens));
+  }
   template <class T, class P, class Threads>
   void apply(const head_view<T>& x, const head_norm<T>& norm, const P& positions,
              const Threads& threads) const {
-    if (norm.weight.empty())
+    if constexpr (!rotates)
+      normalize_if(norm, x, x, threads);
+    else if (norm.weight.empty())
       rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
     else
       normalize_and_rotate<Layout>(x, norm, table, positions, threads);
@@ -193,6 +169,16 @@ struct block_rotation {
     }
   }
 };
+
+template <class Layout, rotation_table Table, class PQ, class PK>
+auto rotation_of_block(const Table& table, const PQ& query_positions, const PK& key_positions) {
+  return block_rotation<Layout, placed_table<typename Table::scalar>, PQ, PK>{placed(table), query_positions,
+                                                                              key_positions};
+}
+
+inline constexpr std::int64_t no_positions = 0;
+inline constexpr block_rotation<unnamed_layout, no_table, std::int64_t, std::int64_t> block_without_rotation =
+    {{}, no_positions, no_positions};
 
 }  // namespace rope::inline ROPE_ABI::detail
 

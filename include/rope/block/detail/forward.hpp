@@ -60,9 +60,7 @@ class block_forward {
   void attend(const token_ref<T>& x, const token_ref<T>& context, Index batch,
               const writable_token_ref<T>& out, const attention_options& options, const Rotation& rotation,
               const Threads& threads) const {
-    pass_.check_call(x, context, out);
-    pass_.check_positions(rotation, x, context, batch);
-    pass_.check_attention(rotation, options, x, context, batch);
+    pass_.check_call(x, context, out, batch, rotation, options);
     check_probabilities(batch, x.rows(), pass_.tokens_per_row(context, batch));
     const auto heads = pass_.project(x, context, batch, threads);
     rotation.apply_to_queries(heads.q, pass_.q_norm(), threads);

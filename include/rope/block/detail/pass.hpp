@@ -86,18 +86,16 @@ struct block_pass {
            "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
-  /// Checks the positions. Called before the first product.
-  template <class Rotation>
-  void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
-                       Index batch) const {
-    rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
+  /// Checks a call with tokens of queries and of keys, before the first product.
+  template <class Out, class Rotation>
+  void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out, Index batch,
+                  const Rotation& rotation, const attention_options& attention) const {
+    check_call(x, context, out);
+    const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
+    rotation.check_call(batch, queries, keys, shape.head_dim);
+    check_attention(rotation, attention, batch, queries, keys);
   }
-  /// Checks the options of attention against the shape of the tokens. Called before the first product.
-  template <class Rotation>
-  void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
-                       const token_ref<T>& context, Index batch) const {
-    check_attention(rotation, attention, batch, tokens_per_row(x, batch), tokens_per_row(context, batch));
-  }
+  /// Checks the options of attention against the shape of the tokens.
   template <class Rotation>
   void check_attention(const Rotation& rotation, const attention_options& attention, Index batch,
                        Index queries, Index keys) const {
