@@ -214,12 +214,11 @@ std::int64_t as_position(Integer value) {
 /// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
 /// other values, for example if the expression makes random numbers.
 template <class Integer>
-struct evaluated_list {
+struct evaluated_list : integer_list<Integer> {
   number_array<Integer> memory;
-  integer_list<Integer> list;
 
-  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
-    list.data = memory.data();
+  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
+    this->data = memory.data();
   }
   evaluated_list& operator=(const evaluated_list&) = delete;
 
@@ -229,7 +228,7 @@ struct evaluated_list {
     const Index rows = expression.rows(), columns = expression.cols();
     memory.resize(rows, columns);
     Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
-    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
+    integer_list<Integer>::operator=({memory.data(), rows, columns, columns, 1});
   }
 };
 

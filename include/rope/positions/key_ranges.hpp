@@ -207,14 +207,6 @@ auto mask_list(const X& mask) {
   else
     return evaluated_list<integer_of<X>>(mask);
 }
-template <class Integer>
-const integer_list<Integer>& as_list(const integer_list<Integer>& list) {
-  return list;
-}
-template <class Integer>
-const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
-  return copy.list;
-}
 
 /// The first token of a row that is not padding, and the number of such tokens.
 ///
@@ -264,8 +256,7 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// Cost:    O(batch * tokens)
 template <position_list X, class Rows = padded_rows>
 Rows positions_of_mask(const X& mask, bool causal = true) {
-  const auto kept = detail::mask_list(mask);
-  const auto& list = detail::as_list(kept);
+  const auto list = detail::mask_list(mask);
   const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
   Rows rows;
   for (Index b = 0; b < batch; ++b) {

@@ -169,12 +169,15 @@ template <class Integer>
 struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
   template <class X>
   evaluated_positions(const X& expression, Index tokens)
-      : evaluated_list<Integer>(expression),
-        listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
+      : evaluated_list<Integer>(expression), listed_positions<Integer>(evaluated(), tokens) {}
   evaluated_positions(const evaluated_positions& other)
       : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
-    this->ids.data = evaluated_list<Integer>::memory.data();
+    this->ids.data = evaluated().data;
   }
+  using listed_positions<Integer>::operator();
+
+ private:
+  const evaluated_list<Integer>& evaluated() const { return *this; }
 };
 
 /// Token t of row b is at starts[b] + t.
@@ -275,7 +278,7 @@ auto position_source(const X& ids, Index tokens) {
 }
 template <class Integer>
 listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids.list, tokens};
+  return {ids, tokens};
 }
 inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
 template <class Integer>
@@ -285,6 +288,28 @@ started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*t
 template <class Integer>
 segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
   return {ragged.offsets, ragged.starts};
+}
+
+/// The positions of tokens of one row of `all` from `first` on, as positions of a batch with one row.
+template <class Source>
+struct row_positions {
+  const Source& all;
+  Index row, first;
+
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
+  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
+    position_range range;
+    for (Index t = 0; t < tokens; ++t) range.include(all(row, first + t));
+    return range;
+  }
+};
+template <class Source>
+row_positions<Source> positions_of_row(const Source& all, Index b, Index first = 0) {
+  return {all, b, first};
+}
+template <class Integer>
+contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
+  return {all(b, first)};
 }
 
 }  // namespace detail

@@ -10,7 +10,6 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/cache/detail/cache_rows.hpp>  // positions_of_row
 #include <rope/cache/key_rotation.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>

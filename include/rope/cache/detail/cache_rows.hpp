@@ -58,28 +58,6 @@ struct row_range {
   Index last;
 };
 
-/// The positions of tokens of one row of `all` from `first` on, as positions of a batch with one row.
-template <class Source>
-struct row_positions {
-  const Source& all;
-  Index row, first;
-
-  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
-  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
-    position_range range;
-    for (Index t = 0; t < tokens; ++t) range.include(all(row, first + t));
-    return range;
-  }
-};
-template <class Source>
-row_positions<Source> positions_of_row(const Source& all, Index b, Index first = 0) {
-  return {all, b, first};
-}
-template <class Integer>
-contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
-  return {all(b, first)};
-}
-
 /// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
 ///
 /// \param bytes  the bytes that all new tokens take in the cache
