@@ -21,7 +21,7 @@ set(unity_groups
   "cache/kv_cache cache/latent_cache cache/laws/token_coordinates"
   "cache/page_calls cache/ring_cache cache/shift_keys"
   "cache/laws/append_at cache/laws/axes_rings cache/laws/normed_keys"
-  "cache/laws/axes_errors cache/laws/decode cache/laws/ring_stream"
+  "cache/laws/axes_errors cache/laws/decode"
   "cache/laws/axes_states cache/laws/shift"
   "cache/laws/axes_rotations cache/laws/rebase cache/laws/ring_fuzz"
   "cache/laws/latent_attention cache/laws/remembered_counts"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A ring answers a call exactly if it still contains every key that is visible to a query of the call. The
-// result is that of attention over the whole history.
+// result is that of attention with a window and sinks over the whole history, or that of StreamingLLM.
 #include <rope/cache/attention.hpp>
 
 #include <algorithm>
@@ -48,25 +48,27 @@ class slots {
   std::vector<long long> owner_;
 };
 
-/// Rows of random length, appended in random pieces. The queries are any number of the newest tokens.
-template <class Layout>
+/// Rows of random length, appended in random pieces to a ring of C. The queries, of T, are any number of the
+/// newest tokens.
+template <class Layout, class T, class C>
 void check_ring(std::uint64_t seed) {
   testing::random numbers(seed);
   const auto up_to = [&](Index largest) { return static_cast<Index>(numbers.integer(0, largest)); };
   std::mt19937 generator(static_cast<std::uint32_t>(seed));
   const bool raw = up_to(2) > 0, relative = raw && up_to(1) == 0;
   const ring_policy policy{.sinks = up_to(5),
-                           .window = 1 + up_to(5),
+                           .window = 1 + up_to(8),
                            .chunk = 1 + up_to(4),
                            .positions = relative ? ring_positions::cache : ring_positions::sequence};
   const auto batch = static_cast<std::size_t>(1 + up_to(2));
   const reference::model m = model_of<Layout>(2, plain);
-  const frequency_table<float> table(plain, relative ? policy.sinks + policy.window : 400);
-  ring_cache<float> cache(static_cast<Index>(batch), policy, 2, 8, 5,
-                          raw ? key_storage::raw : key_storage::rotated);
+  // Positions in the cache need a table with as many rows as the cache, for a stream of any length.
+  const frequency_table<entry<T>> table(plain, relative ? policy.sinks + policy.window : 500);
+  ring_cache<C> cache(static_cast<Index>(batch), policy, 2, 8, 5,
+                      raw ? key_storage::raw : key_storage::rotated);
   CAPTURE(seed, testing::name_of<Layout>, policy.sinks, policy.window, policy.chunk, raw, relative, batch);
-  const double bound = reference::decoder_bound<float, float>(
-      m, static_cast<std::size_t>(policy.sinks + policy.window), 0, !raw);
+  const double bound =
+      reference::decoder_bound<T, C>(m, static_cast<std::size_t>(policy.sinks + policy.window), 0, !raw);
   rows all(batch);
   std::vector<slots> held(batch, slots(policy));
 
@@ -77,14 +79,16 @@ void check_ring(std::uint64_t seed) {
         held[b].write(static_cast<long long>(all[b].size()));
         added[b].push_back(
             reference::random_token(generator, m, static_cast<long long>(all[b].size()),
-                                    [](double x) { return static_cast<double>(static_cast<float>(x)); }));
+                                    [](double x) { return static_cast<double>(static_cast<C>(x)); }));
         all[b].push_back(added[b].back());
       }
-    const step<float> now(m, added);
+    const step<T> now(m, added);
     if (raw)
       cache.append(now.keys(), now.values(), now.counts);
     else
       cache.template append<Layout>(now.keys(), now.values(), table, now.counts);
+    for (std::size_t b = 0; b < batch; ++b)
+      CHECK(cache.next_positions()[b] == static_cast<std::int64_t>(all[b].size()));
   };
   const auto attend = [&](Index longest) {
     rows asking(batch);
@@ -95,7 +99,7 @@ void check_ring(std::uint64_t seed) {
       asking[b].assign(all[b].end() - count, all[b].end());
       for (Index i = seen - count; i < seen; ++i) answered = answered && held[b].hold_keys_of(i);
     }
-    step<float> now(m, asking);
+    step<T> now(m, asking);
     CAPTURE(now.counts, cache.next_positions()[0]);
     const auto call = [&] { attention<Layout>(now.queries(), cache, now.output(), table, {}, now.counts); };
     if (!answered) {
@@ -141,10 +145,14 @@ void check_ring(std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("a ring gives the result of the whole history, or throws that keys are lost", "[cache]") {
+TEMPLATE_TEST_CASE("a ring gives the result of the whole history, or throws that keys are lost", "[cache]",
+                   (testing::types<float, float>), (testing::types<double, double>),
+                   (testing::types<float, Eigen::bfloat16>), (testing::types<Eigen::half, Eigen::half>)) {
+  using T = typename TestType::channel;
+  using C = typename TestType::entry;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
-    check_ring<half_split>(seed);
-    check_ring<interleaved>(seed + 1000);
+    check_ring<half_split, T, C>(seed);
+    check_ring<interleaved, T, C>(seed + 1000);
   }
 }
 
