@@ -2,13 +2,14 @@
 #include <rope/cache/growing_cache.hpp>
 
 #include <cstdint>
-#include <exception>
+#include <limits>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/latent_cache.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -16,6 +17,7 @@
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/heads.hpp"
 #include "support/random.hpp"
 
 using rope::Index;
@@ -44,7 +46,8 @@ Cache empty_cache(rope::key_storage storage) {
 }
 
 template <class Cache>
-const char* name_of = std::is_same_v<Cache, rope::kv_cache<float>> ? "rope::kv_cache" : "rope::latent_cache";
+const std::string name_of =
+    std::is_same_v<Cache, rope::kv_cache<float>> ? "rope::kv_cache" : "rope::latent_cache";
 
 std::vector<std::int64_t> list(std::span<const std::int64_t> x) { return {x.begin(), x.end()}; }
 
@@ -87,34 +90,88 @@ TEMPLATE_TEST_CASE("every growing cache drops, moves and copies tokens in the sa
   CHECK(before.size(1) == 5);
 }
 
-TEMPLATE_TEST_CASE("error messages of a cache name the class of the cache and its function",
+TEMPLATE_TEST_CASE("invalid rows, ranges and shifts throw with the name of the cache, and nothing changes",
                    "[cache][growing_cache]", rope::kv_cache<float>, rope::latent_cache<float>) {
   std::vector<float> memory;
-  const auto x = numbered(memory, 2);
-  auto cache = empty_cache<TestType>(rope::key_storage::rotated);
-  const rope::frequency_table<float> table(rope::frequencies(dim), 8), other(rope::frequencies(dim, 5e5), 8);
-  const int counts[] = {2, 1, 2};
-  cache.template append<rope::half_split>(x, x, table, counts);
-  const auto reports = [](const char* function, const auto& call) {
-    return throws_saying<std::logic_error>(call, std::string(name_of<TestType>) + function + ":");
+  const auto x = numbered(memory, 5);
+  const rope::frequency_table<float> table(rope::frequencies(dim), 8), other(rope::frequencies(dim, 5e5), 8),
+      no_positions(rope::frequencies(dim), Eigen::ArrayXd::Zero(8));
+  auto raw = empty_cache<TestType>(rope::key_storage::raw),
+       rotated = empty_cache<TestType>(rope::key_storage::rotated), given = rotated, uneven = rotated;
+  raw.append(x, x);
+  given.append(x, x);
+  rotated.template append<rope::half_split>(x, x, table);
+  uneven.template append<rope::half_split>(x, x, table, std::vector<int>{5, 4, 5});
+  const auto rejected = [&]<class E>(E, TestType& cache, const std::string& text, const auto& call) {
+    const TestType before = cache;
+    CHECK(throws_saying<E>([&] { call(cache); }, name_of<TestType> + text));
+    for (Index b = 0; b < batch; ++b) {
+      CHECK(testing::same_heads(cache.keys(b), before.keys(b)));
+      CHECK(testing::same_heads(cache.values(b), before.values(b)));
+      CHECK(list(cache.positions(b)) == list(before.positions(b)));
+    }
+    CHECK(list(cache.next_positions()) == list(before.next_positions()));
   };
-  CHECK(reports("::size", [&] { cache.size(); }));
-  CHECK(reports("::size", [&] { cache.size(3); }));
-  CHECK(reports("::positions", [&] { cache.positions(-1); }));
-  CHECK(reports("::truncate", [&] { cache.truncate(3, rope::batch_row{0}); }));
-  CHECK(reports("::remove", [&] { cache.remove(0, 3, rope::batch_row{0}); }));
-  CHECK(reports("::shift", [&] { cache.shift(0, 1, 1); }));
-  CHECK(reports("::shift",
-                [&] { cache.template shift<rope::half_split>(0, 3, 1, table, rope::batch_row{0}); }));
-  CHECK(reports("::copy_row", [&] { cache.copy_row(0, 3); }));
-  CHECK(reports("::reorder", [&] { cache.reorder(std::vector<int>{0, 1, 3}); }));
-  CHECK(reports("::keys", [&] { cache.keys(); }));
-  CHECK(reports("::keys", [&] { cache.keys(3); }));
-  CHECK(reports("::values", [&] { cache.values(); }));
-  CHECK(reports("::values", [&] { cache.values(3); }));
-  CHECK(reports("", [&] { cache.template check_table<rope::half_split>(other); }));
-  const auto no_positions = rope::frequency_table<float>(rope::frequencies(dim), Eigen::ArrayXd::Zero(8));
-  CHECK(reports("::rebase", [&] { cache.template rebase<rope::half_split>(table, no_positions); }));
+  const std::out_of_range range("");
+  const std::invalid_argument invalid("");
+  const auto row = [](Index b) { return rope::batch_row{b}; };
+  rejected(range, raw, "::remove: first 2 and count 4 must stay inside the 5 tokens that are held",
+           [](auto& c) { c.remove(2, 4); });
+  rejected(range, raw, "::remove: first -1 and count 3 must stay", [](auto& c) { c.remove(-1, 3); });
+  rejected(range, raw, "::remove: first 3 and count -1 must stay", [](auto& c) { c.remove(3, -1); });
+  rejected(range, raw, "::shift: first 0 and count 6 must stay", [](auto& c) { c.shift(0, 6, 1); });
+  rejected(range, raw, "::shift: first 4 and count 3 must stay", [](auto& c) { c.shift(4, 3, 1); });
+  rejected(range, rotated, "::shift: first 2 and count 4 must stay",
+           [&](auto& c) { c.template shift<rope::half_split>(2, 4, 1, table); });
+  rejected(range, raw, "::truncate: size must be in [0, 5], got 6", [](auto& c) { c.truncate(6); });
+  rejected(range, raw, "::truncate: size must be in [0, 5], got -1",
+           [&](auto& c) { c.truncate(-1, row(1)); });
+  for (const Index b : {Index{-2}, Index{-1}, batch}) {
+    const std::string got = ": row must be in [0, 3), got " + std::to_string(b);
+    rejected(range, raw, "::remove" + got, [&](auto& c) { c.remove(0, 1, row(b)); });
+    rejected(range, raw, "::shift" + got, [&](auto& c) { c.shift(0, 1, 1, row(b)); });
+    rejected(range, raw, "::truncate" + got, [&](auto& c) { c.truncate(0, row(b)); });
+    rejected(range, raw, "::size" + got, [&](auto& c) { (void)c.size(b); });
+    rejected(range, raw, "::positions" + got, [&](auto& c) { (void)c.positions(b); });
+    rejected(range, raw, "::keys" + got, [&](auto& c) { (void)c.keys(b); });
+    rejected(range, raw, "::values" + got, [&](auto& c) { (void)c.values(b); });
+  }
+  const std::string differ = ": every row must have the same size, got 5 and 4";
+  rejected(invalid, uneven, "::size" + differ, [](auto& c) { (void)c.size(); });
+  rejected(invalid, uneven, "::keys" + differ, [](auto& c) { (void)c.keys(); });
+  rejected(invalid, uneven, "::values" + differ, [](auto& c) { (void)c.values(); });
+  rejected(invalid, uneven, "::truncate" + differ, [](auto& c) { c.truncate(2); });
+  rejected(invalid, uneven, "::remove" + differ, [](auto& c) { c.remove(0, 1); });
+  rejected(invalid, uneven, "::shift" + differ,
+           [&](auto& c) { c.template shift<rope::half_split>(0, 1, 1, table); });
+  for (TestType* of : {&rotated, &given})
+    rejected(invalid, *of, "::shift: pass the layout and the table to shift rotated keys",
+             [](auto& c) { c.shift(0, 1, 1); });
+  rejected(invalid, rotated, ": give the layout and the table that the keys were rotated by",
+           [&](auto& c) { c.template check_table<rope::half_split>(other); });
+  rejected(invalid, rotated, "::rebase: the angle must be position * inv_freq",
+           [&](auto& c) { c.template rebase<rope::half_split>(table, no_positions); });
+  rejected(invalid, raw, "::rebase: raw keys have no angles",
+           [&](auto& c) { c.template rebase<rope::half_split>(table, table); });
+  CHECK_NOTHROW(raw.template check_table<rope::half_split>(table));
+  rejected(invalid, raw,
+           "::append: raw keys are rotated when they are read; append them without a layout and table",
+           [&, one = x.token_range(0, 1)](auto& c) { c.template append<rope::half_split>(one, one, table); });
+
+  const std::int64_t limit = std::int64_t{1} << 53;
+  for (const std::int64_t delta : {limit - 3, (std::numeric_limits<std::int64_t>::max)(), -limit - 1,
+                                   (std::numeric_limits<std::int64_t>::min)()}) {
+    rejected(range, raw, "::shift: positions must stay within 2^53 in magnitude, got ",
+             [&](auto& c) { c.shift(0, 5, delta); });
+    rejected(range, rotated, "::shift: positions must stay within 2^53 in magnitude, got ",
+             [&](auto& c) { c.template shift<rope::half_split>(0, 5, delta, table); });
+  }
+  for (const std::int64_t delta : {-limit, limit - 4}) {
+    auto far = raw;
+    far.shift(0, 5, delta);
+    CHECK(far.positions(0)[4] == 4 + delta);
+    CHECK(far.next_positions()[1] == 5 + delta);
+  }
 }
 
 // A cache keeps track of the order of its positions, so that attention can treat them as ranges without

@@ -197,19 +197,6 @@ TEST_CASE("truncation drops the newest tokens, and others may take their slots",
   tokens.check(cache, 11);
 }
 
-TEST_CASE("truncation to a negative size or to more than is stored throws", "[cache]") {
-  const sequence<float> tokens;
-  kv_cache<float> cache(2, 11, 3, 5, 4);
-  tokens.append_to(cache, 0, 5);
-  CHECK(throws_saying<std::out_of_range>([&] { cache.truncate(6); },
-                                         "kv_cache::truncate: size must be in [0, 5], got 6"));
-  CHECK(throws_saying<std::out_of_range>([&] { cache.truncate(-1); },
-                                         "kv_cache::truncate: size must be in [0, 5], got -1"));
-  tokens.check(cache, 5);
-  cache.truncate(0);
-  tokens.check(cache, 0);
-}
-
 TEST_CASE("a cleared cache is empty and has its capacity", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4);
@@ -325,16 +312,6 @@ TEST_CASE("rows take as many of the new tokens as their count", "[cache]") {
   CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4, 5});
   CHECK(positions(cache.next_positions().begin(), cache.next_positions().end()) == positions{4, 6});
 
-  // Functions of all rows need one size.
-  const auto rejected = [](const auto& call, const char* name) {
-    CHECK(throws_saying<std::invalid_argument>(
-        call, std::string("rope::kv_cache::") + name + ": every row must have the same size, got 4 and 6"));
-  };
-  rejected([&] { (void)cache.size(); }, "size");
-  rejected([&] { (void)cache.keys(); }, "keys");
-  rejected([&] { (void)cache.values(); }, "values");
-  rejected([&] { cache.truncate(2); }, "truncate");
-  rejected([&] { cache.remove(0, 1); }, "remove");
   // Row 1 has 3 free slots only, so row 0 takes no token either.
   CHECK(throws_saying<std::length_error>(
       [&] { cache.append(view(k, tokens.keys).token_range(0, 4), view(v, tokens.values).token_range(0, 4)); },
@@ -390,67 +367,6 @@ TEST_CASE("the next token comes after the largest position, in whichever slot th
   CHECK(cache.next_positions()[0] == 1);
   cache.clear();
   CHECK(cache.next_positions()[0] == 0);
-}
-
-TEST_CASE("invalid ranges, shifts and rows throw and nothing changes", "[cache]") {
-  const sequence<float> tokens;
-  kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw), given(2, 11, 3, 5, 4);
-  tokens.append_to(cache, 0, 5);
-  tokens.append_to(given, 0, 5);
-  const rope::frequency_table<float> table(rope::frequencies(4), 20);
-  const auto rejected = [&]<class E>(E, const std::string& text, const auto& call) {
-    CHECK(throws_saying<E>(call, "rope::kv_cache::" + text));
-    tokens.check(cache, 5);
-    tokens.check(given, 5);
-    CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4});
-  };
-  const std::out_of_range range("");
-  const std::invalid_argument invalid("");
-  const auto row = [](rope::Index b) { return rope::batch_row{b}; };
-  rejected(range, "remove: first 2 and count 4 must stay inside the 5 tokens", [&] { cache.remove(2, 4); });
-  rejected(range, "remove: first -1 and count 3 must stay inside", [&] { cache.remove(-1, 3); });
-  rejected(range, "remove: first 3 and count -1 must stay inside", [&] { cache.remove(3, -1); });
-  rejected(range, "remove: row must be in [0, 2), got 2", [&] { cache.remove(0, 1, row(2)); });
-  rejected(range, "shift: first 0 and count 6 must stay inside the 5 tokens that are held",
-           [&] { cache.shift(0, 6, 1); });
-  rejected(range, "shift: first 4 and count 3 must stay inside", [&] { cache.shift(4, 3, 1); });
-  rejected(range, "shift: row must be in [0, 2), got -2", [&] { cache.shift(0, 1, 1, row(-2)); });
-  rejected(range, "truncate: row must be in [0, 2), got 2", [&] { cache.truncate(0, row(2)); });
-  rejected(range, "truncate: size must be in [0, 5], got 6", [&] { cache.truncate(6, row(1)); });
-  rejected(range, "size: row must be in [0, 2), got 2", [&] { (void)cache.size(2); });
-  rejected(range, "positions: row must be in [0, 2), got -1", [&] { (void)cache.positions(-1); });
-  rejected(range, "keys: row must be in [0, 2), got 2", [&] { (void)cache.keys(2); });
-  rejected(range, "values: row must be in [0, 2), got 2", [&] { (void)cache.values(2); });
-  const std::int64_t limit = std::int64_t{1} << 53;
-  for (const std::int64_t delta : {limit - 3, (std::numeric_limits<std::int64_t>::max)(), -limit - 1,
-                                   (std::numeric_limits<std::int64_t>::min)()})
-    rejected(range, "shift: positions must stay within 2^53 in magnitude, got ",
-             [&] { cache.shift(0, 5, delta); });
-  for (const std::int64_t delta : {limit - 4, -limit}) {
-    auto far = cache;
-    far.shift(0, 5, delta);
-    CHECK(far.positions(0)[4] == 4 + delta);
-  }
-  rejected(invalid, "shift: pass the layout and the table to shift rotated keys",
-           [&] { given.shift(0, 5, 1); });
-  rejected(invalid, "append: raw keys are rotated when they are read; append them without a layout and table",
-           [&] {
-             const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
-             cache.append<rope::half_split>(view(k, tokens.keys), view(v, tokens.values), table,
-                                            std::vector<rope::Index>{1, 1});
-           });
-  rejected(invalid, "append: counts must be [batch] = 2, got 3", [&] {
-    const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
-    cache.append(view(k, tokens.keys), view(v, tokens.values), std::vector<rope::Index>{1, 1, 1});
-  });
-  rejected(invalid, "append: counts must be in [0, tokens] = [0, 11], got -1", [&] {
-    const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
-    cache.append(view(k, tokens.keys), view(v, tokens.values), std::vector<rope::Index>{1, -1});
-  });
-  rejected(invalid, "rebase: raw keys have no angles", [&] { cache.rebase<rope::half_split>(table, table); });
-  CHECK_NOTHROW(cache.check_table<rope::half_split>(table));
-  cache.shift(0, 5, limit - 4);
-  CHECK(cache.next_positions()[1] == limit + 1);
 }
 
 TEMPLATE_TEST_CASE("a 16-bit cache rounds float keys and values once", "[cache]", Eigen::half,

@@ -323,22 +323,7 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
         "positions must stay within 2^53"));
     CHECK(empty.size() == 0);
   }
-  // Rows and ranges.
-  rejected(
-      range, [&] { cache.truncate(4); }, "latent_cache::truncate: size must be in [0, 3], got 4");
-  rejected(
-      range, [&] { cache.truncate(1, batch_row{2}); },
-      "latent_cache::truncate: row must be in [0, 2), got 2");
-  rejected(
-      range, [&] { cache.remove(2, 2); }, "latent_cache::remove: first 2 and count 2");
-  rejected(
-      range, [&] { cache.shift<half_split>(2, 2, 1, table); }, "latent_cache::shift: first 2 and count 2");
-  rejected(
-      range, [&] { cache.shift<half_split>(0, 1, std::int64_t{1} << 54, table); },
-      "latent_cache::shift: positions must stay within 2^53");
-  rejected(
-      invalid, [&] { cache.shift(0, 1, 1); },
-      "latent_cache::shift: pass the layout and the table to shift rotated keys");
+  // Moved keys.
   rejected(
       invalid, [&] { cache.shift<half_split>(0, 1, 1, others); }, "got a table with different angles");
   rejected(
@@ -362,30 +347,6 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
     CHECK(throws_saying<std::invalid_argument>([&] { floats.shift<half_split>(0, 1, 1, float_angles); },
                                                "the angle must be position * inv_freq"));
     CHECK(same_contents(floats, as_appended));
-  }
-  for (const Index row : {Index{-1}, batch}) {
-    rejected(
-        range, [&] { cache.size(row); }, "latent_cache::size: row must be in [0, 2)");
-    rejected(
-        range, [&] { cache.positions(row); }, "latent_cache::positions: row");
-    rejected(
-        range, [&] { cache.keys(row); }, "latent_cache::keys: row");
-    rejected(
-        range, [&] { cache.values(row); }, "latent_cache::values: row");
-  }
-  {
-    latent_cache<float> uneven = cache;
-    uneven.truncate(1, batch_row{1});
-    CHECK(throws_saying<std::invalid_argument>([&] { uneven.size(); },
-                                               "every row must have the same size, got 3 and 1"));
-    CHECK(throws_saying<std::invalid_argument>([&] { uneven.keys(); }, "latent_cache::keys: every row"));
-    CHECK(throws_saying<std::invalid_argument>([&] { uneven.values(); }, "latent_cache::values: every row"));
-    CHECK(throws_saying<std::invalid_argument>([&] { uneven.truncate(0); },
-                                               "latent_cache::truncate: every row"));
-    CHECK(throws_saying<std::invalid_argument>([&] { uneven.remove(0, 1); },
-                                               "latent_cache::remove: every row"));
-    CHECK(throws_saying<std::invalid_argument>([&] { uneven.shift<half_split>(0, 1, 1, table); },
-                                               "latent_cache::shift: every row"));
   }
   // Attention.
   const auto attend = [&](const auto&... arguments) {
