@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/cache_history.hpp"
 #include "support/catch.hpp"
-#include "support/decoder_reference.hpp"
 #include "support/decoder_step.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
@@ -23,94 +23,6 @@ using namespace rope;
 using namespace decoder_step;
 using testing::throws_saying;
 
-template <class Layout, class T, class C>
-class history {
- public:
-  history(std::uint32_t seed, std::size_t heads, key_storage storage, const frequencies& f, double softcap)
-      : generator_(seed),
-        m_(model_of<Layout>(heads, f, softcap)),
-        table_(f, -400, 400),
-        cache_(2, capacity, 2, 8, 5, storage),
-        rows_(2) {}
-
-  /// Appends some tokens to every row and attends to all of them.
-  void append(const std::vector<std::size_t>& counts, Index window) {
-    rows added(2);
-    for (std::size_t b = 0; b < 2; ++b) {
-      long long next = 0;
-      for (const auto& token : rows_[b]) next = (std::max)(next, token.position + 1);
-      CHECK(cache_.next_positions()[b] == (rows_[b].empty() ? 0 : next_of(b)));
-      for (std::size_t i = 0; i < counts[b]; ++i) {
-        added[b].push_back(reference::random_token(
-            generator_, m_, next_of(b), [](double x) { return static_cast<double>(static_cast<C>(x)); }));
-        rows_[b].push_back(added[b].back());
-      }
-    }
-    step<T> now(m_, added);
-    if (cache_.storage() == key_storage::raw)
-      cache_.append(now.keys(), now.values(), now.counts);
-    else
-      cache_.template append<Layout>(now.keys(), now.values(), table_, now.counts);
-    check_contents();
-    attention<Layout>(now.queries(), cache_, now.output(), table_, {.window = window, .softcap = m_.softcap},
-                      now.counts);
-    const double bound =
-        reference::decoder_bound<T, C>(m_, capacity, rotations_, cache_.storage() == key_storage::rotated);
-    CHECK(
-        now.worst(
-            bound, added,
-            [&](std::size_t b, std::size_t i) { return seen_by(rows_[b], added[b][i].position, window, 0); },
-            [&](std::size_t b, std::size_t i) { return added[b][i].position; }) <= 1);
-  }
-  void shift(std::size_t b, std::size_t first, std::size_t last, long long delta) {
-    for (std::size_t t = first; t < last; ++t) rows_[b][t].position += delta;
-    cache_.template shift<Layout>(index(first), index(last - first), delta, table_, batch_row{index(b)});
-    ++rotations_;
-  }
-  void remove(std::size_t b, std::size_t first, std::size_t last) {
-    rows_[b].erase(rows_[b].begin() + static_cast<long>(first), rows_[b].begin() + static_cast<long>(last));
-    cache_.remove(index(first), index(last - first), batch_row{index(b)});
-  }
-  void truncate(std::size_t b, std::size_t size) {
-    rows_[b].resize(size);
-    cache_.truncate(index(size), batch_row{index(b)});
-  }
-  std::size_t size(std::size_t b) const { return rows_[b].size(); }
-  std::size_t below(std::size_t n) { return n == 0 ? 0 : static_cast<std::size_t>(generator_() % n); }
-
-  static constexpr Index capacity = 40;
-
- private:
-  static Index index(std::size_t i) { return static_cast<Index>(i); }
-  long long next_of(std::size_t b) const {
-    long long next = rows_[b].empty() ? 0 : rows_[b][0].position + 1;
-    for (const auto& token : rows_[b]) next = (std::max)(next, token.position + 1);
-    return next;
-  }
-  void check_contents() const {
-    for (std::size_t b = 0; b < 2; ++b) {
-      CHECK(cache_.size(index(b)) == index(size(b)));
-      const auto positions = cache_.positions(index(b));
-      const auto values = cache_.values(index(b));
-      bool same = positions.size() == size(b);
-      for (std::size_t t = 0; same && t < size(b); ++t) {
-        same = same && positions[t] == rows_[b][t].position;
-        for (std::size_t d = 0; d < m_.kv_heads * m_.value_dim; ++d)
-          same = same && static_cast<double>(values.at(
-                             0, index(t), index(d / m_.value_dim))[d % m_.value_dim]) == rows_[b][t].v[d];
-      }
-      CHECK(same);
-    }
-  }
-
-  std::mt19937 generator_;
-  reference::model m_;
-  frequency_table<entry<T>> table_;
-  kv_cache<C> cache_;
-  rows rows_;
-  long rotations_ = 0;
-};
-
 /// A decoder that appends, rolls back, drops and shifts tokens at random.
 template <class Layout, class T, class C>
 void check_history(std::uint32_t seed) {
@@ -118,7 +30,7 @@ void check_history(std::uint32_t seed) {
   const key_storage storage = seed % 3 == 0 ? key_storage::raw : key_storage::rotated;
   const double softcap = seed % 4 == 3 ? 1.5 : 0;
   const frequencies louder = frequencies::custom(plain.inv_freq(), 1.25);
-  history<Layout, T, C> decoder(seed, heads, storage, seed % 5 == 1 ? louder : plain, softcap);
+  cache_history<Layout, T, C> decoder(seed, heads, storage, seed % 5 == 1 ? louder : plain, softcap);
   const Index window = seed % 2 == 0 ? 0 : 6;
   CAPTURE(seed, testing::name_of<Layout>, heads, window, storage == key_storage::raw);
   decoder.append({5, 9}, window);

@@ -13,8 +13,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/cache_history.hpp"
 #include "support/catch.hpp"
-#include "support/decoder_reference.hpp"
 #include "support/decoder_step.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
@@ -25,121 +25,25 @@ using namespace rope;
 using namespace decoder_step;
 using testing::throws_saying;
 
-using positions = std::vector<std::int64_t>;
-
-/// A decoder of two rows that gives the positions of its tokens.
-template <class Layout, class T, class C>
-class decoder {
- public:
-  explicit decoder(key_storage storage)
-      : m_(model_of<Layout>(4, plain)),
-        table_(plain, -50, 200),
-        cache_(2, 40, 2, 8, 5, storage),
-        bound_(reference::decoder_bound<T, C>(m_, 40, 2, storage == key_storage::rotated)),
-        rows_(2) {}
-
-  /// Appends tokens[b] of row b at the positions that `given` describes, in one of its forms.
-  template <class P>
-  void append_at(const P& given, const std::vector<positions>& tokens, Index window = 0) {
-    step<T> now(m_, added(tokens));
-    if (raw())
-      cache_.append_at(now.keys(), now.values(), given, now.counts);
-    else
-      cache_.template append_at<Layout>(now.keys(), now.values(), table_, given, now.counts);
-    check(now, window);
-  }
-  /// Appends after the largest position.
-  void append(std::size_t count) {
-    std::vector<positions> tokens(2);
-    for (std::size_t b = 0; b < 2; ++b)
-      for (std::size_t i = 0; i < count; ++i) tokens[b].push_back(next_of(b) + static_cast<std::int64_t>(i));
-    step<T> now(m_, added(tokens));
-    if (raw())
-      cache_.append(now.keys(), now.values());
-    else
-      cache_.template append<Layout>(now.keys(), now.values(), table_);
-    check(now, 0);
-  }
-  void truncate(std::size_t size) {
-    for (auto& row : rows_) row.resize((std::min)(row.size(), size));
-    cache_.truncate(static_cast<Index>(size));
-    check_positions();
-  }
-  void remove(long first, long last) {
-    for (auto& row : rows_) row.erase(row.begin() + first, row.begin() + last);
-    cache_.remove(first, last - first);
-    check_positions();
-  }
-  void shift(std::size_t b, std::size_t first, std::size_t last, std::int64_t delta) {
-    for (std::size_t t = first; t < last; ++t) rows_[b][t].position += delta;
-    cache_.template shift<Layout>(static_cast<Index>(first), static_cast<Index>(last - first), delta, table_,
-                                  batch_row{static_cast<Index>(b)});
-    check_positions();
-  }
-
- private:
-  bool raw() const { return cache_.storage() == key_storage::raw; }
-
-  std::int64_t next_of(std::size_t b) const {
-    std::int64_t next = rows_[b].empty() ? 0 : std::numeric_limits<std::int64_t>::min();
-    for (const auto& token : rows_[b]) next = (std::max)(next, std::int64_t{token.position} + 1);
-    return next;
-  }
-  const rows& added(const std::vector<positions>& tokens) {
-    added_.assign(2, {});
-    for (std::size_t b = 0; b < 2; ++b)
-      for (const std::int64_t position : tokens[b])
-        added_[b].push_back(reference::random_token(
-            generator_, m_, position, [](double x) { return static_cast<double>(static_cast<C>(x)); }));
-    for (std::size_t b = 0; b < 2; ++b) rows_[b].insert(rows_[b].end(), added_[b].begin(), added_[b].end());
-    return added_;
-  }
-  void check_positions() const {
-    for (std::size_t b = 0; b < 2; ++b) {
-      const auto held = cache_.positions(static_cast<Index>(b));
-      CHECK(held.size() == rows_[b].size());
-      for (std::size_t t = 0; t < (std::min)(held.size(), rows_[b].size()); ++t)
-        CHECK(held[t] == rows_[b][t].position);
-      CHECK(cache_.next_positions()[b] == next_of(b));
-    }
-  }
-  void check(step<T>& now, Index window) {
-    check_positions();
-    attention<Layout>(now.queries(), cache_, now.output(), table_, {.window = window}, now.counts);
-    CHECK(
-        now.worst(
-            bound_, added_,
-            [&](std::size_t b, std::size_t i) { return seen_by(rows_[b], added_[b][i].position, window, 0); },
-            [&](std::size_t b, std::size_t i) { return added_[b][i].position; }) <= 1);
-  }
-
-  std::mt19937 generator_{88};
-  reference::model m_;
-  frequency_table<entry<T>> table_;
-  kv_cache<C> cache_;
-  double bound_;
-  rows rows_, added_;
-};
-
 template <class Layout, class T, class C>
 void check_history(key_storage storage) {
-  decoder<Layout, T, C> d(storage);
+  cache_history<Layout, T, C> d(88, 4, storage, plain);
   d.append_at(positions{9, 3, 3, -7, 40, 2, 100, 1}, {{9, 3, 3, -7}, {40, 2, 100, 1}});  // in any order
-  d.append(2);                                                                           // 41, 42; 101, 102
+  d.append({2, 2});                                                                      // 41, 42; 101, 102
   d.append_at(std::vector<int>{5, -1}, {{5, -1}, {5, -1}}, 6);  // [tokens], shared by the rows, in a gap
   d.append_at(row_starts{std::vector<int>{60, 7}}, {{60, 61, 62}, {7, 8, 9}});
   d.append_at(-20, {{-20, -19}, {-20}});  // counts: row 1 takes one of two
   d.append_at(std::vector<unsigned>{4, 7, 9, 5}, {{4}, {9, 5}});
   d.append_at(positions{0}, {{0}, {0}}, 3);
-  d.truncate(10);
-  d.append(1);
-  d.remove(1, 6);
+  for (const std::size_t b : {0u, 1u}) d.truncate(b, 10);
+  d.append({1, 1});
+  for (const std::size_t b : {0u, 1u}) d.remove(b, 1, 6);
   d.append_at(positions{30, 6}, {{30}, {6}});
   d.shift(1, 2, 5, -3);
-  d.append(2);
-  d.truncate(0);
+  d.append({2, 2});
+  for (const std::size_t b : {0u, 1u}) d.truncate(b, 0);
   d.append_at(positions{-9, -30}, {{-9}, {-30}});
-  d.append(3);  // -8, -7, -6; -29, ...
+  d.append({3, 3});  // -8, -7, -6; -29, ...
 }
 
 }  // namespace
