@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/axes.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
@@ -22,28 +23,10 @@ using rope::merged_patches;
 using rope::prompt_run;
 using rope::text_run;
 using rope::vision_run;
+using testing::spelled;
 using testing::throws_saying;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-
-template <class Coordinates>
-std::string spelled(const Coordinates& coordinates) {
-  std::string text;
-  for (Index r = 0; r < coordinates.rows(); ++r) {
-    text += "(";
-    for (Index a = 0; a < 3; ++a) {
-      std::string number = std::to_string(coordinates(r, a));
-      if (number.find('.') != std::string::npos) {
-        number.erase(number.find_last_not_of('0') + 1);
-        if (number.back() == '.') number.pop_back();
-      }
-      text += a > 0 ? "," : "";
-      text += number;
-    }
-    text += ")";
-  }
-  return text;
-}
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/axes.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 
@@ -20,18 +21,7 @@ using testing::throws_saying;
 /// "(0,0,0)(1,1,1) next 2".
 template <class Scalar>
 std::string spelled(const prompt_positions<Scalar>& prompt) {
-  const auto number = [](Scalar x) {
-    std::string text = std::to_string(x);
-    if (text.find('.') == std::string::npos) return text;
-    text.erase(text.find_last_not_of('0') + 1);
-    if (text.back() == '.') text.pop_back();
-    return text;
-  };
-  std::string text;
-  const auto& c = prompt.coordinates;
-  for (Index r = 0; r < c.rows(); ++r)
-    text += "(" + number(c(r, 0)) + "," + number(c(r, 1)) + "," + number(c(r, 2)) + ")";
-  return text + " next " + number(prompt.next);
+  return testing::spelled(prompt.coordinates) + " next " + testing::spelled(prompt.next);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/axes.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
@@ -23,21 +24,9 @@ using rope::half_split;
 using rope::Index;
 using rope::integer_coordinates;
 using testing::same_bits;
+using testing::spelled;
 using testing::throws_saying;
 using ids = std::vector<std::int64_t>;
-
-std::string spelled(const integer_coordinates& coordinates) {
-  std::string text;
-  for (Index r = 0; r < coordinates.rows(); ++r) {
-    text += "(";
-    for (Index a = 0; a < coordinates.cols(); ++a) {
-      text += a > 0 ? "," : "";
-      text += std::to_string(coordinates(r, a));
-    }
-    text += ")";
-  }
-  return text;
-}
 
 }  // namespace
 

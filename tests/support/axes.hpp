@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <initializer_list>
 #include <rope/rotation/rotate.hpp>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "catch.hpp"
@@ -59,6 +61,27 @@ inline Eigen::ArrayXXd at(std::initializer_list<double> coordinates) {
   Index axis = 0;
   for (const double c : coordinates) row(0, axis++) = c;
   return row;
+}
+
+/// A number without zeros at its end.
+template <class Scalar>
+std::string spelled(const Scalar& x) requires std::is_arithmetic_v<Scalar> {
+  std::string text = std::to_string(x);
+  if (text.find('.') == std::string::npos) return text;
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+/// Coordinates of tokens: "(0,0,0)(1,1,1)".
+template <class Derived>
+std::string spelled(const Eigen::DenseBase<Derived>& coordinates) {
+  std::string text;
+  for (Index r = 0; r < coordinates.rows(); ++r) {
+    for (Index a = 0; a < coordinates.cols(); ++a)
+      text += (a > 0 ? "," : "(") + spelled(coordinates.derived().coeff(r, a));
+    text += ")";
+  }
+  return text;
 }
 
 /// A head of channels 1, 2, ..., head_dim, rotated to `coordinates` in double.
