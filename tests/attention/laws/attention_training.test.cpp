@@ -111,6 +111,30 @@ std::vector<float> random_floats(testing::random& numbers, Index count) {
   return values;
 }
 
+/// Gradients of the heads of a model.
+struct head_gradients {
+  std::vector<double> q, k, v;
+  explicit head_gradients(const model& m) : q(m.q.size()), k(m.k.size()), v(m.v.size()) {}
+};
+
+/// Writes the gradients of the heads, and compares them with differences of the loss.
+template <class... Rotation>
+void check_heads(model& m, head_gradients& d, const Rotation&... rotation) {
+  auto out = m.output(rotation...);
+  const auto tape =
+      testing::tape(m.of_queries(m.q, head_dim), m.of_keys(m.k, head_dim), m.of_keys(m.v, value_dim),
+                    m.of_queries(out, value_dim), m.of_queries(m.upstream, value_dim),
+                    m.of_queries(d.q, head_dim), m.of_keys(d.k, head_dim), m.of_keys(d.v, value_dim));
+  if constexpr (sizeof...(rotation) == 0)
+    rope::attention_gradient(tape, m.options);
+  else
+    rope::attention_gradient<half_split>(tape, rotation..., m.options);
+  const auto loss = [&] { return m.loss(rotation...); };
+  check(m.q, d.q, loss);
+  check(m.k, d.k, loss);
+  check(m.v, d.v, loss);
+}
+
 }  // namespace
 
 TEST_CASE("the backward pass is the derivative of the forward pass", "[attention]") {
@@ -118,33 +142,15 @@ TEST_CASE("the backward pass is the derivative of the forward pass", "[attention
   model m(numbers);
   const auto sink_logits = random_floats(numbers, heads),
              bias = random_floats(numbers, heads * queries * keys);
-  std::vector<double> d_q(m.q.size()), d_k(m.k.size()), d_v(m.v.size());
+  head_gradients d(m);
   for (const rope::attention_options& options : all_options(sink_logits, bias)) {
     m.options = options;
-    auto out = m.output();
-    rope::attention_gradient(
-        testing::tape(m.of_queries(m.q, head_dim), m.of_keys(m.k, head_dim), m.of_keys(m.v, value_dim),
-                      m.of_queries(out, value_dim), m.of_queries(m.upstream, value_dim),
-                      m.of_queries(d_q, head_dim), m.of_keys(d_k, head_dim), m.of_keys(d_v, value_dim)),
-        options);
-    const auto loss = [&] { return m.loss(); };
-    check(m.q, d_q, loss);
-    check(m.k, d_k, loss);
-    check(m.v, d_v, loss);
+    check_heads(m, d);
 
     // Repeats this with the log-sum-exp that the forward pass writes.
     std::vector<double> sums(static_cast<std::size_t>(batch * queries * heads));
     m.options.log_sum_exp = sums;
-    out = m.output();
-    rope::attention_gradient(
-        testing::tape(m.of_queries(m.q, head_dim), m.of_keys(m.k, head_dim), m.of_keys(m.v, value_dim),
-                      m.of_queries(out, value_dim), m.of_queries(m.upstream, value_dim),
-                      m.of_queries(d_q, head_dim), m.of_keys(d_k, head_dim), m.of_keys(d_v, value_dim)),
-        m.options);
-    m.options.log_sum_exp = {};
-    check(m.q, d_q, loss);
-    check(m.k, d_k, loss);
-    check(m.v, d_v, loss);
+    check_heads(m, d);
   }
 }
 
@@ -154,7 +160,7 @@ TEST_CASE("the backward pass with a table gives gradients of unrotated heads and
   model m(numbers);
   const auto sink_logits = random_floats(numbers, heads),
              bias = random_floats(numbers, heads * queries * keys);
-  std::vector<double> d_q(m.q.size()), d_k(m.k.size()), d_v(m.v.size());
+  head_gradients d(m);
   Eigen::ArrayXXd inv_freq(3, 1);  // rotary_dim 6 of 8
   inv_freq << 1.1, 0.4, 0.05;
   const auto table = [&] {
@@ -163,17 +169,9 @@ TEST_CASE("the backward pass with a table gives gradients of unrotated heads and
   for (const rope::attention_options& options : all_options(sink_logits, bias)) {
     m.options = options;
     const auto rotation = table();
-    auto out = m.output(rotation);
+    check_heads(m, d, rotation);
     const auto q = m.of_queries(m.q, head_dim), k = m.of_keys(m.k, head_dim),
-               by_q = m.of_queries(d_q, head_dim), by_k = m.of_keys(d_k, head_dim);
-    rope::attention_gradient<half_split>(
-        testing::tape(q, k, m.of_keys(m.v, value_dim), m.of_queries(out, value_dim),
-                      m.of_queries(m.upstream, value_dim), by_q, by_k, m.of_keys(d_v, value_dim)),
-        rotation, options);
-    const auto loss = [&] { return m.loss(rotation); };
-    check(m.q, d_q, loss);
-    check(m.k, d_k, loss);
-    check(m.v, d_v, loss);
+               by_q = m.of_queries(d.q, head_dim), by_k = m.of_keys(d.k, head_dim);
     const Eigen::ArrayXXd d_inv_freq =
         rope::inv_freq_gradient<half_split>(q, by_q, rotation, keys - queries) +
         rope::inv_freq_gradient<half_split>(k, by_k, rotation);
@@ -191,24 +189,16 @@ TEST_CASE("the backward pass with xPos gives gradients of the rates", "[attentio
   model m(numbers);
   const auto sink_logits = random_floats(numbers, heads),
              bias = random_floats(numbers, heads * queries * keys);
-  std::vector<double> d_q(m.q.size()), d_k(m.k.size()), d_v(m.v.size());
+  head_gradients d(m);
   rope::xpos_growth growth = {.center = 4, .scale_base = 8, .rates = rope::xpos_rates(head_dim)};
   const auto tables = [&] { return rope::xpos<double>(rope::frequencies(head_dim), 12, growth); };
   for (const rope::attention_options& options : all_options(sink_logits, bias)) {
     if (!options.causal) continue;
     m.options = options;
     const auto rotation = tables();
-    auto out = m.output(rotation);
+    check_heads(m, d, rotation);
     const auto q = m.of_queries(m.q, head_dim), k = m.of_keys(m.k, head_dim),
-               by_q = m.of_queries(d_q, head_dim), by_k = m.of_keys(d_k, head_dim);
-    rope::attention_gradient<half_split>(
-        testing::tape(q, k, m.of_keys(m.v, value_dim), m.of_queries(out, value_dim),
-                      m.of_queries(m.upstream, value_dim), by_q, by_k, m.of_keys(d_v, value_dim)),
-        rotation, options);
-    const auto loss = [&] { return m.loss(rotation); };
-    check(m.q, d_q, loss);
-    check(m.k, d_k, loss);
-    check(m.v, d_v, loss);
+               by_q = m.of_queries(d.q, head_dim), by_k = m.of_keys(d.k, head_dim);
     const Eigen::ArrayXd d_rates =
         rope::rate_gradient<half_split>(rope::xpos_side::queries, q, by_q, rotation, keys - queries) +
         rope::rate_gradient<half_split>(rope::xpos_side::keys, k, by_k, rotation);
