@@ -108,7 +108,7 @@ violate(tests/tables/angles.test.cpp "" "#include <rope/tables/table.hpp>\n" "a 
 violate(tests/tables/table.test.cpp "#include <rope/tables/table.hpp>" "#include <rope/rope.hpp>"
   "must include <rope/tables/table.hpp> first")
 violate(tests/tables/phase.test.cpp "\"[tables][phase]\"" "\"[phase]\"" "whose first tag is not [tables]")
-violate(tests/laws/threads.test.cpp ", \"[library]\")" ")" "whose first tag is not [library]")
+violate(tests/laws/pools.test.cpp ", \"[library]\")" ")" "whose first tag is not [library]")
 violate(tests/tables/phase.test.cpp "" "// Catch::Contains\n" "names Catch::Contains: Catch2 2 and 3 have one name for it")
 violate(tests/tables/phase.test.cpp "" "// == Approx(1)\n" "names Approx: Catch2 2 and 3 have one name for it")
 violate(tests/cache/laws/decode.test.cpp "\"[cache]\"" "\"[laws]\"" "whose first tag is not [cache]")

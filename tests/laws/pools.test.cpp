@@ -138,7 +138,13 @@ const std::vector<call>& rotations() {
        }},
       {"permute_channels",
        [](operands x, const pool& threads) {
-         rope::permute_channels<rope::interleaved, half_split>(x.queries(x.q), head_dim, threads);
+         rope::permute_channels<rope::interleaved, half_split>(x.queries(x.q), 48, threads);
+         return of(x.q);
+       }},
+      {"permute_rows",
+       [](operands x, const pool& threads) {
+         Eigen::Map<Eigen::MatrixXf> rows(x.q.data(), heads * head_dim, batch * tokens);
+         rope::permute_rows<half_split, rope::interleaved>(rows, heads, 0, 0, threads);
          return of(x.q);
        }},
       {"scale_queries",
@@ -176,9 +182,18 @@ const std::vector<call>& attentions() {
                                              std::span(weights), x.table, {.window = 20}, threads);
          return of(weights);
        }},
+      {"attention_weights of heads that are rotated",
+       [](operands x, const pool& threads) {
+         std::vector<float> weights(std::size_t(batch * heads * 40 * tokens));
+         rope::attention_weights(x.queries(x.q).token_range(0, 40), x.keys(x.k), std::span(weights), {},
+                                 threads);
+         return of(weights);
+       }},
       {"merge_attention",
        [](operands x, const pool& threads) {
-         std::vector<double> sums(std::size_t(batch * tokens * heads), 0.5), others(sums.size(), 1.5);
+         const auto rows = std::ptrdiff_t(batch * tokens * heads);
+         std::vector<double> sums(x.k.begin(), x.k.begin() + rows), others(x.v.begin(), x.v.begin() + rows);
+         others[5] = sums[9] = rope::attention_options::no_keys;
          rope::merge_attention(x.queries(x.q), std::span<double>(sums), x.queries(x.out),
                                std::span<const double>(others), threads);
          return of(x.q, sums);
@@ -218,6 +233,51 @@ answer cached(operands x, Cache cache, const pool& threads) {
   answer all = held(cache);
   put(all, x.out);
   return all;
+}
+
+/// Every form of an append, to caches of C that take some of the tokens of their second row.
+template <class C>
+void add_appends(std::vector<call>& calls) {
+  const auto add = [&](const char* name, const auto& empty, const auto& append) {
+    calls.push_back({name, [empty, append](operands x, const pool& threads) {
+                       auto cache = empty;
+                       append(cache, x, x.queries(x.q), x.queries(x.out), threads);
+                       return held(cache);
+                     }});
+  };
+  const std::vector<Index> counts = {tokens, 130};
+  const rope::kv_cache<C> cache(batch, 2 * tokens, heads, head_dim);
+  add("append", cache,
+      [=](auto& to, auto&, auto k, auto v, const pool& threads) { to.append(k, v, counts, threads); });
+  add("append with a table", cache, [=](auto& to, auto& x, auto k, auto v, const pool& threads) {
+    to.template append<half_split>(k, v, x.table, counts, threads);
+  });
+  add("append_at with a table", cache, [=](auto& to, auto& x, auto k, auto v, const pool& threads) {
+    to.template append_at<half_split>(k, v, x.table, x.ids, counts, threads);
+  });
+  add("append_at", cache, [=](auto& to, auto& x, auto k, auto v, const pool& threads) {
+    to.append_at(k, v, x.ids, {}, threads);
+  });
+  // 301 tokens for 41 slots: most are overwritten by later ones of the same call.
+  const rope::ring_cache<C> ring(batch, {.sinks = 3, .window = 30, .chunk = 9}, heads, head_dim);
+  add("append to a ring", ring, [=](auto& to, auto&, auto k, auto v, const pool& threads) {
+    to.append(k.token_range(0, 7), v.token_range(0, 7));
+    to.append(k, v, counts, threads);
+  });
+  add("append to a ring with a table", ring, [=](auto& to, auto& x, auto k, auto v, const pool& threads) {
+    to.template append<rope::interleaved>(k.token_range(0, 7), v.token_range(0, 7), x.table);
+    to.template append<rope::interleaved>(k, v, x.table, counts, threads);
+  });
+}
+
+const std::vector<call>& appends() {
+  static const std::vector<call> calls = [] {
+    std::vector<call> all;
+    add_appends<float>(all);
+    add_appends<Eigen::half>(all);
+    return all;
+  }();
+  return calls;
 }
 
 const std::vector<call>& caches() {
@@ -316,7 +376,10 @@ TEST_CASE("rotations give one result on pools of every kind", "[library]") { che
 TEST_CASE("attention gives one result on pools of every kind", "[library]") {
   check_every_pool(attentions());
 }
-TEST_CASE("caches give one result on pools of every kind", "[library]") { check_every_pool(caches()); }
+TEST_CASE("caches give one result on pools of every kind", "[library]") {
+  check_every_pool(appends());
+  check_every_pool(caches());
+}
 
 // 512 queries times 32768 keys times 128 channels are 2^31 operations to a task, more than a 32-bit Index
 // counts. The window hides nearly all of them.
