@@ -322,38 +322,6 @@ TEST_CASE("rows take as many of the new tokens as their count", "[cache]") {
   check_row(cache, 1, tokens, {0, 4, 5, 6});
 }
 
-TEST_CASE("removed tokens leave a gap in the positions, and a shift closes it", "[cache]") {
-  const sequence<float> tokens;
-  const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
-  kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);
-  const auto append = [&](long first, long count) {
-    cache.append(view(k, tokens.keys).token_range(first, count),
-                 view(v, tokens.values).token_range(first, count));
-  };
-  append(0, 8);
-  cache.remove(2, 3);
-  check_row(cache, 0, tokens, {0, 1, 5, 6, 7});
-  check_row(cache, 1, tokens, {0, 1, 5, 6, 7});
-  CHECK(positions_of(cache, 0) == positions{0, 1, 5, 6, 7});
-  CHECK(cache.next_positions()[0] == 8);
-  cache.shift(2, 3, -3);
-  CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4});
-  CHECK(cache.next_positions()[1] == 5);
-  append(8, 2);
-  check_row(cache, 0, tokens, {0, 1, 5, 6, 7, 8, 9});
-  CHECK(positions_of(cache, 0) == positions{0, 1, 2, 3, 4, 5, 6});
-
-  cache.remove(0, 0);
-  cache.remove(6, 1, rope::batch_row{1});
-  cache.shift(0, 6, 100, rope::batch_row{1});
-  check_row(cache, 1, tokens, {0, 1, 5, 6, 7, 8});
-  CHECK(positions_of(cache, 1) == positions{100, 101, 102, 103, 104, 105});
-  CHECK(positions_of(cache, 0) == positions{0, 1, 2, 3, 4, 5, 6});
-  cache.remove(0, 7, rope::batch_row{0});
-  CHECK(cache.next_positions()[0] == 0);
-  CHECK(cache.next_positions()[1] == 106);
-}
-
 TEST_CASE("the next token comes after the largest position, in whichever slot that is", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);

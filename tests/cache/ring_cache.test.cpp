@@ -141,19 +141,22 @@ TEST_CASE("a rollback hides tokens, and only as many as leave the next query its
 }
 
 TEST_CASE("invalid extents of a ring throw", "[cache]") {
-  const auto rejected = [](const ring_policy& policy, key_storage storage, const char* text) {
+  const auto rejected = [](const ring_policy& policy, key_storage storage, const std::string& text) {
     CHECK(
         throws_saying<std::invalid_argument>([&] { ring_cache<float>(1, policy, 1, 2, 0, storage); }, text));
   };
-  const char* rule =
-      "rope::ring_cache: sinks must not be negative, window and chunk be positive, none above a quarter of "
-      "the "
-      "largest Index, got ";
-  rejected({.sinks = -1, .window = 3}, key_storage::raw, rule);
-  rejected({.sinks = 1, .window = 0}, key_storage::raw, rule);
-  rejected({.sinks = 1, .window = -4}, key_storage::raw, rule);
-  rejected({.sinks = 1, .window = 3, .chunk = 0}, key_storage::raw, rule);
-  rejected({.window = (std::numeric_limits<Index>::max)()}, key_storage::raw, rule);
+  constexpr Index huge = (std::numeric_limits<Index>::max)() / 2;
+  for (const ring_policy& policy :
+       {ring_policy{.sinks = -1, .window = 3}, ring_policy{.window = 0}, ring_policy{.window = -4},
+        ring_policy{.window = 3, .chunk = 0}, ring_policy{.sinks = huge, .window = 3},
+        ring_policy{.window = huge}, ring_policy{.window = 3, .chunk = huge}}) {
+    const std::string got = std::to_string(policy.sinks) + ", " + std::to_string(policy.window) + " and " +
+                            std::to_string(policy.chunk);
+    rejected(policy, key_storage::raw,
+             "rope::ring_cache: sinks must not be negative, window and chunk be positive, none above a "
+             "quarter of the largest Index, got " +
+                 got);
+  }
   rejected({.window = 3, .positions = ring_positions::cache}, key_storage::rotated,
            "rope::ring_cache: positions in the cache change with every token and need raw keys");
   CHECK(throws_saying<std::invalid_argument>(

@@ -105,19 +105,6 @@ TEST_CASE("no extent of a matrix of scores may be negative", "[library]") {
   }
 }
 
-TEST_CASE("no extent of a ring may be out of range", "[library]") {
-  constexpr Index huge = (std::numeric_limits<Index>::max)() / 2;
-  for (const ring_policy& policy :
-       {ring_policy{.sinks = -1, .window = 4}, ring_policy{.window = 0}, ring_policy{.window = -4},
-        ring_policy{.window = 4, .chunk = 0}, ring_policy{.sinks = huge, .window = 4},
-        ring_policy{.window = huge}, ring_policy{.window = 4, .chunk = huge}}) {
-    CAPTURE(policy.sinks, policy.window, policy.chunk);
-    CHECK(throws_saying<std::invalid_argument>([&] { ring_cache<float>(1, policy, 1, 8); },
-                                               "ring_cache: sinks", std::to_string(policy.sinks),
-                                               std::to_string(policy.window), std::to_string(policy.chunk)));
-  }
-}
-
 namespace {
 
 /// A layout whose first pair is at any channel that a test chooses.

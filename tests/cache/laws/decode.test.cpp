@@ -108,21 +108,6 @@ void check_chunkings(const operands& x, const attention_rule& rule, long rotary_
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("prefill, chunks and single tokens give the same attention", "[cache]", float, double,
-                   Eigen::half, Eigen::bfloat16) {
-  const std::uint32_t seed = 41;
-  std::mt19937 generator(seed);
-  const long group = GENERATE(1, 4), window = GENERATE(0, 5), rotary_dim = GENERATE(8, 6);
-  const double softcap = GENERATE(0.0, 1.5);
-  CAPTURE(seed, group, window, rotary_dim, softcap);
-  const operands x = random_operands<TestType>(generator, {2, 24, 24, 2 * group, 2, 8, 5});
-  const attention_rule rule = {.window = window, .softcap = softcap};
-  const std::vector<std::vector<long>> chunkings = {{24},    chunks_of(1, 24), chunks_of(7, 24), {1, 23},
-                                                    {23, 1}, {5, 1, 18},       {0, 11, 0, 13}};
-  check_chunkings<interleaved, TestType>(x, rule, rotary_dim, chunkings);
-  check_chunkings<half_split, TestType>(x, rule, rotary_dim, chunkings);
-}
-
 TEMPLATE_TEST_CASE("chunks may end on either side of the boundary of a tile", "[cache]", float,
                    Eigen::bfloat16) {
   const std::uint32_t seed = 42;
@@ -138,27 +123,6 @@ TEMPLATE_TEST_CASE("chunks may end on either side of the boundary of a tile", "[
                                          {65, 135},
                                          {128, 1, 71},
                                          {1, 62, 1, 1, 135}});
-}
-
-TEST_CASE("each step of a decoder follows the definition on the tokens so far", "[cache]") {
-  std::mt19937 generator(43);
-  const operands x = random_operands<float>(generator, {2, 9, 9, 4, 2, 8, 5});
-  const attention_rule rule = {.window = 4};
-  kv_cache<float> cache(2, 9, 2, 8, 5);
-  const auto k = stored<float>(x.k), v = stored<float>(x.v);
-  const tensor expected = reference::attention(x.q, x.k, x.v, rule);
-  for (long t = 0; t < 9; ++t) {
-    cache.append(view(k, x.k).token_range(t, 1), view(v, x.v).token_range(t, 1));
-    const auto q = stored<float>(x.q);
-    const tensor shape(2, 1, 4, 5, unwritten);
-    std::vector<float> out = stored<float>(shape);
-    rope::attention(view(q, x.q).token_range(t, 1), cache.keys(), cache.values(), view(out, shape),
-                    options_of(rule));
-    tensor now = shape;
-    for_each_element(now, [&](long b, long, long h, long d) { now(b, 0, h, d) = expected(b, t, h, d); });
-    CHECK(reference::worst_error<float>(loaded(out, shape), now,
-                                        reference::attention_bound<float>(x.q, x.k, x.v, rule)) <= 1);
-  }
 }
 
 TEMPLATE_TEST_CASE("rejected guesses do not change later results", "[cache]", float, double, Eigen::half,
