@@ -35,40 +35,10 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
 
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                    const placed_table<S>& table, const P& positions, const Threads& threads,
-                    reverse_rotation back = reverse_rotation::inverse) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_same_or_disjoint(function, x, out);
-  rotate_all<Layout, inverse>(x, out, table, source, threads, back);
-}
-
-/// Positions of the tokens of row b from `first` on.
-template <class Source>
-struct positions_behind {
-  const Source& source;
-  Index b, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return source(b, first + t); }
-};
-
-/// rotate_checked for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_and_round(const char* function, const head_view<const float>& x, const head_view<T>& out,
-                      const placed_table<S>& table, const P& positions, const Threads& threads) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  if (inverse) check_inverse(function, table);
-  check_written(function, out);
-  if (share_memory(x, out))
-    throw_invalid(function,
-                  "out has another channel type than x and must share no memory with it; give other memory");
+/// Rotates checked float `x` to 16-bit `out`: pieces are rotated in float and rounded once.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
+                      const Source& source, const Threads& threads) {
   struct rotated_pieces {};
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
@@ -79,7 +49,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
           const head_view<float> wide =
               bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
           rotate_all<Layout, inverse, float>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                             positions_behind<decltype(source)>{source, b, t});
+                                             positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
@@ -88,14 +58,26 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
       });
 }
 
-/// Calls rotate_checked, or rotate_and_round if the types of x and out differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
-void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
-                         const placed_table<S>& table, const P& positions, const Threads& threads) {
-  if constexpr (std::is_same_v<std::remove_const_t<X>, T>)
-    rotate_checked<Layout, inverse, T>(function, x, out, table, positions, threads);
-  else if constexpr (is_or_widens<std::remove_const_t<X>, T>)
-    rotate_and_round<Layout, inverse, T>(function, x, out, table, positions, threads);
+void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
+                    const placed_table<S>& table, const P& positions, const Threads& threads,
+                    reverse_rotation back = reverse_rotation::inverse) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
+  if constexpr (std::is_same_v<X, T>) {
+    check_same_or_disjoint(function, x, out);
+    rotate_all<Layout, inverse>(x, out, table, source, threads, back);
+  } else if constexpr (is_or_widens<X, T>) {
+    check_written(function, out);
+    if (share_memory(x, out))
+      throw_invalid(
+          function,
+          "out has another channel type than x and must share no memory with it; give other memory");
+    rotate_and_round<Layout, inverse>(x, out, table, source, threads);
+  }
 }
 
 /// Throws unless q and k have the same batch and tokens.
@@ -172,7 +154,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, T, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
@@ -211,8 +193,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_into_checked<Layout, false>("rotate_to", x, out, detail::placed(table), positions,
-                                               threads);
+    detail::rotate_checked<Layout, false, std::remove_const_t<X>, T>(
+        "rotate_to", x, out, detail::placed(table), positions, threads);
 }
 
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
@@ -231,7 +213,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, T, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
@@ -260,8 +242,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_into_checked<Layout, true>("unrotate_to", x, out, detail::placed(table), positions,
-                                              threads);
+    detail::rotate_checked<Layout, true, std::remove_const_t<X>, T>(
+        "unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
