@@ -277,20 +277,6 @@ auto view_of_indices(const char* name, X& x) {
   }
 }
 
-/// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
-template <class T>
-head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
-                          Index row, const char* columns_name) {
-  check_channel<T>();
-  if (heads <= 0 || columns % heads != 0)
-    throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
-                  " of the matrix, got ", heads);
-  if (batch <= 0 || rows % batch != 0)
-    throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
-  const Index tokens = rows / batch, head_dim = columns / heads;
-  return {data, batch, tokens, heads, head_dim, tokens * row, row, head_dim};
-}
-
 template <class X>
 using dense_type = std::remove_cvref_t<X>;
 
@@ -312,6 +298,26 @@ template <class X>
 concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor);
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
+
+/// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
+/// view of a matrix that the caller refuses by its type.
+template <bool row_major, class Matrix>
+auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
+  if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {
+    return head_view<float>{};
+  } else {
+    using T = std::remove_pointer_t<decltype(m.data())>;
+    check_channel<T>();
+    const Index rows = row_major ? m.rows() : m.cols(), columns = row_major ? m.cols() : m.rows();
+    if (heads <= 0 || columns % heads != 0)
+      throw_invalid(name, "heads must be positive and divide the ", columns, row_major ? " columns" : " rows",
+                    " of the matrix, got ", heads);
+    if (batch <= 0 || rows % batch != 0)
+      throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
+    const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
+    return head_view<T>{m.data(), batch, tokens, heads, head_dim, tokens * row, row, head_dim};
+  }
+}
 
 }  // namespace detail
 
@@ -390,10 +396,7 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
 template <detail::dense Matrix>
 auto thd(Matrix&& m, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("thd", "[tokens, heads * head_dim]");
-  if constexpr (detail::row_major_matrix<Matrix>)
-    return detail::view_of_rows("thd", m.data(), 1, m.rows(), m.cols(), heads, m.outerStride(), "columns");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<true>("thd", m, 1, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -405,11 +408,7 @@ auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, head
 template <detail::dense Matrix>
 auto bshd(Matrix&& m, Index batch, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
-  if constexpr (detail::row_major_matrix<Matrix>)
-    return detail::view_of_rows("bshd", m.data(), batch, m.rows(), m.cols(), heads, m.outerStride(),
-                                "columns");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<true>("bshd", m, batch, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -428,10 +427,7 @@ auto dht(Matrix&& m, Index heads) {
       "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
       "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
       "heads); evaluate an expression or a column of a row-major matrix first");
-  if constexpr (detail::column_major_matrix<Matrix>)
-    return detail::view_of_rows("dht", m.data(), 1, m.cols(), m.rows(), heads, m.outerStride(), "rows");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<false>("dht", m, 1, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
