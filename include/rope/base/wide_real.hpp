@@ -3,7 +3,8 @@
 #define ROPE_BASE_WIDE_REAL_HPP
 
 #include <array>
-#include <bit>       // std::countl_zero
+#include <bit>  // std::countl_zero
+#include <compare>
 #include <concepts>  // std::integral
 #include <cstdint>
 #include <limits>
@@ -23,8 +24,7 @@ struct uint128 {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
 
-  friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  friend constexpr bool operator<(uint128 a, uint128 b) { return a.hi != b.hi ? a.hi < b.hi : a.lo < b.lo; }
+  friend constexpr auto operator<=>(const uint128&, const uint128&) = default;
   friend constexpr uint128 operator+(uint128 a, uint128 b) {
     const std::uint64_t sum = a.lo + b.lo;
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
@@ -244,15 +244,12 @@ class wide_real {
   constexpr wide_real& operator/=(wide_real x) { return *this = *this / x; }
 
   friend constexpr bool operator==(const wide_real&, const wide_real&) = default;
-  friend constexpr bool operator<(const wide_real& a, const wide_real& b) {
-    if (a.negative_ != b.negative_) return a.negative_;
+  friend constexpr std::strong_ordering operator<=>(const wide_real& a, const wide_real& b) {
+    if (a.negative_ != b.negative_) return b.negative_ <=> a.negative_;
     const wide_real &smaller = a.negative_ ? b : a, &larger = a.negative_ ? a : b;  // by magnitude
-    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ < larger.exponent_
-                                                 : smaller.significand_ < larger.significand_;
+    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ <=> larger.exponent_
+                                                 : smaller.significand_ <=> larger.significand_;
   }
-  friend constexpr bool operator>(const wide_real& a, const wide_real& b) { return b < a; }
-  friend constexpr bool operator<=(const wide_real& a, const wide_real& b) { return !(b < a); }
-  friend constexpr bool operator>=(const wide_real& a, const wide_real& b) { return !(a < b); }
 
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {
