@@ -73,9 +73,10 @@ class block_gradient {
         d_out_(tape.d_out),
         gradients_(gradients),
         self_(self),
-        options_(without_report(self ? block.options().attention : block.all_visible())),
+        options_(self ? block.options().attention : block.all_visible()),
         rotation_(rotation),
         threads_(threads) {
+    options_.log_sum_exp = {};  // the forward pass wrote it; the backward pass recomputes it in scratch
     if (self)
       for (const Index rows : {tape.context.rows(), gradients.context.rows()})
         if (rows > 0)
@@ -155,13 +156,6 @@ class block_gradient {
       throw_invalid("multi_head_attention_gradient",
                     "gradients with respect to options are those of one segment, got ",
                     rotation_.segment_count());
-  }
-
-  /// The options without log_sum_exp. The forward pass already wrote it, and the backward pass recomputes it
-  /// in scratch memory.
-  static attention_options without_report(attention_options options) {
-    options.log_sum_exp = {};
-    return options;
   }
   template <class Purpose>
   head_view<T> like(const head_view<T>& x, Index head_dim) const {

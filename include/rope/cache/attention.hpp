@@ -112,9 +112,8 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const detail::row_queries queries = detail::queries_of(q, cache, counts);
-  detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
-                                                                          queries, threads)
+  detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(
+      q, cache, out, nullptr, options, detail::queries_of(q, cache, counts), threads)
       .run();
 }
 
@@ -141,9 +140,8 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  const detail::row_queries queries = detail::queries_of(q, cache, counts);
-  detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
-                                                                           queries, threads)
+  detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(
+      q, cache, out, &rotation, options, detail::queries_of(q, cache, counts), threads)
       .run();
 }
 

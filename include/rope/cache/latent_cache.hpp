@@ -30,25 +30,6 @@ inline Index latent_width(Index latent_dim, Index rotary_dim) {
   return latent_dim + rotary_dim;
 }
 
-/// The table, placed at the first channel after the latent, where the rotated part begins. A table that is
-/// already placed must be placed at this channel.
-///
-/// Throws:  std::invalid_argument unless the table rotates exactly the channels of the rotated part
-template <class S>
-placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
-                              Index rotary_dim) {
-  if (table.first_channel() != latent_dim || table.table().rotary_dim() != rotary_dim)
-    throw_invalid(function, "the table must rotate the ", rotary_dim, " channels from channel ", latent_dim,
-                  " on, which are the rotated part, got one of ", table.table().rotary_dim(),
-                  " channels from channel ", table.first_channel(), " on");
-  return table;
-}
-template <class S>
-placed_table<S> behind_latent(const char* function, const frequency_table<S>& table, Index latent_dim,
-                              Index rotary_dim) {
-  return behind_latent(function, table.at_channel(latent_dim), latent_dim, rotary_dim);
-}
-
 }  // namespace detail
 
 /// A fixed-capacity cache for multi-head latent attention, one growing sequence per row of the batch. A token
@@ -99,12 +80,22 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// The number of channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// The table at the channel at which it rotates a stored key: the first after the latent.
+  /// The table at the channel at which it rotates a stored key: the first after the latent. A table that is
+  /// already placed must be placed there.
   ///
   /// Throws:  std::invalid_argument unless the table rotates exactly the channels of the rotated part
-  template <class Table>
-  auto placed(const char* function, const Table& table) const {
-    return detail::behind_latent(function, table, latent_dim(), rotary_dim());
+  template <class S>
+  placed_table<S> placed(const char* function, const placed_table<S>& table) const {
+    if (table.first_channel() != latent_dim() || table.table().rotary_dim() != rotary_dim())
+      detail::throw_invalid(function, "the table must rotate the ", rotary_dim(), " channels from channel ",
+                            latent_dim(), " on, which are the rotated part, got one of ",
+                            table.table().rotary_dim(), " channels from channel ", table.first_channel(),
+                            " on");
+    return table;
+  }
+  template <class S>
+  placed_table<S> placed(const char* function, const frequency_table<S>& table) const {
+    return placed(function, table.at_channel(latent_dim()));
   }
   /// Returns `options` for attention, after a check of the scale.
   ///

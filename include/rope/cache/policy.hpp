@@ -72,10 +72,6 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
   return policy.sinks + policy.window + policy.chunk - 1;
 }
 
-[[noreturn]] inline void refuse_positions_on_axes(const char* function, Index axes) {
-  throw_invalid(function, "tokens of this cache have ", axes, " axes, ask for their coordinates or order");
-}
-
 }  // namespace detail
 
 /// The number of coordinates of a token in a kv_cache or ring_cache, such as 3 for (time, height, width). A

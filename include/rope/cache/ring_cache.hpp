@@ -122,21 +122,14 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
                             "leave causal, window and sinks at their defaults, the ring_cache has its own, "
                             "causal with window = ",
                             policy().window, " and sinks = ", policy().sinks, ", got ", got);
-    if (options.bias || options.mask)
-      detail::throw_invalid(function,
-                            "a ring_cache overwrites old keys, so a bias or a mask cannot be matched to "
-                            "keys; use a kv_cache, or leave it empty, got a ",
-                            options.bias ? "bias" : "mask");
-    if (!options.key_ranges.empty())
-      detail::throw_invalid(function,
-                            "a ring_cache overwrites old keys, so key_ranges cannot be matched to keys; use "
-                            "a kv_cache, or leave them empty, got ",
-                            options.key_ranges.size());
-    if (options.selected)
-      detail::throw_invalid(function,
-                            "a ring_cache overwrites old keys, so selected cannot be matched to keys; use a "
-                            "kv_cache, or leave it empty, got lists of ",
-                            options.selected.queries(), " queries");
+    const auto refuse = [function](const char* what, const char* pronoun, const auto&... given) {
+      detail::throw_invalid(function, "a ring_cache overwrites old keys, so ", what,
+                            " cannot be matched to keys; use a kv_cache, or leave ", pronoun, " empty, got ",
+                            given...);
+    };
+    if (options.bias || options.mask) refuse("a bias or a mask", "it", "a ", options.bias ? "bias" : "mask");
+    if (!options.key_ranges.empty()) refuse("key_ranges", "them", options.key_ranges.size());
+    if (options.selected) refuse("selected", "it", "lists of ", options.selected.queries(), " queries");
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;

@@ -33,16 +33,15 @@ void check_rotated_keys(const char* function, const head_view<T>& keys, const pl
   check_rotation<Layout>(function, keys, table, known_range{});
 }
 
+/// Throws:  std::invalid_argument also if the keys are raw; and as page_view::check_blocks
 template <class Layout, class T, class S>
 void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   const auto& keys = pages.keys();
   check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
-}
-
-inline void check_keys_are_rotated(const char* function, key_storage storage) {
-  if (storage == key_storage::raw)
+  if (pages.storage() == key_storage::raw)
     throw_invalid(function, "raw keys have no angles, read them by other positions or tables instead");
+  pages.check_blocks(function);
 }
 
 /// A page with keys: its block number in a sequence, and the number of its keys.
@@ -126,8 +125,6 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   const auto rotation = detail::placed(table);
   const auto keys = pages.keys();
   detail::check_rotated_pages<Layout>("shift_keys", pages, rotation);
-  detail::check_keys_are_rotated("shift_keys", pages.storage());
-  pages.check_blocks("shift_keys");
   const auto [sequence, first, count] = tokens;
   if (sequence < 0 || sequence >= pages.sequences())
     detail::throw_out_of_range("shift_keys", "sequence must be in [0, ", pages.sequences(), "), got ",
@@ -180,8 +177,6 @@ void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
   const auto keys = pages.keys();
   detail::check_rotated_pages<Layout>("rebase_keys", pages, detail::placed(from));
-  detail::check_keys_are_rotated("rebase_keys", pages.storage());
-  pages.check_blocks("rebase_keys");
   auto rotator = detail::rebase_rotator<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
                                                                        detail::placed(to));
   detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
+#include <utility>  // std::pair
 
 #include <rope/attention/options.hpp>
 #include <rope/base/owned_array.hpp>
@@ -107,7 +108,8 @@ class token_cache {
   /// std::invalid_argument if tokens have coordinates
   std::span<const std::int64_t> positions(Index b) const {
     if (tokens_.on_axes())
-      detail::refuse_positions_on_axes(Cache::names.positions, tokens_.coordinates().axes());
+      detail::throw_invalid(Cache::names.positions, "tokens of this cache have ",
+                            tokens_.coordinates().axes(), " axes, ask for their coordinates or order");
     return rows().positions(rows().checked(Cache::names.positions, b));
   }
   /// The positions that decide visibility in attention, in the same order: those of the tokens, or 0, 1, 2,
@@ -176,8 +178,9 @@ class token_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    tokens_.store(Cache::names.append, keys_of(k, v), values_of(k, v),
-                  tokens_.next_source(Cache::names.append), counts, threads);
+    const auto [keys, values] = keys_and_values(k, v);
+    tokens_.store(Cache::names.append, keys, values, tokens_.next_source(Cache::names.append), counts,
+                  threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
   /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
@@ -196,10 +199,10 @@ class token_cache {
                                                           const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append", Layout);
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
+    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, keys_of(k, v),
-                                          values_of(k, v), transform_of(Cache::names.append, table), counts,
-                                          threads);
+      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, keys, values,
+                                          transform_of(Cache::names.append, table), counts, threads);
   }
 
   /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
@@ -220,8 +223,9 @@ class token_cache {
       head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
       const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    tokens_.store(Cache::names.append_at, keys_of(k, v), values_of(k, v),
-                  detail::place_source(positions, k.tokens), counts, threads);
+    const auto [keys, values] = keys_and_values(k, v);
+    tokens_.store(Cache::names.append_at, keys, values, detail::place_source(positions, k.tokens), counts,
+                  threads);
   }
   /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
   /// with a table
@@ -233,9 +237,10 @@ class token_cache {
                                                              const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_at", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
+    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at, keys_of(k, v),
-                                             values_of(k, v), transform_of(Cache::names.append_at, table),
+      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at, keys, values,
+                                             transform_of(Cache::names.append_at, table),
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
 
@@ -261,9 +266,9 @@ class token_cache {
       const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_rotated", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_rotated", Threads);
+    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated,
-                                                keys_of(k, v), values_of(k, v),
+      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated, keys, values,
                                                 cache().placed(Cache::names.append_rotated, table),
                                                 detail::place_source(positions, k.tokens), counts, threads);
   }
@@ -362,20 +367,15 @@ class token_cache {
   detail::stored_tokens<T, place, Rows> tokens_;  // keys, values, and the positions and slots of tokens
 
  private:
-  /// What is stored as a key: the first view, or the second, which comes after the latent.
+  /// The views of what is stored as keys and as values. Latents, which are values, come first.
   template <class A, class B>
-  static auto keys_of(const head_view<A>& a, const head_view<B>& b) {
+  static auto keys_and_values(const head_view<A>& a, const head_view<B>& b) {
+    const head_view<const std::remove_const_t<A>> first(a);
+    const head_view<const std::remove_const_t<B>> second(b);
     if constexpr (of_heads)
-      return head_view<const std::remove_const_t<A>>(a);
+      return std::pair(first, second);
     else
-      return head_view<const std::remove_const_t<B>>(b);
-  }
-  template <class A, class B>
-  static auto values_of(const head_view<A>& a, const head_view<B>& b) {
-    if constexpr (of_heads)
-      return head_view<const std::remove_const_t<B>>(b);
-    else
-      return head_view<const std::remove_const_t<A>>(a);
+      return std::pair(second, first);
   }
   template <class Table>
   auto transform_of(const char* function, const Table& table) const {

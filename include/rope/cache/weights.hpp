@@ -38,32 +38,18 @@ attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
   return {q.batch, q.tokens, keys, q.heads, q.head_dim};
 }
 
-/// The options of a call that computes only weights.
-inline attention_options without_outputs(attention_options options) {
-  options.log_sum_exp = {};
-  options.products = product_precision::full;
-  return options;
-}
-
 /// The kernel calls of attention without values. The constructor checks the call, and for_each_call calls
 /// visit(call, part) for each of them.
 template <class Layout, class T, class Cache, class S, class Threads>
-class weights_of_cache {
- public:
-  weights_of_cache(const head_view<const T>& q, const Cache& cache, const placed_table<S>* table,
-                   const attention_options& options, const row_counts& counts, const Threads& threads)
-      : queries_(queries_of(q, cache, counts)),
-        call_(q, cache, head_view<T>{nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0}, table,
-              without_outputs(options), queries_, threads, true) {}
-  template <class Visit>
-  void for_each_call(const Visit& visit) const {
-    call_.for_each_call(visit);
-  }
-
- private:
-  row_queries queries_;
-  attended_call<Layout, T, Cache, S, Threads> call_;
-};
+attended_call<Layout, T, Cache, S, Threads> weights_call(const head_view<const T>& q, const Cache& cache,
+                                                         const placed_table<S>* table,
+                                                         attention_options options, const row_counts& counts,
+                                                         const Threads& threads) {
+  options.log_sum_exp = {};
+  options.products = product_precision::full;
+  const head_view<T> none = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
+  return {q, cache, none, table, options, queries_of(q, cache, counts), threads, true};
+}
 
 /// Implements `attention_weights` for a cache.
 template <class Layout, class T, class Cache, class S, class W, class Threads>
@@ -71,7 +57,7 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
                            const placed_table<S>* table, const attention_options& options,
                            const row_counts& counts, const Threads& threads) {
   using A = arithmetic<T>;
-  const weights_of_cache<Layout, T, Cache, S, Threads> calls(q, cache, table, options, counts, threads);
+  const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
   const attention_shape shape = weights_shape(q, cache);
   const weights_view<A> all = weights_in<A>(weights, shape);
   for (Index b = 0; b < shape.batch; ++b)
@@ -112,7 +98,7 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
                                const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
                                const attention_options& options, const row_counts& counts,
                                const Threads& threads) {
-  const weights_of_cache<Layout, T, Cache, S, Threads> calls(q, cache, table, options, counts, threads);
+  const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
   const attention_shape shape = weights_shape(q, cache);
   const Index kv_heads =
       cache.batch() == 0 ? q.heads : token_source<typename Cache::value_type>(cache.keys(0)).heads;

@@ -385,7 +385,7 @@ class attended_call {
   head_view<T> out_;
   const placed_table<S>* table_;
   attention_options options_;
-  const row_queries& queries_;
+  row_queries queries_;
   const Threads& threads_;
   bool only_weights_;
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // positions and table rows of all queries

@@ -48,16 +48,11 @@ class row_queries {
   }
 
  protected:
-  bool laid_end_to_end() const { return !offsets_.empty(); }
-  /// Throws:  std::invalid_argument unless there are offsets for `rows` rows
-  void check_offsets_of(const char* function, Index rows) const {
-    check_offsets(function, "query_offsets", rows + 1, tokens_, [&](Index b) { return offset(b); });
-  }
-  Index offset_count() const { return static_cast<Index>(offsets_.size()); }
+  const any_integers& offsets() const { return offsets_; }
+  std::int64_t offset(Index b) const { return offsets_[static_cast<std::size_t>(b)]; }
+  Index tokens() const { return tokens_; }
 
  private:
-  std::int64_t offset(Index b) const { return offsets_[static_cast<std::size_t>(b)]; }
-
   Index rows_, tokens_;
   row_counts counts_;
   any_integers offsets_;
@@ -73,15 +68,16 @@ class newest_in_pages : public row_queries {
   /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of every sequence,
   ///          and no sequence has more new tokens than its length
   void check_counts(const char* function, Index batch) const {
-    if (!laid_end_to_end()) {
+    const auto given = static_cast<Index>(offsets().size());
+    if (given == 0) {
       if (batch != sequences())
         throw_invalid(function, "without query_offsets there is a row for each of the ", sequences(),
                       " sequences, got ", batch);
     } else {
-      if (batch != 1 || offset_count() != sequences() + 1)
+      if (batch != 1 || given != sequences() + 1)
         throw_invalid(function, "query_offsets are sequences + 1 = ", sequences() + 1,
-                      " numbers for a batch of 1, got ", offset_count(), " for a batch of ", batch);
-      check_offsets_of(function, sequences());
+                      " numbers for a batch of 1, got ", given, " for a batch of ", batch);
+      check_offsets(function, "query_offsets", given, tokens(), [&](Index s) { return offset(s); });
     }
     for (Index s = 0; s < sequences(); ++s)
       if (count(s) > pages_.length(s))
