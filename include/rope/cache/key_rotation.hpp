@@ -94,16 +94,27 @@ key_rotation rotation_by(const placed_table<S>& placed) {
   return {table.fingerprint(), 0, layout_fingerprint<Layout>(table.pairs()), placed.first_channel()};
 }
 
-/// Throws:  std::invalid_argument unless `stored` is the rotation by this layout and table
-template <class Layout, class S>
-void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
-  const key_rotation given = rotation_by<Layout>(table);
+/// Throws:  std::invalid_argument unless `stored` and `given` rotate keys in the same way. On axes every
+///          append has its own table, and only the frequencies must agree
+inline void require_rotation(const char* owner, const key_rotation& stored, const key_rotation& given,
+                             bool on_axes) {
   if (stored == given) return;
-  const char* got = !stored.known() ? "a table, but they were rotated before they were appended"
-                    : stored.frequencies != given.frequencies ? "a table with different angles"
-                    : stored.layout != given.layout           ? "the right table in another layout"
-                                                              : "the right table at another channel";
-  throw_invalid(owner, "give the layout and the table that the keys were rotated by, got ", got);
+  const bool both = stored.frequencies != 0 && given.frequencies != 0;
+  const char *got = on_axes ? "the right ones" : "the right table", *rest = "";
+  if (!stored.known())
+    got = "a table, but they were rotated before they were appended";
+  else if (!both && (stored.text == 0 || given.text == 0))
+    got = "a table of positions and one of coordinates, for pairs that rotate along several axes";
+  else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
+    got = on_axes ? "other frequencies" : "a table with different angles";
+  else if (stored.layout != given.layout)
+    rest = " in another layout";
+  else if (stored.first_channel != given.first_channel)
+    rest = " at another channel";
+  else
+    return;
+  throw_invalid(owner, "give the layout and the ", on_axes ? "frequencies" : "table",
+                " that the keys were rotated by, got ", got, rest);
 }
 
 /// Throws:  std::invalid_argument, because a cache of raw keys was given a table

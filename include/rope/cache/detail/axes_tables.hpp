@@ -124,25 +124,6 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
   return rotation;
 }
 
-/// Throws:  std::invalid_argument unless `stored` and `given` rotate keys the same way
-inline void require_rotation_on_axes(const char* owner, const key_rotation& stored,
-                                     const key_rotation& given) {
-  const bool both = stored.frequencies != 0 && given.frequencies != 0;
-  const char* got = nullptr;
-  if (!stored.known())
-    got = "a table, but they were rotated before they were appended";
-  else if (!both && (stored.text == 0 || given.text == 0))
-    got = "a table of positions and one of coordinates, for pairs that rotate along several axes";
-  else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
-    got = "other frequencies";
-  else if (stored.layout != given.layout)
-    got = "the right ones in another layout";
-  else if (stored.first_channel != given.first_channel)
-    got = "the right ones at another channel";
-  if (got != nullptr)
-    throw_invalid(owner, "give the layout and the frequencies that the keys were rotated by, got ", got);
-}
-
 /// Rotates keys by the same step along every axis, without the attention_factor.
 template <class Layout, class T, class S>
 key_rotator<Layout, T> rotator_along_axes(const placed_table<S>& placed) {

@@ -90,20 +90,18 @@ class stored_tokens {
     is_coordinate_table(function, coordinates_.axes(), table.table());
     return rotation_on_axes<Layout>(table);
   }
-  /// Throws:  std::invalid_argument if the cache stores keys of a known rotation
-  void check_given(const char* function) const {
-    if (rotates_keys())
-      throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
-  }
   /// Stores keys unchanged: raw, or rotated in a way that the cache does not know.
   ///
   /// \param at  a source of positions, or token_coordinates
+  ///
+  /// Throws:  std::invalid_argument also if the cache stores keys of a known rotation
   template <class K, class V, class At, class Threads>
   void store(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
              const Threads& threads) {
     memory_.check_new(function, k, v, counts);
     check_places(function, k.tokens, at, counts);
-    check_given(function);
+    if (rotates_keys())
+      throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
     write(k, v, at, counts, threads);
     rotation_ = {};
     note(k.tokens, counts, at);
@@ -173,10 +171,7 @@ class stored_tokens {
   void check_table(const char* owner, const placed_table<S>& table) const {
     if (on_axes()) is_coordinate_table(owner, coordinates_.axes(), table.table());
     if (empty() || storage_ == key_storage::raw) return;
-    if (on_axes())
-      require_rotation_on_axes(owner, rotation_, rotation_on_axes<Layout>(table));
-    else
-      require_rotation<Layout>(owner, rotation_, table);
+    require_rotation(owner, rotation_, rotation_of<Layout>(owner, table), on_axes());
   }
 
   template <class Layout, class From, class To>
@@ -335,8 +330,7 @@ class stored_tokens {
     const auto own = shape(*this), theirs = shape(other);
     if (own != theirs)
       throw_invalid(function, "both caches must have the same [kv_heads, head_dim, value_dim], got ",
-                    shape_text({own[0], own[1], own[2]}), " and ",
-                    shape_text({theirs[0], theirs[1], theirs[2]}));
+                    shape_text(own.data(), own.size()), " and ", shape_text(theirs.data(), theirs.size()));
     if (storage_ != other.storage_)
       throw_invalid(function, "both caches must store keys alike, got rotated and raw keys");
     check_equal(function, "both caches", "axes", coordinates_.axes(), other.coordinates_.axes());
@@ -344,7 +338,7 @@ class stored_tokens {
     if (other.rows_.empty(from) || empty_but(to) || storage_ == key_storage::raw) return;
     if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
-      require_rotation_on_axes(owner, rotation_, other.rotation_);
+      require_rotation(owner, rotation_, other.rotation_, true);
     else if (rotation_ != other.rotation_)
       throw_invalid(function, "the keys of both caches must be rotated by one table and layout, got ",
                     !rotation_.known() || !other.rotation_.known() ? "keys of an unknown rotation in one"
