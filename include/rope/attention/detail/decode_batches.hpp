@@ -53,7 +53,7 @@ struct key_runs {
   EIGEN_DONT_INLINE void copy_tokens() const {
     for (Index n = 0; n < last() - first(); ++n) {
       for (Index d = 0; d < depth; d += line_bytes / Index(sizeof(C)))
-        prefetch_rows<1, line_bytes>(list.next + n, d);
+        prefetch_rows<line_bytes>(list.next + n, 1, d);
       std::copy_n(list.at(n), depth, copies + n * depth);
     }
   }

@@ -40,7 +40,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   sums sum[padded];
-  unrolled<padded>([&](auto i) { sum[i] = Products::zero(); });
+  unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sum[i] = Products::zero(); });
   // GCC would call these lambdas, because they are used several times, and it keeps sums in memory across a
   // call. So they are always inlined.
   const auto multiply = [&](Index d, const auto& load_from) ROPE_DETAIL_INLINE_LAMBDA {
@@ -77,9 +77,10 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   if (d < depth) multiply(d, [&](const auto* from) { return Products::load_first(from, depth - d); });
 
   typename Products::sum totals[padded];
-  unrolled<padded / std::size_t(L)>([&](auto i) {
+  unrolled<padded / std::size_t(L)>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
     sums group[std::size_t(L)];
-    unrolled<std::size_t(L)>([&](auto j) { group[j] = sum[i * std::size_t(L) + j]; });
+    unrolled<std::size_t(L)>([&](auto j)
+                                 ROPE_DETAIL_INLINE_LAMBDA { group[j] = sum[i * std::size_t(L) + j]; });
     Products::store_sums_of_lanes(totals + i * std::size_t(L), group);
   });
   for (Index r = 0; r < rows; ++r)
@@ -166,8 +167,8 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
       ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
     });
   };
-  const auto ask = [&](auto tokens) {
-    if (ahead != nullptr) prefetch_batch<tokens(), bytes>(*ahead, again);
+  const auto ask = [&](Index tokens) {
+    if (ahead != nullptr) prefetch_batch<bytes>(*ahead, again, tokens);
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   const auto token = [&](Index j) {
@@ -176,18 +177,17 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
   Index j = values.first;
   if (j % 2 == 1) {
-    ask(std::integral_constant<Index, 1>{});
+    ask(1);
     multiply(j - 1, nothing, token(j), each_row);
     ++j;
   }
-  const auto add = [&](auto tokens) {
-    ask(tokens);
-    for (const Index end = j + tokens(); j < end; j += 2) multiply(j, token(j), token(j + 1), each_row);
-  };
-  while (j + together <= values.last) add(std::integral_constant<Index, together>{});
-  while (j + 2 <= values.last) add(std::integral_constant<Index, 2>{});
+  while (j + 2 <= values.last) {
+    const Index end = (std::min)(j + together, values.last / 2 * 2);
+    ask(end - j);
+    for (; j < end; j += 2) multiply(j, token(j), token(j + 1), each_row);
+  }
   if (j < values.last) {
-    ask(std::integral_constant<Index, 1>{});
+    ask(1);
     multiply(j, token(j), nothing, each_row);
   }
   unrolled<std::size_t(rows * blocks)>(

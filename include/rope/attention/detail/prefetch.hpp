@@ -124,8 +124,8 @@ constexpr Index tokens_per_prefetch(Index bytes) {
 
 /// Prefetches the next tokens * bytes bytes of `ahead`, and issues the second prefetch of `tokens` tokens
 /// from `again` on.
-template <Index tokens, Index bytes>
-EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again) {
+template <Index bytes>
+EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again, Index tokens) {
   const std::uintptr_t next = ahead.take(tokens * bytes);
   for (Index byte = 0; byte < tokens * bytes; byte += line_bytes)
     prefetch_line(next + static_cast<std::uintptr_t>(byte));
@@ -138,8 +138,8 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
 
 /// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory. They are used a batch
 /// later, so they wait in L2. (Selected keys: prefetched to L1, 2048 of 65536 take 1.15 times as long.)
-template <Index tokens, Index bytes, class X>
-EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index c) {
+template <Index bytes, class X>
+EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index tokens, Index c) {
   for (Index token = 0; token < tokens; ++token)
     for (Index byte = 0; byte < bytes; byte += line_bytes)
       prefetch_to_l2(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_STREAMS_HPP
 
-#include <algorithm>  // std::copy_n
+#include <algorithm>  // std::copy_n, std::min
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -76,7 +76,7 @@ inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typenam
 
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for rows x keys scores. The
 /// order of each sum does not depend on the number of rows and keys.
-template <class A, int rows, bool asks, class Rows, std::size_t... n>
+template <class A, int rows, class Rows, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows keys, Index depth, A* scores,
                                      stream_ahead* ahead, std::uintptr_t again,
                                      std::index_sequence<n...> each_key) {
@@ -87,14 +87,16 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows 
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   P sums[padded];
-  unrolled<padded>([&](auto i) { sums[i] = fill<P>(A(0)); });
+  unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sums[i] = fill<P>(A(0)); });
   std::uintptr_t next = 0;
-  if constexpr (asks && !are_listed_rows<Rows>) next = ahead->take(count * depth * Index(sizeof(K)));
+  if constexpr (!are_listed_rows<Rows>)
+    if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(K)));
+  const Index whole = depth / L * L;
   Index d = 0;
-  for (; d + line <= depth; d += line) {
-    if constexpr (asks && are_listed_rows<Rows>) {
-      prefetch_rows<count, line_bytes>(keys.next, d);
-    } else if constexpr (asks) {
+  while (d < whole) {
+    if constexpr (are_listed_rows<Rows>) {
+      prefetch_rows<line_bytes>(keys.next, count, d);
+    } else if (ahead != nullptr) {
       (prefetch_line(next + n * line_bytes), ...);
       next += count * line_bytes;
       if (again != 0) {
@@ -102,16 +104,15 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows 
         again += line_bytes;
       }
     }
-    for (Index p = d; p < d + line; p += L)
-      score_packet(queries + p, query_stride, keys.from_channel(p), sums, each_row, each_key);
+    for (const Index last = line == L ? d + L : (std::min)(d + line, whole); d < last; d += L)
+      score_packet(queries + d, query_stride, keys.from_channel(d), sums, each_row, each_key);
   }
-  for (; d + L <= depth; d += L)
-    score_packet(queries + d, query_stride, keys.from_channel(d), sums, each_row, each_key);
 
   A totals[padded];
-  unrolled<padded / std::size_t(L)>([&](auto i) {
+  unrolled<padded / std::size_t(L)>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
     P group[std::size_t(L)];
-    unrolled<std::size_t(L)>([&](auto j) { group[j] = sums[i * std::size_t(L) + j]; });
+    unrolled<std::size_t(L)>([&](auto j)
+                                 ROPE_DETAIL_INLINE_LAMBDA { group[j] = sums[i * std::size_t(L) + j]; });
     store(totals + i * std::size_t(L), sums_of_lanes(group));
   });
   for (; d < depth; ++d)
@@ -128,29 +129,20 @@ template <class A, int rows, class Rows>
 EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, Rows keys, Index count, Index depth,
                                   A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
-  // There is one loop that prefetches and one that does not, because clang spills sums in a loop that tests
-  // whether to prefetch.
-  const auto score_with = [&](auto asks, repeated_prefetch again) ROPE_DETAIL_INLINE_LAMBDA {
-    Index n = 0;
-    const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
-        ROPE_DETAIL_INLINE_LAMBDA {
-      constexpr Index scored = sizeof...(key);
-      score_block<A, rows, asks()>(queries, query_stride, keys.from_row(n), depth, scores + n, ahead,
-                                   again.address, each_key);
-      if constexpr (asks()) again.advance(scored);
-      n += scored;
-    };
-    while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
-    if constexpr (block >= 8)
-      while (n + block / 4 <= count) score(std::make_index_sequence<std::size_t(block / 4)>{});
-    while (n < count) score(std::index_sequence<0>{});
+  repeated_prefetch again = {};
+  if constexpr (!are_listed_rows<Rows>)
+    if (ahead != nullptr) again = ahead->again(keys, count);
+  Index n = 0;
+  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) ROPE_DETAIL_INLINE_LAMBDA {
+    score_block<A, rows>(queries, query_stride, keys.from_row(n), depth, scores + n, ahead, again.address,
+                         each_key);
+    again.advance(Index(sizeof...(key)));
+    n += Index(sizeof...(key));
   };
-  if constexpr (are_listed_rows<Rows>)
-    score_with(std::true_type{}, {});
-  else if (ahead != nullptr)
-    score_with(std::true_type{}, ahead->again(keys, count));
-  else
-    score_with(std::false_type{}, {});
+  while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
+  if constexpr (block >= 8)
+    while (n + block / 4 <= count) score(std::make_index_sequence<std::size_t(block / 4)>{});
+  while (n < count) score(std::index_sequence<0>{});
 }
 
 /// Values of `count` tokens, and what to prefetch while they are processed.
@@ -164,11 +156,9 @@ struct value_run {
 
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
 /// from c on, over the values of all runs. Sums stay in registers from run to run.
-///
-/// \tparam asks  whether to prefetch what is read after the runs; false if the runs were just read
-template <class A, int rows, int packets, bool asks, class Rows>
+template <class A, int rows, int packets, class Rows>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<Rows>> runs, Index c,
-                                     A* sums_in_memory, Index sum_stride) {
+                                     A* sums_in_memory, Index sum_stride, bool asks) {
   using P = packet<A>;
   using V = typename Rows::value_type;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
@@ -187,18 +177,17 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   for (const value_run<Rows>& run : runs) {
     Rows values = run.rows.from_channel(c);
     repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
-    const auto add = [&](auto tokens) ROPE_DETAIL_INLINE_LAMBDA {
-      if constexpr (asks && are_listed_rows<Rows>)
-        prefetch_rows<tokens(), bytes>(values.next, c);
-      else if constexpr (asks)
-        prefetch_batch<tokens(), bytes>(*run.ahead, again);
-      for (Index token = 0; token < tokens(); ++token, ++weights, values = values.from_row(1))
-        step(values.at(0), std::make_index_sequence<std::size_t(rows)>{},
-             std::make_index_sequence<std::size_t(packets)>{});
-    };
-    Index j = 0;
-    for (; j + together <= run.count; j += together) add(std::integral_constant<Index, together>{});
-    for (; j < run.count; ++j) add(std::integral_constant<Index, 1>{});
+    for (Index j = 0; j < run.count; ++j, ++weights, values = values.from_row(1)) {
+      if (j % together == 0) {
+        const Index tokens = together == 1 ? 1 : (std::min)(together, run.count - j);
+        if constexpr (are_listed_rows<Rows>)
+          prefetch_rows<bytes>(values.next, tokens, c);
+        else if (asks)
+          prefetch_batch<bytes>(*run.ahead, again, tokens);
+      }
+      step(values.at(0), std::make_index_sequence<std::size_t(rows)>{},
+           std::make_index_sequence<std::size_t(packets)>{});
+    }
   }
   unrolled<std::size_t(rows * packets)>([&](auto i) { store(in_memory(i), sums[i]); });
 }
@@ -212,23 +201,15 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<Ro
   Index c = 0;
   // Each addition to a packet of sums waits for the previous addition, so several packets are processed in
   // parallel while enough are left.
-  const auto add_blocks = [&](auto asking, auto packets) ROPE_DETAIL_INLINE_LAMBDA {
+  const auto add_blocks = [&](auto packets) ROPE_DETAIL_INLINE_LAMBDA {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)
-        value_block<A, rows, packets(), asking()>(weights, runs, c, sums + c, sum_stride);
+        value_block<A, rows, packets()>(weights, runs, c, sums + c, sum_stride, asks);
   };
-  const auto add_all = [&](auto asking) ROPE_DETAIL_INLINE_LAMBDA {
-    add_blocks(asking, std::integral_constant<int, 8>{});
-    add_blocks(asking, std::integral_constant<int, 4>{});
-    add_blocks(asking, std::integral_constant<int, 2>{});
-    add_blocks(asking, std::integral_constant<int, 1>{});
-  };
-  if constexpr (are_listed_rows<Rows>)
-    add_all(std::true_type{});
-  else if (asks)
-    add_all(std::true_type{});
-  else
-    add_all(std::false_type{});
+  add_blocks(std::integral_constant<int, 8>{});
+  add_blocks(std::integral_constant<int, 4>{});
+  add_blocks(std::integral_constant<int, 2>{});
+  add_blocks(std::integral_constant<int, 1>{});
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];
