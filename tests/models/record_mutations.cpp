@@ -74,14 +74,16 @@ bool is_noticed(const std::vector<const json*>& files) {
   return false;
 }
 
-/// Whether a probe of an architecture fails.
-bool is_noticed_by_a_probe(const std::string& format, const std::string& architecture) {
+/// Whether a probe of one of the architectures fails.
+bool is_noticed_by_a_probe(const std::string& format, std::string_view names) {
   static const json file = probes::file_of("probes");
   static const std::map<std::string, std::set<std::string>> asked = {
       {"gguf", probes::architectures_of("gguf")}, {"hugging_face", probes::architectures_of("hugging_face")}};
-  if (asked.at(format).count(architecture) == 0) return false;
-  for (const json& probe : file.at(format).at("probes"))
-    if (!probes::finding(format, file.at(format), probe, architecture).empty()) return true;
+  for (const std::string& architecture : asked.at(format)) {
+    if (!rope::detail::is_listed(names, architecture)) continue;
+    for (const json& probe : file.at(format).at("probes"))
+      if (!probes::finding(format, file.at(format), probe, architecture).empty()) return true;
+  }
   return false;
 }
 
@@ -104,17 +106,18 @@ void ask(const char* format, const std::map<std::string, std::set<std::string>>&
   for (const auto& of_architecture : written) {
     const std::string& architecture = of_architecture.first;
     const std::set<std::string>& fields = of_architecture.second;
+    Record& record = named(architecture);
+    const std::string_view names = record.names;
     std::vector<const json*> own;
     for (const json& file : files)
-      if (architecture_of(file) == architecture) own.push_back(&file);
-    Record& record = named(architecture);
+      if (rope::detail::is_listed(names, architecture_of(file))) own.push_back(&file);
     each_field(record, [&](const std::string& name, auto& field) {
       if (!is_asked(std::string(format) + " " + architecture + " " + name)) return;
       const auto before = field;
       for (const auto& other : others(name, before)) {
         field = other;
         const bool forbidden = !rope::detail::broken_rule_of(record).empty(),
-                   noticed = forbidden || is_noticed(own) || is_noticed_by_a_probe(format, architecture);
+                   noticed = forbidden || is_noticed(own) || is_noticed_by_a_probe(format, names);
         field = before;
         std::cout << "mutant " << format << " " << architecture << " " << name << " "
                   << (fields.count(name) ? "written " : "default ")

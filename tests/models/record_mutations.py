@@ -70,9 +70,9 @@ def main():
         source.append(f"const std::map<std::string, std::set<std::string>> written_{format_} = {{\n")
         for table in tables:
             text = open(f"{DETAIL}/{table}").read()
-            for body in re.findall(r'\{(\.architecture = (?:[^}"]|"[^"]*")*)\}', text):
+            for body in re.findall(r'\{(\.names = (?:[^}"]|"[^"]*")*)\}', text):
                 bare = re.sub(r'"[^"]*"', '""', body)
-                name = re.search(r'\.architecture = "([^"]*)"', body).group(1)
+                name = re.search(r'\.names = "([^" ]*)', body).group(1)
                 names = ", ".join(f'"{field}"' for field in re.findall(r"\.(\w+) =", bare))
                 source.append(f'    {{"{name}", {{{names}}}}},\n')
         source.append("};\n")

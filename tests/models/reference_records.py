@@ -46,7 +46,8 @@ def known(tables):
     for table in tables:
         with open(f"{DETAIL}/{table}.hpp") as file:
             text = file.read()
-            names += re.findall(r'\.architecture = "([^"]*)"', text) + re.findall(r'\{"([a-z0-9]+)",\s+"[a-z0-9]+"\}', text)
+            for of_record in re.findall(r'\{\.names = ((?:"[^"]*"\s*)+)', text):
+                names += " ".join(re.findall(r'"([^"]*)"', of_record)).split()
     return names
 
 

@@ -38,7 +38,7 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
              length = reader.number(length_key, range::positive);
   const auto unused = [&](const char* key) {
     model.warnings.push_back(reader.key(key) + " is not used");
-    if (record.architecture.empty()) model.scaled = scaled_queries::not_known;
+    if (record.names.empty()) model.scaled = scaled_queries::not_known;
   };
   const bool of_length = record.temperature == gguf_temperature::of_length,
              of_context = record.temperature == gguf_temperature::of_context;
@@ -242,7 +242,7 @@ class gguf_importer {
   /// Throws for an unknown architecture with sliding layers and scaling. In llama.cpp, the architecture
   /// decides whether sliding layers are scaled.
   void note_scaling() {
-    if (record_.architecture.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
+    if (record_.names.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
       reader_.refuse(
           "general.architecture",
           "is no known architecture, and this one both slides and scales: which layers are scaled is "

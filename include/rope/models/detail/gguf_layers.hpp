@@ -80,7 +80,7 @@ void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& recor
                           std::vector<std::string>& warnings) {
   constexpr const char* name = "attention.sliding_window_pattern";
   const bool list = reader.numbers(name, range::zero_or_one).has_value();
-  if (record.architecture.empty() || (!list && !reader.number(name, range::count))) return;
+  if (record.names.empty() || (!list && !reader.number(name, range::count))) return;
   const std::string of = " is not read for " + reader.architecture();
   if (of_other_size(record, layers))
     warnings.push_back(reader.key(name) + of + " of " + std::to_string(layers) + " layers; none slides");

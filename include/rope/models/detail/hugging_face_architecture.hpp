@@ -409,7 +409,7 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
             "is null: then no layer of " + architecture + " slides, and the others do not rotate"};
-  const bool of_ling = record.architecture == "bailinghybrid";  // SGLang, models/bailing_moe_v3.py
+  const bool of_ling = record.names == "bailinghybrid";  // SGLang, models/bailing_moe_v3.py
   for (const auto& [key, reads] :
        {std::pair{"mla_use_nope", !known}, std::pair{"use_mla_nope", !known || of_ling}})
     if (reads && text.boolean(key).value_or(false))

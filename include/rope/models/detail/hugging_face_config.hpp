@@ -79,11 +79,11 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
                     architecture + hint + "; for those that are known see include/rope/models/README.md");
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (given) record.layout = *given;
-  if (record.architecture == "motif" && text.has("qk_rope_head_dim"))
+  if (record.names == "motif" && text.has("qk_rope_head_dim"))
     text.refuse("qk_rope_head_dim",
                 "is of Motif 3, whose released code and its ports disagree on which channels rotate and how "
                 "they are scaled");
-  if (record.architecture == "grok1" && text.has("rope_type"))
+  if (record.names == "grok1" && text.has("rope_type"))
     text.refuse(
         "rope_type",
         "next to the other keys is of Grok 2: SGLang leaves \"original\" unscaled, llama.cpp takes it "

@@ -141,8 +141,7 @@ class hugging_face_group_maker {
     add_indexer(group);
     add_query_scaling_of_dictionary(text_, rope, defaults_, model_, terms.by_type);
     rope.each_unasked([&](const std::string& key, const J& value) {
-      if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
-        model_.scaled = scaled_queries::not_known;
+      if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
       std::vector<std::string> keys = {path + key};
       add_inner_keys(value, path + key + ".", speaks_of_rope, keys);
       for (const std::string& one : keys) warn(one + " is not used by rope type " + type);
@@ -193,7 +192,7 @@ class hugging_face_group_maker {
     if (partial && !text_.has("rotary_dim") && share.key.empty())
       name("partial_rotary_factor", defaults_.partial_rotary_factor);
     if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
-        !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, defaults_.architecture))
+        !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
       warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
            " in transformers 5 rotates whole heads under the default rule");
     const char* scale = scale_key();

@@ -50,7 +50,7 @@ class hugging_face_groups {
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
     if (add_scaled_layers(given, path)) return;
     if (given && add_nested_groups(*given, path)) {
-      if (has_class_not_in(dictionary_by_type, defaults_.architecture))
+      if (has_class_not_in(dictionary_by_type, first_name(defaults_)))
         maker_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
                     "though the class of " + model_.architecture + " in transformers 5 does not read them");
       return;
@@ -399,7 +399,7 @@ class hugging_face_groups {
       dictionaries = dictionaries || dictionary;
       others = others || (!dictionary && !item.value().is_null());
     }
-    return named || (defaults_.architecture.empty() && dictionaries && !others);
+    return named || (defaults_.names.empty() && dictionaries && !others);
   }
   bool is_type(const std::string& key) const {
     const bool two_kinds = defaults_.local_base > 0 || defaults_.form == dictionary_form::base_by_type;

@@ -97,8 +97,7 @@ class hugging_face_importer {
   /// \param because  why a key of the text model has no effect
   void note_keys(const std::string& because) {
     for (const std::string& key : text_.unasked()) {
-      if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
-        model_.scaled = scaled_queries::not_known;
+      if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
       if (defaults_.note.find(key) != std::string_view::npos) continue;
       if (text_.hides(key))
         warn(text_.path() + key + " is not read by the class of " + model_.architecture +
@@ -362,7 +361,7 @@ class hugging_face_importer {
   /// Throws for an unknown architecture with sliding layers and scaling, because architectures differ in
   /// whether sliding layers are scaled.
   void refuse_unknown_scaling() const {
-    if (!defaults_.architecture.empty() || model_.groups.size() > 1) return;
+    if (!defaults_.names.empty() || model_.groups.size() > 1) return;
     if (model_.sliding_window > 0 && model_.groups.front().rule != "default")
       text_.refuse(
           "model_type",

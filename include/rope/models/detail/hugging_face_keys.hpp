@@ -19,7 +19,7 @@ namespace rope::inline ROPE_ABI::detail {
 
 // Keys of a config.json that only some classes read. In files of other classes they have no effect.
 
-/// A key, and the architectures whose classes read it, each between two spaces.
+/// A key, and the first names of the records whose classes read it.
 struct key_of_few {
   const char* key;
   std::string_view readers;
@@ -29,27 +29,19 @@ struct key_of_few {
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
 
-/// Whether a list of words, each between two spaces, has a word.
-constexpr bool is_listed(std::string_view list, std::string_view word) {
-  for (std::size_t at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
-    if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
-  return false;
-}
-
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
     " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
-    "deepseek dream ernie45moevl exaone gigachat35 grok1 grovemoe hunyuan internlm internlm2 internlm3 "
-    "iquestcoder iquestloopcoder kimik2 klear kormo lille130m llada llada2moe longcatflashngram maincoder "
-    "mimo minicpm minicpmv minimaxm1 molmo molmo2 motif nanbeige nemotronlabsdiffusion nemotronnas new "
-    "openelm openpanguvl orion ouro panguembedded panguultramoe phi3v phimsft plamo plamo2 plamo3 plm qwen "
-    "rnd1 sarvammoe smallthinker stablelmepoch step3 telechat telechat3 xverse youtuvl zaya1vl ";
+    "dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder kimik2 lille130m llada llada2moe "
+    "longcatflashngram mimo minimaxm1 molmo2 motif nemotronlabsdiffusion nemotronnas new openelm openpanguvl "
+    "ouro panguultramoe phi3v phimsft plamo2 plamo3 plm qwen smallthinker stablelmepoch step3 telechat "
+    "youtuvl zaya1vl ";
 
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
   const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
-  if (is_listed(own_classes, record.architecture)) return true;
+  if (is_listed(own_classes, first_name(record))) return true;
   return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
 }
 
@@ -81,7 +73,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
       {"rope_freq_constant", " openelm "},
-      {"rope_interleave", " axk1 deepseekv3 gigachat35 glm4moelite kimik2 mistral4 youtu youtuvl "},
+      {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
       {"rope_layout", " smallthinker "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_local_theta", " plamo3 "},
@@ -90,7 +82,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_scaling_factor", " plamo3 "},
       {"rope_scaling_layers", " molmo2 "},
       {"rotary_base", " zaya1vl "},
-      {"rotary_dim", " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 phimsft "},
+      {"rotary_dim", " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_layout", " smallthinker "},
@@ -107,11 +99,11 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_scaling", " cohere2moe panguultramoe "},
   };
   std::vector<std::string> hidden;
-  if (record.architecture.empty()) return hidden;
+  if (record.names.empty()) return hidden;
   for (const key_of_few& one : keys)
-    if (!is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
+    if (!is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
   for (const key_of_few& one : not_keys)
-    if (is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
+    if (is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
   for (const char* key : {"full_attention_interval", "layer_group_size", "mamba_step"})
     if (record.interval != key) hidden.emplace_back(key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
@@ -125,9 +117,9 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view partial_by_default =
-    " bamba deepseekv4 diffusiongemma glm glm4 glm4moe glm4moelite glm4v glm4vmoe glmasrencoder glmimage "
-    "glmocr gptneox gptneoxjapanese laguna mellum mimov2 minimaxm2 moonshine moonshinestreaming nemotron "
-    "persimmon phi phi3 phi4multimodal qwen35 qwen3next qwen4exp solaropen stablelm step3p5 zaya ";
+    " bamba deepseekv4 diffusiongemma glm glm4moe glm4moelite glmasrencoder glmocr gptneox gptneoxjapanese "
+    "laguna mellum mimov2 minimaxm2 moonshine moonshinestreaming phi3 qwen35 qwen3next qwen4exp solaropen "
+    "stablelm step3p5 zaya ";
 
 /// The architectures whose classes read a rope dictionary for each type of layers.
 ///

@@ -250,7 +250,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
 template <class J>
 const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
   for (const char* other : {"sliding_window_size", "window_size"})
-    if (!defaults.architecture.empty() && !text.has("sliding_window") && text.has(other)) return other;
+    if (!defaults.names.empty() && !text.has("sliding_window") && text.has(other)) return other;
   return "sliding_window";
 }
 

@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 #define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,32 @@
 /// sees all tokens up to the query. m is the attention factor of the frequencies.
 
 namespace rope::inline ROPE_ABI::detail {
+
+// Lists of names, with one space between two names. A record may have several names.
+
+/// Whether a list has the name.
+constexpr bool is_listed(std::string_view list, std::string_view name) {
+  if (name.empty()) return false;
+  for (std::size_t at = list.find(name); at != std::string_view::npos; at = list.find(name, at + 1)) {
+    const std::size_t end = at + name.size();
+    if ((at == 0 || list[at - 1] == ' ') && (end == list.size() || list[end] == ' ')) return true;
+  }
+  return false;
+}
+
+/// The first name of a record. Lists of architectures have this name for all of them.
+template <class Record>
+constexpr std::string_view first_name(const Record& record) {
+  return record.names.substr(0, record.names.find(' '));
+}
+
+/// The record of an architecture in a table, or nullptr if there is none.
+template <class Record, std::size_t count>
+const Record* record_in(const Record (&records)[count], std::string_view architecture) {
+  for (const Record& record : records)
+    if (is_listed(record.names, architecture)) return &record;
+  return nullptr;
+}
 
 // The rotation in indexers of sparse attention. Its layout may differ from that of attention.
 
@@ -99,7 +126,7 @@ enum class dictionary_form {
 };
 
 struct hugging_face_record {
-  std::string_view architecture;  // as plain_architecture spells it
+  std::string_view names;  // of the architectures, as plain_architecture spells them
   layout_kind layout = layout_kind::half_split;
   double base = 10000;    // 0: unknown, so a file must have a base
   double local_base = 0;  // of sliding layers, if they have their own
@@ -180,7 +207,7 @@ struct hugging_face_record {
 /// Whether layer_types gives the sliding layers. In some classes all layers slide, or none, whatever their
 /// types.
 constexpr bool types_slide(const hugging_face_record& r) {
-  if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
+  if (r.names.empty() || r.types_slide || !r.others_attend) return true;
   if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
   return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
          r.form != dictionary_form::one_or_by_type;
@@ -237,7 +264,7 @@ enum class pattern_form {
 };
 
 struct gguf_record {
-  std::string_view architecture;
+  std::string_view names;  // of the architectures, as llama.cpp spells them
   layout_kind layout = layout_kind::half_split;
   std::string_view instead = {};  // if no layer rotates: what the model has instead
   Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
@@ -293,8 +320,7 @@ struct gguf_record {
 /// only for architectures whose graphs have such layers. Without a record, an architecture may be one of
 /// them.
 constexpr bool may_slide(const gguf_record& r) {
-  return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
-         r.compressed;
+  return r.names.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide || r.compressed;
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -48,7 +48,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "where the other layers do not attend none slides, or all that attend do if there is a window";
   if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
     return "a window cannot express how far an encoder attends back";
-  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, r.architecture))
+  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
     return "both_sides_if_asked is of classes that read the key that asks";
   const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
   if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
