@@ -231,6 +231,11 @@ constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
   return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
+/// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
+constexpr bool is_within_2_53(double x) {
+  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
+  return (bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+}
 /// Whether an Index holds the count.
 template <std::integral Count>
 constexpr bool is_index(Count count) {
@@ -609,6 +614,7 @@ class number_array {
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
 #include <array>
+#include <compare>
 /// The number type of schedules. long double has 64 bits on some processors and 53 or 113 on others, and each
 /// C library has its own exp and log. Schedules must depend on neither.
 ///
@@ -618,8 +624,7 @@ namespace rope::inline ROPE_ABI::detail {
 struct uint128 {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
-  friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  friend constexpr bool operator<(uint128 a, uint128 b) { return a.hi != b.hi ? a.hi < b.hi : a.lo < b.lo; }
+  friend constexpr auto operator<=>(const uint128&, const uint128&) = default;
   friend constexpr uint128 operator+(uint128 a, uint128 b) {
     const std::uint64_t sum = a.lo + b.lo;
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
@@ -822,15 +827,12 @@ class wide_real {
   /// Divides the number.
   constexpr wide_real& operator/=(wide_real x) { return *this = *this / x; }
   friend constexpr bool operator==(const wide_real&, const wide_real&) = default;
-  friend constexpr bool operator<(const wide_real& a, const wide_real& b) {
-    if (a.negative_ != b.negative_) return a.negative_;
+  friend constexpr std::strong_ordering operator<=>(const wide_real& a, const wide_real& b) {
+    if (a.negative_ != b.negative_) return b.negative_ <=> a.negative_;
     const wide_real &smaller = a.negative_ ? b : a, &larger = a.negative_ ? a : b;  // by magnitude
-    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ < larger.exponent_
-                                                 : smaller.significand_ < larger.significand_;
+    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ <=> larger.exponent_
+                                                 : smaller.significand_ <=> larger.significand_;
   }
-  friend constexpr bool operator>(const wide_real& a, const wide_real& b) { return b < a; }
-  friend constexpr bool operator<=(const wide_real& a, const wide_real& b) { return !(b < a); }
-  friend constexpr bool operator>=(const wide_real& a, const wide_real& b) { return !(a < b); }
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {
     if (x.exponent_ >= 0) return x;
@@ -2395,31 +2397,25 @@ auto list_of(const X& x) {
     return integer_list<element_of<X>>(std::span<const element_of<X>>(x));
   }
 }
-/// An integer_list that refers to the caller's vector, which must outlive it. Throws if x is a matrix.
+/// An integer_list that refers to the caller's memory, which must outlive it.
 template <class X>
-auto vector_of(const char* name, const X& x) {
+auto list_in_memory(const X& x) {
   static_assert(integers_in_memory<X>,
                 "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
                 "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+  if constexpr (integers_in_memory<X>) return list_of(x);
 }
-/// The type of the integers in a list.
+/// The type of the integers in a list, in memory or an expression.
 template <class X>
-struct integer_in;
-template <dense_integers X>
-struct integer_in<X> {
-  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
-};
+requires dense_integers<X> || integers_in_memory<X>
+auto integer_in(const X& x) {
+  if constexpr (dense_integers<X>)
+    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
+  else
+    return list_of(x)[0];
+}
 template <class X>
-requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
-  using type = element_of<X>;
-};
-template <span_of_integers X>
-struct integer_in<X> {
-  using type = std::remove_cv_t<typename X::element_type>;
-};
-template <class X>
-using integer_of = typename integer_in<X>::type;
+using integer_of = decltype(integer_in(std::declval<const X&>()));
 /// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
 /// also outside every table.
 template <whole_number Integer>
@@ -2433,11 +2429,10 @@ std::int64_t as_position(Integer value) {
 /// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
 /// other values, for example if the expression makes random numbers.
 template <class Integer>
-struct evaluated_list {
+struct evaluated_list : integer_list<Integer> {
   number_array<Integer> memory;
-  integer_list<Integer> list;
-  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
-    list.data = memory.data();
+  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
+    this->data = memory.data();
   }
   evaluated_list& operator=(const evaluated_list&) = delete;
   template <class Derived>
@@ -2446,7 +2441,7 @@ struct evaluated_list {
     const Index rows = expression.rows(), columns = expression.cols();
     memory.resize(rows, columns);
     Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
-    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
+    integer_list<Integer>::operator=({memory.data(), rows, columns, columns, 1});
   }
 };
 /// The type in which a call keeps positions that it reads more than once.
@@ -2472,6 +2467,19 @@ concept position_integer = detail::whole_number<Integer>;
 /// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
+namespace detail {
+/// A list of integers as an argument that is kept: it refers to the caller's memory. Taken by value, so that
+/// compilers which know lifetimebound warn where a temporary list would be kept.
+template <position_integer Integer>
+struct kept_integers : integer_list<Integer> {
+  kept_integers() = default;
+  template <position_list X>
+  kept_integers(const X& list) : integer_list<Integer>(list_in_memory(list)) {}
+  template <position_list X>
+  requires owns_memory<X> kept_integers(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : integer_list<Integer>(list_in_memory(list)) {}
+};
+}  // namespace detail
 /// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. Use it to decode
 /// sequences of different lengths.
 ///
@@ -2483,12 +2491,8 @@ template <position_integer Integer>
 struct row_starts {
   detail::integer_list<Integer> starts;  // [batch]
   /// Refers to the starts of the rows without copying them.
-  template <position_list X>
-  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
-  template <position_list X>
-  requires detail::owns_memory<X>
-  explicit row_starts(const X& list ROPE_DETAIL_LIFETIMEBOUND)
-      : starts(detail::vector_of("row_starts", list)) {}
+  explicit row_starts(detail::kept_integers<Integer> list ROPE_DETAIL_LIFETIMEBOUND)
+      : starts(list.as_vector("row_starts")) {}
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
@@ -2506,32 +2510,12 @@ struct segments {
   detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
   detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
   /// Segments that start at position 0. Refers to the list without copying it.
-  template <position_list X>
-  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
-  template <position_list X>
-  requires detail::owns_memory<X>
-  explicit segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)) {}
+  explicit segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND)
+      : segments(offset_list, {}) {}
   /// Segments that start at the given positions. Refers to the lists without copying them.
-  template <position_list X, position_list Y>
-  segments(const X& offset_list, const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<X> segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND,
-                                           const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<Y> segments(const X& offset_list,
-                                           const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<X> && detail::owns_memory<Y> segments(
-      const X& offset_list ROPE_DETAIL_LIFETIMEBOUND, const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
+  segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND,
+           detail::kept_integers<Integer> start_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(offset_list.as_vector("segments")), starts(start_list.as_vector("segments")) {}
 };
 template <position_list X>
 segments(const X&) -> segments<detail::integer_of<X>>;
@@ -2606,12 +2590,14 @@ template <class Integer>
 struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
   template <class X>
   evaluated_positions(const X& expression, Index tokens)
-      : evaluated_list<Integer>(expression),
-        listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
+      : evaluated_list<Integer>(expression), listed_positions<Integer>(evaluated(), tokens) {}
   evaluated_positions(const evaluated_positions& other)
       : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
-    this->ids.data = evaluated_list<Integer>::memory.data();
+    this->ids.data = evaluated().data;
   }
+  using listed_positions<Integer>::operator();
+ private:
+  const evaluated_list<Integer>& evaluated() const { return *this; }
 };
 /// Token t of row b is at starts[b] + t.
 template <class Integer>
@@ -2705,7 +2691,7 @@ auto position_source(const X& ids, Index tokens) {
 }
 template <class Integer>
 listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids.list, tokens};
+  return {ids, tokens};
 }
 inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
 template <class Integer>
@@ -2715,6 +2701,26 @@ started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*t
 template <class Integer>
 segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
   return {ragged.offsets, ragged.starts};
+}
+/// The positions of tokens of one row of `all` from `first` on, as positions of a batch with one row.
+template <class Source>
+struct row_positions {
+  const Source& all;
+  Index row, first;
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
+  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
+    position_range range;
+    for (Index t = 0; t < tokens; ++t) range.include(all(row, first + t));
+    return range;
+  }
+};
+template <class Source>
+row_positions<Source> positions_of_row(const Source& all, Index b, Index first = 0) {
+  return {all, b, first};
+}
+template <class Integer>
+contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
+  return {all(b, first)};
 }
 }  // namespace detail
 /// The forms of positions that `rotate` accepts: an integer start; ids [tokens], [batch * tokens] or a matrix
@@ -3061,19 +3067,6 @@ auto view_of_indices(const char* name, X& x) {
     return view;
   }
 }
-/// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
-template <class T>
-head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
-                          Index row, const char* columns_name) {
-  check_channel<T>();
-  if (heads <= 0 || columns % heads != 0)
-    throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
-                  " of the matrix, got ", heads);
-  if (batch <= 0 || rows % batch != 0)
-    throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
-  const Index tokens = rows / batch, head_dim = columns / heads;
-  return {data, batch, tokens, heads, head_dim, tokens * row, row, head_dim};
-}
 template <class X>
 using dense_type = std::remove_cvref_t<X>;
 /// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
@@ -3093,6 +3086,25 @@ template <class X>
 concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor);
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
+/// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
+/// view of a matrix that the caller refuses by its type.
+template <bool row_major, class Matrix>
+auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
+  if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {
+    return head_view<float>{};
+  } else {
+    using T = std::remove_pointer_t<decltype(m.data())>;
+    check_channel<T>();
+    const Index rows = row_major ? m.rows() : m.cols(), columns = row_major ? m.cols() : m.rows();
+    if (heads <= 0 || columns % heads != 0)
+      throw_invalid(name, "heads must be positive and divide the ", columns, row_major ? " columns" : " rows",
+                    " of the matrix, got ", heads);
+    if (batch <= 0 || rows % batch != 0)
+      throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
+    const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
+    return head_view<T>{m.data(), batch, tokens, heads, head_dim, tokens * row, row, head_dim};
+  }
+}
 }  // namespace detail
 /// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
 /// indices, in order. For a tensor of the `other` storage order, the message names the function for the
@@ -3165,10 +3177,7 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
 template <detail::dense Matrix>
 auto thd(Matrix&& m, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("thd", "[tokens, heads * head_dim]");
-  if constexpr (detail::row_major_matrix<Matrix>)
-    return detail::view_of_rows("thd", m.data(), 1, m.rows(), m.cols(), heads, m.outerStride(), "columns");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<true>("thd", m, 1, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -3179,11 +3188,7 @@ auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, head
 template <detail::dense Matrix>
 auto bshd(Matrix&& m, Index batch, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
-  if constexpr (detail::row_major_matrix<Matrix>)
-    return detail::view_of_rows("bshd", m.data(), batch, m.rows(), m.cols(), heads, m.outerStride(),
-                                "columns");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<true>("bshd", m, batch, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -3201,10 +3206,7 @@ auto dht(Matrix&& m, Index heads) {
       "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
       "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
       "heads); evaluate an expression or a column of a row-major matrix first");
-  if constexpr (detail::column_major_matrix<Matrix>)
-    return detail::view_of_rows("dht", m.data(), 1, m.cols(), m.rows(), heads, m.outerStride(), "rows");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<false>("dht", m, 1, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -3215,9 +3217,9 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
 
-#ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-#define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-/// Checks of the arguments of a table.
+#ifndef ROPE_BASE_COORDINATES_HPP
+#define ROPE_BASE_COORDINATES_HPP
+/// Checks of coordinates of tokens, which are integers or reals, and copies them as doubles.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
@@ -3227,6 +3229,55 @@ constexpr bool at_most(Integer value, std::int64_t most) {
   else
     return static_cast<std::int64_t>(value) <= most;
 }
+/// Whether a coordinate is finite and at most 2^53 in magnitude, as a double holds every integer up to there.
+template <class Scalar>
+bool is_coordinate(Scalar value) {
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if constexpr (std::is_integral_v<Scalar>)
+    return at_most(value, most) && (std::is_unsigned_v<Scalar> || static_cast<std::int64_t>(value) >= -most);
+  else
+    return is_within_2_53(static_cast<double>(value));
+}
+/// Checks the coordinates at(row, axis).
+///
+/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
+///          is infinite, NaN or above 2^53 in magnitude
+template <class At>
+void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
+  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
+  static_assert(
+      std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
+          std::is_same_v<coordinate, double>,
+      "frequency_table, row_maker and token_coordinates: coordinates are integers, float or double; "
+      "16-bit types lose the position");
+  if (columns != axes)
+    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
+  for (Index r = 0; r < rows; ++r)
+    for (Index a = 0; a < axes; ++a)
+      if (!is_coordinate(at(r, a)))
+        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ", at(r, a),
+                      " at row ", r, ", axis ", a);
+}
+/// Coordinates as doubles, [rows, axes].
+///
+/// Throws:  as check_row_coordinates
+template <class Derived>
+number_array<double> checked_coordinates(const char* function, Index axes,
+                                         const Eigen::DenseBase<Derived>& coordinates) {
+  const number_array<typename Derived::Scalar> given = coordinates;
+  check_row_coordinates(function, axes, given.rows(), given.cols(),
+                        [&](Index r, Index a) { return given(r, a); });
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_COORDINATES_HPP
+
+#ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+#define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+/// Checks of the arguments of a table.
+namespace rope::inline ROPE_ABI::detail {
 /// A position as a signed 64-bit integer.
 ///
 /// Throws:  std::length_error if an unsigned position exceeds the range of that type, because it would become
@@ -3294,46 +3345,6 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
 template <class S>
 std::uint64_t checked_fingerprint(const frequencies& of) {
   return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
-}
-/// Checks the coordinates at(row, axis).
-///
-/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
-///          is infinite, NaN or above 2^53 in magnitude. Up to 2^53 a double holds every integer
-template <class At>
-void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
-  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
-  constexpr bool whole = std::is_integral_v<coordinate>;
-  static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
-                "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
-  if (columns != axes)
-    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
-  const auto fits = [](coordinate value) {
-    constexpr std::int64_t most = std::int64_t{1} << 53;
-    if constexpr (whole)
-      return at_most(value, most) &&
-             (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
-    else
-      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
-  };
-  for (Index r = 0; r < rows; ++r)
-    for (Index a = 0; a < axes; ++a)
-      if (!fits(at(r, a))) {
-        using shown = std::conditional_t<whole, coordinate, double>;
-        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ",
-                      static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a);
-      }
-}
-/// Coordinates as doubles, [rows, axes].
-///
-/// Throws:  as check_row_coordinates
-template <class Derived>
-number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
-  const number_array<typename Derived::Scalar> given = coordinates;
-  check_row_coordinates("frequency_table", axes, given.rows(), given.cols(),
-                        [&](Index r, Index a) { return given(r, a); });
-  number_array<double> checked(given.rows(), given.cols());
-  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
-  return checked;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
@@ -4091,7 +4102,8 @@ class frequency_table {
   ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
+      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates),
+                        coordinates_tag{}) {}
   /// Reports a rotary_dim or a model in place of frequencies, at compile time.
   template <class X, std::integral... Counts>
   requires(!std::is_convertible_v<const X&, const frequencies&> && sizeof...(Counts) > 0)
@@ -5036,7 +5048,7 @@ class any_integers {
   /// \param name  the name of the list in errors
   template <integers_in_memory X>
   any_integers(const char* name, const X& list) {
-    const auto vector = vector_of(name, list);
+    const auto vector = list_of(list).as_vector(name);
     *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
     step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
   }
@@ -5064,25 +5076,10 @@ class any_integers {
     return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
   }
   std::int64_t read(std::size_t i) const {
-    const char* at = address(i);
-    switch (step_ & 7) {
-      case kind_of<std::int8_t>:
-        return as<std::int8_t>(at);
-      case kind_of<std::int16_t>:
-        return as<std::int16_t>(at);
-      case kind_of<std::int32_t>:
-        return as<std::int32_t>(at);
-      case kind_of<std::int64_t>:
-        return as<std::int64_t>(at);
-      case kind_of<std::uint8_t>:
-        return as<std::uint8_t>(at);
-      case kind_of<std::uint16_t>:
-        return as<std::uint16_t>(at);
-      case kind_of<std::uint32_t>:
-        return as<std::uint32_t>(at);
-      default:
-        return as<std::uint64_t>(at);
-    }
+    constexpr std::int64_t (*by_kind[])(const char*) = {
+        as<std::uint8_t>, as<std::uint16_t>, as<std::uint32_t>, as<std::uint64_t>,
+        as<std::int8_t>,  as<std::int16_t>,  as<std::int32_t>,  as<std::int64_t>};
+    return by_kind[step_ & 7](address(i));
   }
   const void* data_ = nullptr;
   std::size_t size_ = 0;
@@ -5673,8 +5670,8 @@ std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
 template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
 std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
   constexpr const char* function = "segment_ranges";
-  const auto bounds = detail::vector_of(function, offsets);
-  const auto counts = detail::vector_of(function, lengths);
+  const auto bounds = detail::list_in_memory(offsets).as_vector(function);
+  const auto counts = detail::list_in_memory(lengths).as_vector(function);
   const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
   const Index segment_count = bounds.size() - 1;
   detail::check_offsets(function, "offsets", bounds.size(),
@@ -5726,14 +5723,6 @@ auto mask_list(const X& mask) {
   else
     return evaluated_list<integer_of<X>>(mask);
 }
-template <class Integer>
-const integer_list<Integer>& as_list(const integer_list<Integer>& list) {
-  return list;
-}
-template <class Integer>
-const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
-  return copy.list;
-}
 /// The first token of a row that is not padding, and the number of such tokens.
 ///
 /// \param entry  entry(t) is the mask of token t
@@ -5780,8 +5769,7 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// Cost:    O(batch * tokens)
 template <position_list X, class Rows = padded_rows>
 Rows positions_of_mask(const X& mask, bool causal = true) {
-  const auto kept = detail::mask_list(mask);
-  const auto& list = detail::as_list(kept);
+  const auto list = detail::mask_list(mask);
   const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
   Rows rows;
   for (Index b = 0; b < batch; ++b) {
@@ -7222,6 +7210,28 @@ std::string code_text(const Model& model) {
 /// Terms in the comments: a layer slides if it attends to a sliding window of tokens, and attends fully if it
 /// sees all tokens up to the query. m is the attention factor of the frequencies.
 namespace rope::inline ROPE_ABI::detail {
+// Lists of names, with one space between two names. A record may have several names.
+/// Whether a list has the name.
+constexpr bool is_listed(std::string_view list, std::string_view name) {
+  if (name.empty()) return false;
+  for (std::size_t at = list.find(name); at != std::string_view::npos; at = list.find(name, at + 1)) {
+    const std::size_t end = at + name.size();
+    if ((at == 0 || list[at - 1] == ' ') && (end == list.size() || list[end] == ' ')) return true;
+  }
+  return false;
+}
+/// The first name of a record. Lists of architectures have this name for all of them.
+template <class Record>
+constexpr std::string_view first_name(const Record& record) {
+  return record.names.substr(0, record.names.find(' '));
+}
+/// The record of an architecture in a table, or nullptr if there is none.
+template <class Record, std::size_t count>
+const Record* record_in(const Record (&records)[count], std::string_view architecture) {
+  for (const Record& record : records)
+    if (is_listed(record.names, architecture)) return &record;
+  return nullptr;
+}
 // The rotation in indexers of sparse attention. Its layout may differ from that of attention.
 /// Which channels in the head of an indexer rotate, and their layout. Their number is that of an attention
 /// head.
@@ -7249,12 +7259,13 @@ std::string text_of(const Indexer& indexer) {
 // The fields of a record in hugging_face_records.hpp.
 /// The factor on products of queries and keys before the softmax.
 enum class score_scale {
-  inverse_root,           // 1 / sqrt(head_dim)
-  half_head,              // 1 / sqrt(head_dim / 2)
-  query_pre_attn_scalar,  // 1 / sqrt(that key)
-  attention_multiplier,   // that key
-  key_multiplier,         // that key / sqrt(head_dim)
-  qk_scale_factor,        // that key / sqrt(head_dim)
+  inverse_root,            // 1 / sqrt(head_dim)
+  half_head,               // 1 / sqrt(head_dim / 2)
+  query_pre_attn_scalar,   // 1 / sqrt(that key)
+  attention_multiplier,    // that key
+  attn_output_multiplier,  // that key
+  key_multiplier,          // that key / sqrt(head_dim)
+  qk_scale_factor,         // that key / sqrt(head_dim)
   one
 };
 /// Which layers slide (attend to the last `sliding_window` tokens) in a file without layer_types.
@@ -7292,7 +7303,7 @@ enum class dictionary_form {
                  // dictionary, m = 1, and the base compress_rope_theta (filled_base if absent)
 };
 struct hugging_face_record {
-  std::string_view architecture;  // as plain_architecture spells it
+  std::string_view names;  // of the architectures, as plain_architecture spells them
   layout_kind layout = layout_kind::half_split;
   double base = 10000;    // 0: unknown, so a file must have a base
   double local_base = 0;  // of sliding layers, if they have their own
@@ -7372,7 +7383,7 @@ struct hugging_face_record {
 /// Whether layer_types gives the sliding layers. In some classes all layers slide, or none, whatever their
 /// types.
 constexpr bool types_slide(const hugging_face_record& r) {
-  if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
+  if (r.names.empty() || r.types_slide || !r.others_attend) return true;
   if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
   return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
          r.form != dictionary_form::one_or_by_type;
@@ -7421,7 +7432,7 @@ enum class pattern_form {
   either
 };
 struct gguf_record {
-  std::string_view architecture;
+  std::string_view names;  // of the architectures, as llama.cpp spells them
   layout_kind layout = layout_kind::half_split;
   std::string_view instead = {};  // if no layer rotates: what the model has instead
   Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
@@ -7476,8 +7487,7 @@ struct gguf_record {
 /// only for architectures whose graphs have such layers. Without a record, an architecture may be one of
 /// them.
 constexpr bool may_slide(const gguf_record& r) {
-  return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
-         r.compressed;
+  return r.names.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide || r.compressed;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
@@ -8240,7 +8250,7 @@ void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& recor
                           std::vector<std::string>& warnings) {
   constexpr const char* name = "attention.sliding_window_pattern";
   const bool list = reader.numbers(name, range::zero_or_one).has_value();
-  if (record.architecture.empty() || (!list && !reader.number(name, range::count))) return;
+  if (record.names.empty() || (!list && !reader.number(name, range::count))) return;
   const std::string of = " is not read for " + reader.architecture();
   if (of_other_size(record, layers))
     warnings.push_back(reader.key(name) + of + " of " + std::to_string(layers) + " layers; none slides");
@@ -8589,7 +8599,7 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
 /// The keys of a config.json that classes of Hugging Face transformers read, and their default sizes.
 namespace rope::inline ROPE_ABI::detail {
 // Keys of a config.json that only some classes read. In files of other classes they have no effect.
-/// A key, and the architectures whose classes read it, each between two spaces.
+/// A key, and the first names of the records whose classes read it.
 struct key_of_few {
   const char* key;
   std::string_view readers;
@@ -8597,25 +8607,18 @@ struct key_of_few {
 /// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
-/// Whether a list of words, each between two spaces, has a word.
-constexpr bool is_listed(std::string_view list, std::string_view word) {
-  for (std::size_t at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
-    if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
-  return false;
-}
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
-    " aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
-    "deepseek dream ernie45moevl exaone gigachat35 grovemoe hunyuan internlm internlm2 internlm3 iquestcoder "
-    "iquestloopcoder kimik2 klear kormo lille130m llada llada2moe longcatflashngram maincoder mimo minicpm "
-    "minimaxm1 molmo molmo2 nanbeige nemotronnas openelm openpanguvl orion ouro panguembedded phi3v plamo "
-    "plamo2 plamo3 plm qwen rnd1 sarvammoe smallthinker stablelmepoch step3 telechat telechat3 xverse "
-    "youtuvl ";
+    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
+    "dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder kimik2 lille130m llada llada2moe "
+    "longcatflashngram mimo minimaxm1 molmo2 motif nemotronlabsdiffusion nemotronnas new openelm openpanguvl "
+    "ouro panguultramoe phi3v phimsft plamo2 plamo3 plm qwen smallthinker stablelmepoch step3 telechat "
+    "youtuvl zaya1vl ";
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
   const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
-  if (is_listed(own_classes, record.architecture)) return true;
+  if (is_listed(own_classes, first_name(record))) return true;
   return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
 }
 /// The keys that change a description but are not read by the class of the architecture.
@@ -8631,7 +8634,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"add_swa_attention_sink_bias", " mimov2 "},
       {"attn_config", " dbrx "},
       {"attn_type_list", " minimaxm1 "},
-      {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
+      {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
       {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
@@ -8646,15 +8649,16 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
       {"rope_freq_constant", " openelm "},
-      {"rope_interleave", " axk1 deepseekv3 gigachat35 glm4moelite kimik2 mistral4 youtu youtuvl "},
+      {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
       {"rope_layout", " smallthinker "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_local_theta", " plamo3 "},
-      {"rope_pct", " stablelm stablelmepoch "},
+      {"rope_pct", " stablelm stablelmepoch zaya1vl "},
       {"rope_ratio", " chatglm "},
       {"rope_scaling_factor", " plamo3 "},
       {"rope_scaling_layers", " molmo2 "},
-      {"rotary_dim", " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 "},
+      {"rotary_base", " zaya1vl "},
+      {"rotary_dim", " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_layout", " smallthinker "},
@@ -8668,14 +8672,14 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   static constexpr key_of_few not_keys[] = {
       // all classes read these keys, except the classes listed here
       {"partial_rotary_factor", " gptneox gptneoxjapanese "},
-      {"rope_scaling", " cohere2moe "},
+      {"rope_scaling", " cohere2moe panguultramoe "},
   };
   std::vector<std::string> hidden;
-  if (record.architecture.empty()) return hidden;
+  if (record.names.empty()) return hidden;
   for (const key_of_few& one : keys)
-    if (!is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
+    if (!is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
   for (const key_of_few& one : not_keys)
-    if (is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
+    if (is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
   for (const char* key : {"full_attention_interval", "layer_group_size", "mamba_step"})
     if (record.interval != key) hidden.emplace_back(key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
@@ -8688,9 +8692,9 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view partial_by_default =
-    " bamba deepseekv4 diffusiongemma glm glm4 glm4moe glm4moelite glm4v glm4vmoe glmasrencoder glmimage "
-    "glmocr gptneox gptneoxjapanese laguna mellum mimov2 minimaxm2 moonshine moonshinestreaming nemotron "
-    "persimmon phi phi3 phi4multimodal qwen35 qwen3next qwen4exp solaropen stablelm step3p5 zaya ";
+    " bamba deepseekv4 diffusiongemma glm glm4moe glm4moelite glmasrencoder glmocr gptneox gptneoxjapanese "
+    "laguna mellum mimov2 minimaxm2 moonshine moonshinestreaming phi3 qwen35 qwen3next qwen4exp solaropen "
+    "stablelm step3p5 zaya ";
 /// The architectures whose classes read a rope dictionary for each type of layers.
 ///
 /// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
@@ -8723,7 +8727,7 @@ inline bool speaks_of_positions(std::string_view key) {
                            "alibi", "freq_allocation"}) ||
          has_a_word(name, {"pattern", "layer_types", "layertypes", "block_type", "attn_type", "layer_indices",
                            "attn_idxs", "attn_every", "attention_interval", "cross_attention_layers",
-                           "compress_ratios"});
+                           "compress_ratios", "swa_layers"});
 }
 /// Whether the name of a key is about positions, types of layers, or factors on scores.
 inline bool speaks_of_rope(std::string_view key) {
@@ -8949,6 +8953,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
              mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
   const bool scale_of_key = r.scale == score_scale::query_pre_attn_scalar ||
                             r.scale == score_scale::attention_multiplier ||
+                            r.scale == score_scale::attn_output_multiplier ||
                             r.scale == score_scale::key_multiplier || r.scale == score_scale::qk_scale_factor;
   if (!is_zero(r.filled_base) && !per_type && !compressed)
     return "filled_base is of dictionaries per_type or compressed";
@@ -8971,7 +8976,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "where the other layers do not attend none slides, or all that attend do if there is a window";
   if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
     return "a window cannot express how far an encoder attends back";
-  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, r.architecture))
+  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
     return "both_sides_if_asked is of classes that read the key that asks";
   const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
   if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
@@ -9121,36 +9126,33 @@ const Record* gguf_record_of(std::string_view architecture) {
   using enum log_multiplier;
   using enum pattern_form;
   static constexpr Record records[] = {
-      {.architecture = "afmoe", .period = 4, .needs_window = true, .sliding = as_full, .no_rope_every = 4},
-      {.architecture = "apertus"},
-      {.architecture = "arcee", .layout = interleaved},
-      {.architecture = "arctic", .layout = interleaved},
-      {.architecture = "arwkv7", .instead = "no attention"},
-      {.architecture = "axk2",
+      {.names = "afmoe", .period = 4, .needs_window = true, .sliding = as_full, .no_rope_every = 4},
+      {.names =
+           "apertus bailingmoe2 bitnet codeshell dbrx dots1 eurobert exaone falcon falcon-h1 gemma glm4moe "
+           "gptneox grovemoe hunyuan-moe hy_v3 jais2 jina-bert-v3 minimax-m2 nemotron nomic-bert "
+           "nomic-bert-moe olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe plamo plamo2 qwen "
+           "qwen2 qwen2moe qwen2vl qwen3 qwen3moe seed_oss stablelm starcoder2 talkie"},
+      {.names =
+           "arcee arctic bailingmoe chameleon chatglm command-r deci deepseek eagle3 ernie4_5 ernie4_5-moe "
+           "internlm2 llama llama-embed maincoder minicpm nanbeige neo-bert olmo pockettts xverse",
+       .layout = interleaved},
+      {.names = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7", .instead = "no attention"},
+      {.names = "axk2 deepseek32",
        .layout = interleaved,
        .last_channels = true,
        .indexer = first_half_split,
        .multiplier = tenths,
        .scores_grow = true},
-      {.architecture = "baichuan", .layout = interleaved, .alibi_layers = 40},
-      {.architecture = "bailingmoe", .layout = interleaved},
-      {.architecture = "bailingmoe2"},
-      {.architecture = "bailingmoe3",
-       .layout = interleaved,
-       .last_channels = true,
-       .half_split_sections = true},
-      {.architecture = "barbet",
+      {.names = "baichuan", .layout = interleaved, .alibi_layers = 40},
+      {.names = "bailingmoe3", .layout = interleaved, .last_channels = true, .half_split_sections = true},
+      {.names = "barbet",
        .note = "layers of the model that slide attend fully in the code that is known to run its files"},
-      {.architecture = "bert", .instead = "learned positions"},
-      {.architecture = "bitnet"},
-      {.architecture = "bloom", .instead = "ALiBi biases"},
-      {.architecture = "chameleon", .layout = interleaved},
-      {.architecture = "chatglm", .layout = interleaved},
-      {.architecture = "clef", .attends_every = 4, .interleaved_sections = true},
-      {.architecture = "codeshell"},
-      {.architecture = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
-      {.architecture = "cohere2", .layout = interleaved, .period = 4, .full_rotate = false, .sliding = same},
-      {.architecture = "cohere2moe",
+      {.names = "bert gpt2 starcoder", .instead = "learned positions"},
+      {.names = "bloom jais jina-bert-v2 refact", .instead = "ALiBi biases"},
+      {.names = "clef qwen35 qwen35moe", .attends_every = 4, .interleaved_sections = true},
+      {.names = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
+      {.names = "cohere2", .layout = interleaved, .period = 4, .full_rotate = false, .sliding = same},
+      {.names = "cohere2moe",
        .layout = interleaved,
        .full_first = true,
        .pattern = either,
@@ -9158,76 +9160,52 @@ const Record* gguf_record_of(std::string_view architecture) {
        .sliding = same,
        .needs_pattern = true,
        .dense_rotate = true},
-      {.architecture = "command-r", .layout = interleaved},
-      {.architecture = "dbrx"},
-      {.architecture = "deci", .layout = interleaved},
-      {.architecture = "deepseek", .layout = interleaved},
-      {.architecture = "deepseek2",
+      {.names = "deepseek2",
        .layout = interleaved,
        .last_channels = true,
        .temperature = of_length,
        .multiplier = cancelled,
        .scores_grow = true},
-      {.architecture = "deepseek2-ocr", .whole_head = true, .unscaled = true},
-      {.architecture = "deepseek32",
-       .layout = interleaved,
-       .last_channels = true,
-       .indexer = first_half_split,
-       .multiplier = tenths,
-       .scores_grow = true},
-      {.architecture = "deepseek4",
+      {.names = "deepseek2-ocr", .whole_head = true, .unscaled = true},
+      {.names = "deepseek4",
        .layout = interleaved,
        .last_channels = true,
        .sink_logits = true,
        .indexer = last_interleaved,
        .compressed = true},
-      {.architecture = "diffusion-gemma",
+      {.names = "diffusion-gemma",
        .pattern = list,
        .sliding = own_base,
        .scale = one,
        .needs_pattern = true,
        .note = "a token of the canvas, the last diffusion.canvas_length tokens, sees all of them and the "
                "prompt, of which layers that slide show it the last attention.sliding_window - 1 tokens"},
-      {.architecture = "dots1"},
-      {.architecture = "dots3note",
+      {.names = "dots3note",
        .layout = interleaved,
        .last_channels = true,
        .pattern = list,
        .sliding = as_full,
        .needs_pattern = true,
        .needs_swa_base = true},
-      {.architecture = "dream", .causal = false},
-      {.architecture = "eagle3", .layout = interleaved},
-      {.architecture = "ernie4_5", .layout = interleaved},
-      {.architecture = "ernie4_5-moe", .layout = interleaved},
-      {.architecture = "eurobert"},
-      {.architecture = "exaone"},
-      {.architecture = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
-      {.architecture = "exaone4",
+      {.names = "dream llada-moe rnd1", .causal = false},
+      {.names = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
+      {.names = "exaone4",
        .period = 4,
        .default_window = 4096,
        .period_layers = 64,
        .full_rotate = false,
        .sliding = as_full},
-      {.architecture = "falcon"},
-      {.architecture = "falcon-h1"},
-      {.architecture = "gemma"},
-      {.architecture = "gemma-embedding",
-       .period = 6,
-       .sliding = own_base,
-       .window = both_sides,
-       .causal = false},
-      {.architecture = "gemma2",
+      {.names = "gemma-embedding", .period = 6, .sliding = own_base, .window = both_sides, .causal = false},
+      {.names = "gemma2",
        .period = 2,
        .default_window = 4096,
        .sliding = as_full,
        .wide_layers = 46,
        .softcap = 50},
-      {.architecture = "gemma3", .period = 6, .needs_window = true, .sliding = own_base, .wide_layers = 62},
-      {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
-      {.architecture = "gemma4", .pattern = list, .sliding = own_base, .scale = one},
-      {.architecture = "gemma4-assistant", .pattern = list, .sliding = own_base, .scale = one},
-      {.architecture = "gigachat35",
+      {.names = "gemma3", .period = 6, .needs_window = true, .sliding = own_base, .wide_layers = 62},
+      {.names = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
+      {.names = "gemma4 gemma4-assistant", .pattern = list, .sliding = own_base, .scale = one},
+      {.names = "gigachat35",
        .layout = interleaved,
        .last_channels = true,
        .attends_every = 4,
@@ -9236,20 +9214,20 @@ const Record* gguf_record_of(std::string_view architecture) {
        .note =
            "queries are multiplied by sqrt(embedding_length / attention.q_lora_rank) before they rotate, and "
            "latents that become keys and values by sqrt(embedding_length / attention.kv_lora_rank)"},
-      {.architecture = "glm-dsa",
+      {.names = "glm-dsa",
        .layout = interleaved,
        .last_channels = true,
        .indexer = first_interleaved,
        .scores_grow = true},
-      {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
-      {.architecture = "glm4moe"},
-      {.architecture = "glm5-next", .instead = "no positions"},
-      {.architecture = "glm5next", .instead = "no positions"},
-      {.architecture = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
-      {.architecture = "gpt2", .instead = "learned positions"},
-      {.architecture = "gptneox"},
-      {.architecture = "granite", .layout = interleaved, .scale = of_key, .finetuned = true},
-      {.architecture = "granite_swa",
+      {.names = "glm4", .layout = interleaved, .half_split_sections = true},
+      {.names = "glm5-next glm5next jamba kimi-k3 kimi-linear nemotron_h nemotron_h_moe wavtokenizer-dec",
+       .instead = "no positions"},
+      {.names = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
+      {.names = "granite granitehybrid granitemoe graniteswitch",
+       .layout = interleaved,
+       .scale = of_key,
+       .finetuned = true},
+      {.names = "granite_swa",
        .layout = interleaved,
        .pattern = list,
        .sliding = same,
@@ -9257,136 +9235,70 @@ const Record* gguf_record_of(std::string_view architecture) {
        .scale = of_key,
        .needs_pattern = true,
        .rope_pattern = true},
-      {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key, .finetuned = true},
-      {.architecture = "granitemoe", .layout = interleaved, .scale = of_key, .finetuned = true},
-      {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key, .finetuned = true},
-      {.architecture = "grok", .scale = output_key, .softcap = 30, .yarn = yarn_keys::all, .beta_fast = 8},
-      {.architecture = "grovemoe"},
-      {.architecture = "hrm_text",
+      {.names = "grok", .scale = output_key, .softcap = 30, .yarn = yarn_keys::all, .beta_fast = 8},
+      {.names = "hrm_text",
        .note = "where the file asks for a prefix-LM, tokens of the prompt see those after them, too"},
-      {.architecture = "hunyuan-dense", .alpha = true},
-      {.architecture = "hunyuan-moe"},
-      {.architecture = "hunyuan_vl", .alpha = true},
-      {.architecture = "hy_v3"},
-      {.architecture = "hy_v4",
+      {.names = "hunyuan-dense hunyuan_vl", .alpha = true},
+      {.names = "hy_v4",
        .layout = interleaved,
        .last_channels = true,
        .sink_logits = true,
        .indexer = last_interleaved},
-      {.architecture = "internlm2", .layout = interleaved},
-      {.architecture = "jais", .instead = "ALiBi biases"},
-      {.architecture = "jais2"},
-      {.architecture = "jamba", .instead = "no positions"},
-      {.architecture = "jina-bert-v2", .instead = "ALiBi biases"},
-      {.architecture = "jina-bert-v3"},
-      {.architecture = "k2-horizon", .yarn = yarn_keys::betas},
-      {.architecture = "kimi-k3", .instead = "no positions"},
-      {.architecture = "kimi-linear", .instead = "no positions"},
-      {.architecture = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
-      {.architecture = "lfm2", .all_slide = true, .sliding = same},
-      {.architecture = "lfm2moe", .all_slide = true, .window_varies = true, .sliding = same},
-      {.architecture = "llada", .layout = interleaved, .causal = false},
-      {.architecture = "llada-moe", .causal = false},
-      {.architecture = "llama", .layout = interleaved},
-      {.architecture = "llama-embed", .layout = interleaved},
-      {.architecture = "llama4",
+      {.names = "k2-horizon", .yarn = yarn_keys::betas},
+      {.names = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
+      {.names = "lfm2", .all_slide = true, .sliding = same},
+      {.names = "lfm2moe", .all_slide = true, .window_varies = true, .sliding = same},
+      {.names = "llada", .layout = interleaved, .causal = false},
+      {.names = "llama4",
        .layout = interleaved,
        .period = 4,
        .sliding = as_full,
        .window = chunks,
        .no_rope_every = 4,
        .temperature = fixed},
-      {.architecture = "maincoder", .layout = interleaved},
-      {.architecture = "mamba", .instead = "no attention"},
-      {.architecture = "mamba2", .instead = "no attention"},
-      {.architecture = "maple",
-       .pattern = list,
-       .full_rotate = false,
-       .sliding = as_full,
-       .needs_pattern = true},
-      {.architecture = "mellum", .period = 4, .pattern = either, .needs_window = true, .sliding = bare},
-      {.architecture = "mimo2",
-       .pattern = list,
-       .sliding = own_base,
-       .sink_logits = true,
-       .sinks_slide = true},
-      {.architecture = "minicpm", .layout = interleaved},
-      {.architecture = "minicpm3", .last_channels = true},
-      {.architecture = "minimax-01", .attends_every = 8},
-      {.architecture = "minimax-m2"},
-      {.architecture = "minimax-m3", .indexer = first_half_split},
-      {.architecture = "mistral3",
+      {.names = "maple", .pattern = list, .full_rotate = false, .sliding = as_full, .needs_pattern = true},
+      {.names = "mellum", .period = 4, .pattern = either, .needs_window = true, .sliding = bare},
+      {.names = "mimo2", .pattern = list, .sliding = own_base, .sink_logits = true, .sinks_slide = true},
+      {.names = "minicpm3", .last_channels = true},
+      {.names = "minimax-01", .attends_every = 8},
+      {.names = "minimax-m3", .indexer = first_half_split},
+      {.names = "mistral3",
        .layout = interleaved,
        .temperature = of_context,
        .multiplier = as_given,
        .yarn = yarn_keys::betas},
-      {.architecture = "mistral4",
+      {.names = "mistral4",
        .layout = interleaved,
        .last_channels = true,
        .temperature = of_length,
        .multiplier = tenths,
        .scores_grow = true},
-      {.architecture = "modern-bert",
+      {.names = "modern-bert",
        .period = 3,
        .full_first = true,
        .needs_window = true,
        .sliding = own_base,
        .window = both_sides},
-      {.architecture = "mpt", .instead = "ALiBi biases or learned positions"},
-      {.architecture = "muse-glimmer",
+      {.names = "mpt", .instead = "ALiBi biases or learned positions"},
+      {.names = "muse-glimmer",
        .layout = interleaved,
        .period = 4,
        .pattern = either,
        .full_rotate = false,
        .sliding = unscaled,
        .note = "queries are multiplied by qk_scale_factor too, which is in attn_q_norm.weight"},
-      {.architecture = "nanbeige", .layout = interleaved},
-      {.architecture = "nemotron"},
-      {.architecture = "nemotron_h", .instead = "no positions"},
-      {.architecture = "nemotron_h_moe", .instead = "no positions"},
-      {.architecture = "neo-bert", .layout = interleaved},
-      {.architecture = "nomic-bert"},
-      {.architecture = "nomic-bert-moe"},
-      {.architecture = "olmo", .layout = interleaved},
-      {.architecture = "olmo2", .period = 4, .needs_window = true, .sliding = bare},
-      {.architecture = "olmoe"},
-      {.architecture = "openelm"},
-      {.architecture = "orion"},
-      {.architecture = "paddleocr"},
-      {.architecture = "pangu-embedded"},
-      {.architecture = "phi2"},
-      {.architecture = "phi3"},
-      {.architecture = "phimoe"},
-      {.architecture = "plamo"},
-      {.architecture = "plamo2"},
-      {.architecture = "plamo3", .period = 8, .needs_window = true, .sliding = own_base},
-      {.architecture = "plm", .layout = interleaved, .last_channels = true},
-      {.architecture = "pockettts", .layout = interleaved},
-      {.architecture = "qwen"},
-      {.architecture = "qwen2"},
-      {.architecture = "qwen2moe"},
-      {.architecture = "qwen2vl"},
-      {.architecture = "qwen3"},
-      {.architecture = "qwen35", .attends_every = 4, .interleaved_sections = true},
-      {.architecture = "qwen35moe", .attends_every = 4, .interleaved_sections = true},
-      {.architecture = "qwen3moe"},
-      {.architecture = "qwen3next", .attends_every = 4},
-      {.architecture = "qwen3tts", .interleaved_sections = true},
-      {.architecture = "qwen3vl", .interleaved_sections = true},
-      {.architecture = "qwen3vlmoe", .interleaved_sections = true},
-      {.architecture = "qwen4exp",
+      {.names = "olmo2", .period = 4, .needs_window = true, .sliding = bare},
+      {.names = "plamo3", .period = 8, .needs_window = true, .sliding = own_base},
+      {.names = "plm", .layout = interleaved, .last_channels = true},
+      {.names = "qwen3next", .attends_every = 4},
+      {.names = "qwen3tts qwen3vl qwen3vlmoe", .interleaved_sections = true},
+      {.names = "qwen4exp",
        .attends_every = 4,
        .interleaved_sections = true,
        .indexer = first_half_split,
        .note =
            "the indexer rotates the mean of attention.compress_ratios keys, by the position of the first"},
-      {.architecture = "refact", .instead = "ALiBi biases"},
-      {.architecture = "rnd1", .causal = false},
-      {.architecture = "rwkv6", .instead = "no attention"},
-      {.architecture = "rwkv6qwen2", .instead = "no attention"},
-      {.architecture = "rwkv7", .instead = "no attention"},
-      {.architecture = "seed_oss"},
-      {.architecture = "smallthinker",
+      {.names = "smallthinker",
        .period = 4,
        .full_first = true,
        .needs_window = true,
@@ -9394,26 +9306,13 @@ const Record* gguf_record_of(std::string_view architecture) {
        .sliding = as_full,
        .no_rope_every = 4,
        .no_rope_first = true},
-      {.architecture = "smollm3", .layout = interleaved, .no_rope_every = 4},
-      {.architecture = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
-      {.architecture = "stablelm"},
-      {.architecture = "starcoder", .instead = "learned positions"},
-      {.architecture = "starcoder2"},
-      {.architecture = "step35",
-       .pattern = list,
-       .sliding = own_base,
-       .needs_pattern = true,
-       .half_of_full = true},
-      {.architecture = "t5", .instead = "biases by distance"},
-      {.architecture = "t5encoder", .instead = "biases by distance"},
-      {.architecture = "talkie"},
-      {.architecture = "wavtokenizer-dec", .instead = "no positions"},
-      {.architecture = "xverse", .layout = interleaved},
+      {.names = "smollm3", .layout = interleaved, .no_rope_every = 4},
+      {.names = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
+      {.names = "step35", .pattern = list, .sliding = own_base, .needs_pattern = true, .half_of_full = true},
+      {.names = "t5 t5encoder", .instead = "biases by distance"},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
-  for (const Record& record : records)
-    if (record.architecture == architecture) return &record;
-  return nullptr;
+  return record_in(records, architecture);
 }
 /// Why import_gguf rejects files of an architecture, whatever the layout. Empty if it does not reject them.
 constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
@@ -9826,7 +9725,7 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
              length = reader.number(length_key, range::positive);
   const auto unused = [&](const char* key) {
     model.warnings.push_back(reader.key(key) + " is not used");
-    if (record.architecture.empty()) model.scaled = scaled_queries::not_known;
+    if (record.names.empty()) model.scaled = scaled_queries::not_known;
   };
   const bool of_length = record.temperature == gguf_temperature::of_length,
              of_context = record.temperature == gguf_temperature::of_context;
@@ -10021,7 +9920,7 @@ class gguf_importer {
   /// Throws for an unknown architecture with sliding layers and scaling. In llama.cpp, the architecture
   /// decides whether sliding layers are scaled.
   void note_scaling() {
-    if (record_.architecture.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
+    if (record_.names.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
       reader_.refuse(
           "general.architecture",
           "is no known architecture, and this one both slides and scales: which layers are scaled is "
@@ -10210,7 +10109,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
   constexpr std::string_view linear_rotate =
       "layers of linear attention rotate queries and keys too, which this description leaves out";
   static constexpr Record records[] = {
-      {.architecture = "bailinghybrid",
+      {.names = "bailinghybrid",
        .layout = interleaved,
        .base = 0,
        .latent = true,
@@ -10218,8 +10117,9 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 1,
        .interval = "layer_group_size",
-       .note = linear_rotate},
-      {.architecture = "bailingmoelinear",
+       .note = "before version 3, layers of linear attention rotate queries and keys too, which this "
+               "description leaves out"},
+      {.names = "bailingmoelinear bailingmoelinearv2",
        .base = 0,
        .other_type = "linear_attention",
        .others_attend = false,
@@ -10227,12 +10127,12 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .interval = "layer_group_size",
        .rest_full = true,
        .note = linear_rotate},
-      {.architecture = "bamba",
+      {.names = "bamba",
        .partial_rotary_factor = 0.5,
        .other_type = "linear_attention",
        .others_attend = false,
        .full_list = "attn_layer_indices"},
-      {.architecture = "gigachat35",
+      {.names = "gigachat35",
        .layout = interleaved,
        .base = 100000,
        .latent = true,
@@ -10242,38 +10142,38 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .note = "unless use_mla_scaling_factor is false, queries are multiplied by sqrt(hidden_size / "
                "q_lora_rank) before they rotate, and latents that become keys and values by sqrt(hidden_size "
                "/ kv_lora_rank)"},
-      {.architecture = "granitemoehybrid",
+      {.names = "granitemoehybrid",
        .others_attend = false,
        .scale = attention_multiplier,
        .scale_number = 1,
        .rotates_if = "position_embedding_type"},
-      {.architecture = "lfm2",
+      {.names = "lfm2 lfm2moe",
        .base = 1e6,
        .other_type = "conv",
        .others_attend = false,
        .full_list = "full_attn_idxs",
        .full_every = 1},
-      {.architecture = "minimax",
+      {.names = "minimax",
        .base = 1e6,
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 2,
        .slides = every},
-      {.architecture = "minimaxm1",
+      {.names = "minimaxm1 minimaxtext01",
        .base = 1e6,
        .other_type = "linear_attention",
        .others_attend = false,
        .full_ones = "attn_type_list",
        .full_every = 1,
        .slides = every},
-      {.architecture = "olmohybrid",
+      {.names = "olmohybrid",
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
        .full_offset = 3,
        .last_full = true,
        .rotates_if = "rope_parameters"},
-      {.architecture = "plamo2",
+      {.names = "plamo2",
        .head_dim = 128,
        .other_type = "mamba",
        .others_attend = false,
@@ -10284,7 +10184,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
            "in the class of the model, attention layers that full_attention_idx does not list slide within "
            "attention_window_size tokens, with the base rope_local_theta, but vLLM and llama.cpp run them as "
            "the others, which is described here"},
-      {.architecture = "qwen35",
+      {.names = "qwen35 qwen35moe",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
        .other_type = "linear_attention",
@@ -10294,7 +10194,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .interval = "full_attention_interval",
        .mrope_interleaved = true,
        .mrope_side = 11},
-      {.architecture = "qwen3next",
+      {.names = "qwen3next",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
        .other_type = "linear_attention",
@@ -10302,7 +10202,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .full_every = 4,
        .full_offset = 3,
        .interval = "full_attention_interval"},
-      {.architecture = "qwen4exp",
+      {.names = "qwen4exp qwen38flashnext",
        .base = 1e7,
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
@@ -10316,7 +10216,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .mrope_interleaved = true,
        .mrope_side = 11,
        .note = "the indexer rotates the mean of indexer_compress_ratio keys, by the position of the first"},
-      {.architecture = "zamba2",
+      {.names = "zamba2",
        .double_head = true,
        .full_type = "hybrid",
        .others_attend = false,
@@ -10324,9 +10224,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .rotates_if = "use_mem_rope"},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
-  for (const Record& record : records)
-    if (record.architecture == architecture) return &record;
-  return nullptr;
+  return record_in(records, architecture);
 }
 /// The record of an architecture in which all layers attend, in several ways, or nullptr if there is none.
 template <class Record>
@@ -10336,20 +10234,20 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
   using enum score_scale;
   using enum which_slide;
   static constexpr Record records[] = {
-      {.architecture = "afmoe",
+      {.names = "afmoe",
        .head_dim = 128,
        .full_every = 4,
        .full_offset = 3,
        .full_rotate = false,
        .sliding_window = -1024},
-      {.architecture = "cohere2",
+      {.names = "cohere2",
        .layout = interleaved,
        .full_every = 4,
        .full_offset = 3,
        .full_rotate = false,
        .sliding_window = 4096,
        .needs_window = true},
-      {.architecture = "cohere2moe",
+      {.names = "cohere2moe",
        .layout = interleaved,
        .head_dim = 128,
        .full_every = 4,
@@ -10358,19 +10256,19 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .full_rotate = false,
        .sliding_window = 4096,
        .needs_window = true},
-      {.architecture = "coherecompass",
+      {.names = "coherecompass",
        .full_every = 1,
        .sliding_window = 4096,
        .mrope_interleaved = true,
        .mrope_side = 20,
        .own_rule = true},
-      {.architecture = "cwm",
+      {.names = "cwm",
        .base = 1e6,
        .head_dim = 128,
        .full_every = 4,
        .sliding_window = 8192,
        .own_rule = true},
-      {.architecture = "deepseekv4",
+      {.names = "deepseekv4",
        .layout = interleaved,
        .partial_rotary_factor = 0.125,
        .head_dim = 512,
@@ -10382,7 +10280,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .indexer = indexer_kind::last_interleaved,
        .sink_logits = true,
        .note = "keys are values too: the output of attention is un-rotated by the position of its query"},
-      {.architecture = "diffusiongemma",
+      {.names = "diffusiongemma",
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
@@ -10392,12 +10290,12 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .window = window_span::both_sides_if_asked,
        .scale = one,
        .own_rule = true},
-      {.architecture = "exaone4",
+      {.names = "exaone4 exaone45 exaonemoe",
        .full_every = 4,
        .full_offset = 3,
        .full_rotate = false,
        .sliding_window = 4096},
-      {.architecture = "gemma2",
+      {.names = "gemma2",
        .head_dim = 256,
        .full_every = 2,
        .full_offset = 1,
@@ -10405,7 +10303,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .softcap = 50},
-      {.architecture = "gemma3",
+      {.names = "gemma3",
        .base = 1e6,
        .local_base = 10000,
        .head_dim = 256,
@@ -10415,7 +10313,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .window = window_span::both_sides_if_asked,
        .scale = query_pre_attn_scalar,
        .scale_number = 256},
-      {.architecture = "gemma3n",
+      {.names = "gemma3n",
        .base = 1e6,
        .local_base = 10000,
        .head_dim = 256,
@@ -10423,7 +10321,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .full_offset = 4,
        .sliding_window = 512,
        .scale = one},
-      {.architecture = "gemma4",
+      {.names = "gemma4",
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
@@ -10433,7 +10331,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .window = window_span::both_sides_if_asked,
        .scale = one,
        .own_rule = true},
-      {.architecture = "gemma4unified",
+      {.names = "gemma4unified",
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
@@ -10443,7 +10341,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .window = window_span::both_sides_if_asked,
        .scale = one,
        .own_rule = true},
-      {.architecture = "gptoss",
+      {.names = "gptoss",
        .base = 150000,
        .head_dim = 64,
        .full_every = 2,
@@ -10451,14 +10349,14 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .sliding_window = 128,
        .sink_logits = true,
        .own_rule = true},
-      {.architecture = "graniteswa",
+      {.names = "granitemoeswa graniteswa",
        .form = base_per_layer,
        .full_every = 4,
        .sliding_window = 128,
        .scale = attention_multiplier,
        .scale_number = 1,
        .sink_logits = true},
-      {.architecture = "laguna",
+      {.names = "laguna",
        .local_base = 10000,
        .head_dim = 128,
        .form = per_type,
@@ -10466,21 +10364,21 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .filled_factor = 0.5,
        .full_every = 1,
        .sliding_window = 512},
-      {.architecture = "llama4",
+      {.names = "llama4",
        .layout = interleaved,
        .base = 500000,
        .head_dim = 128,
        .window = window_span::chunks,
        .no_rope_every = 4,
        .queries = query_growth::temperature},
-      {.architecture = "mellum",
+      {.names = "mellum",
        .local_base = 10000,
        .head_dim = 128,
        .form = per_type,
        .filled_base = 500000,
        .full_every = 1,
        .sliding_window = 1024},
-      {.architecture = "mimov2",
+      {.names = "mimov2 mimov2flash",
        .local_base = 10000,
        .head_dim = 192,
        .slide_ones = "hybrid_layer_pattern",
@@ -10495,7 +10393,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .sink_logits = true,
        .swa_keys = true,
        .note = "layers that slide have swa_num_key_value_heads key heads, or twice num_key_value_heads"},
-      {.architecture = "modernbert",
+      {.names = "modernbert",
        .base = 160000,
        .local_base = 10000,
        .scaling_slides = true,
@@ -10504,14 +10402,14 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .sliding_window = 128,
        .window = window_span::both_sides,
        .causal = false},
-      {.architecture = "modernbertdecoder",
+      {.names = "modernbertdecoder",
        .base = 160000,
        .local_base = 10000,
        .scaling_slides = true,
        .theta_unread = true,
        .full_every = 3,
        .sliding_window = 64},
-      {.architecture = "museglimmer",
+      {.names = "museglimmer",
        .head_dim = 128,
        .one_base = true,
        .form = base_per_layer,
@@ -10521,36 +10419,32 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .no_rope_every = 4,
        .scale = qk_scale_factor,
        .scale_number = 3.87},
-      {.architecture = "olmo3",
+      {.names = "olmo3",
        .base = 500000,
        .local_base = 500000,
        .full_every = 4,
        .full_offset = 3,
        .sliding_window = 4096},
-      {.architecture = "plamo3",
+      {.names = "plamo3",
        .base = 150000,
        .local_base = 10000,
        .head_dim = 128,
        .full_every = 8,
        .full_offset = 7,
        .sliding_window = 128},
-      {.architecture = "smallthinker",
+      {.names = "smallthinker",
        .base = 0,
        .slide_ones = "sliding_window_layout",
        .rope_ones = "rope_layout",
        .full_every = 1},
-      {.architecture = "smollm3",
-       .base = 2e6,
-       .no_rope_every = 4,
-       .slides = without_rope,
-       .slides_if_asked = true},
-      {.architecture = "step3p5",
+      {.names = "smollm3", .base = 2e6, .no_rope_every = 4, .slides = without_rope, .slides_if_asked = true},
+      {.names = "step3p5",
        .head_dim = 128,
        .form = base_by_type,
        .full_every = 1,
        .more_in_lists = true,
        .scale = query_pre_attn_scalar},
-      {.architecture = "t5gemma2",
+      {.names = "t5gemma2",
        .base = 1e6,
        .local_base = 10000,
        .head_dim = 256,
@@ -10559,7 +10453,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .causal = false},
-      {.architecture = "t5gemma2decoder",
+      {.names = "t5gemma2decoder",
        .base = 1e6,
        .local_base = 10000,
        .head_dim = 256,
@@ -10568,7 +10462,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
        .scale_number = 256},
-      {.architecture = "t5gemmamodule",
+      {.names = "t5gemmamodule",
        .head_dim = 256,
        .full_every = 2,
        .full_offset = 1,
@@ -10577,7 +10471,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .scale_number = 256,
        .softcap = 50,
        .note = "layers of its encoder see the tokens after them too"},
-      {.architecture = "vaultgemma",
+      {.names = "vaultgemma",
        .head_dim = 256,
        .full_every = 2,
        .full_offset = 1,
@@ -10585,7 +10479,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .softcap = 50},
-      {.architecture = "zaya",
+      {.names = "zaya",
        .local_base = 10000,
        .head_dim = 128,
        .full_type = "hybrid",
@@ -10597,9 +10491,8 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .full_every = 1},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
-  for (const Record& record : records)
-    if (record.architecture == architecture) return &record;
-  return hugging_face_hybrid_record_of<Record>(architecture);
+  const Record* const record = record_in(records, architecture);
+  return record ? record : hugging_face_hybrid_record_of<Record>(architecture);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
@@ -10612,26 +10505,6 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19, esmc and
 ///         hy_v4 of October 2026; tests/recorded/models/hugging_face.json names the others
 namespace rope::inline ROPE_ABI::detail {
-/// The name that has the record and the lists of keys, if another architecture shares them.
-constexpr std::string_view name_of_record(std::string_view architecture) {
-  constexpr std::string_view same[][2] = {{"bailingmoelinearv2", "bailingmoelinear"},
-                                          {"exaone45", "exaone4"},
-                                          {"exaonemoe", "exaone4"},
-                                          {"granitemoeswa", "graniteswa"},
-                                          {"lfm2moe", "lfm2"},
-                                          {"mimov2flash", "mimov2"},
-                                          {"minimaxtext01", "minimaxm1"},
-                                          {"peaudiovideoencoder", "peaudioencoder"},
-                                          {"pevideoencoder", "peaudioencoder"},
-                                          {"qwen25vl", "qwen2vl"},
-                                          {"qwen35moe", "qwen35"},
-                                          {"qwen38flashnext", "qwen4exp"},
-                                          {"qwen3vlmoe", "qwen3vl"},
-                                          {"telechat2", "telechat"}};
-  for (const auto& pair : same)
-    if (pair[0] == architecture) return pair[1];
-  return architecture;
-}
 /// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
 /// that only programs which import a model compile the records.
 template <class Record = hugging_face_record>
@@ -10642,186 +10515,164 @@ const Record* hugging_face_record_of(std::string_view architecture) {
   using enum score_scale;
   using enum which_slide;
   static constexpr Record records[] = {
-      {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
-      {.architecture = "aquila"},
-      {.architecture = "arcee"},
-      {.architecture = "arctic", .base = 0},
-      {.architecture = "aria"},
-      {.architecture = "axk1", .layout = interleaved, .latent = true},
-      {.architecture = "axk2", .layout = interleaved, .latent = true, .indexer = first_half_split},
-      {.architecture = "baichuan", .alibi_layers = 40},
-      {.architecture = "bailingmoe", .base = 0, .slides = not_known, .slides_if_asked = true},
-      {.architecture = "bailingmoev2", .slides = not_known, .slides_if_asked = true},
-      {.architecture = "bitnet", .base = 500000},
-      {.architecture = "bltglobaltransformer", .layout = interleaved, .base = 500000},
-      {.architecture = "bltlocaldecoder", .layout = interleaved, .base = 500000},
-      {.architecture = "bltlocalencoder", .layout = interleaved, .base = 500000},
-      {.architecture = "bltpatcher", .layout = interleaved},
-      {.architecture = "chameleon"},
-      {.architecture = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
-      {.architecture = "codegen", .layout = interleaved},
-      {.architecture = "codeshell",
+      {.names = "afm7",
+       .layout = interleaved,
+       .base = 50000,
+       .note = "queries and keys are normalised after rotation, and the last num_kv_reuse_layers layers "
+               "attend to the keys of the layer before them"},
+      {.names = "apertus", .base = 1.2e7, .own_rule = true},
+      {.names = "aquila deepseek internlm internlm2 internlm3 minicpm nanbeige orion plamo xverse"},
+      {.names = "arcee aria chameleon deepseekocr2 diffllama falcon jais2 llama llavallama mistral3 olmo "
+                "olmo2 olmoe refinedweb solar teleflm"},
+      {.names = "arctic exaone iquestcoder klear kormo molmo panguembedded sarvammoe telechat3", .base = 0},
+      {.names = "axk1 deepseekv3 youtu", .layout = interleaved, .latent = true},
+      {.names = "axk2 deepseekv32", .layout = interleaved, .latent = true, .indexer = first_half_split},
+      {.names = "baichuan", .alibi_layers = 40},
+      {.names = "bailingmoe", .base = 0, .slides = not_known, .slides_if_asked = true},
+      {.names = "bailingmoev2", .slides = not_known, .slides_if_asked = true},
+      {.names = "bitnet csm csmdepthdecodermodel evolla flexolmo", .base = 500000},
+      {.names = "bltglobaltransformer bltlocaldecoder bltlocalencoder cohere ernie45moe",
+       .layout = interleaved,
+       .base = 500000},
+      {.names = "bltpatcher", .layout = interleaved},
+      {.names = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
+      {.names = "codegen gptj", .layout = interleaved},
+      {.names = "codeshell",
        .theta_unread = true,
        .rotates_if = "position_embedding_type",
        .instead = "learned positions"},
-      {.architecture = "cohere", .layout = interleaved, .base = 500000},
-      {.architecture = "cosmos3edge",
-       .base = 1e8,
-       .head_dim = 128,
-       .mrope_interleaved = true,
-       .mrope_side = 20},
-      {.architecture = "csm", .base = 500000},
-      {.architecture = "csmdepthdecodermodel", .base = 500000},
-      {.architecture = "dbrx"},
-      {.architecture = "deepseek"},
-      {.architecture = "deepseekocr2"},
-      {.architecture = "deepseekv2", .layout = interleaved, .latent = true},
-      {.architecture = "deepseekv3", .layout = interleaved, .latent = true},
-      {.architecture = "deepseekv32", .layout = interleaved, .latent = true, .indexer = first_half_split},
-      {.architecture = "diadecoder", .head_dim = 128, .scale = one},
-      {.architecture = "diaencoder", .head_dim = 128, .scale = one, .causal = false},
-      {.architecture = "diffllama"},
-      {.architecture = "doge",
+      {.names = "cosmos3edge", .base = 1e8, .head_dim = 128, .mrope_interleaved = true, .mrope_side = 20},
+      {.names = "dbrx"},
+      {.names = "deepseekv2", .layout = interleaved, .latent = true},
+      {.names = "diadecoder", .head_dim = 128, .scale = one},
+      {.names = "diaencoder", .head_dim = 128, .scale = one, .causal = false},
+      {.names = "doge",
        .slides = every,
        .note = "a mask that depends on values hides all but keep_window_size keys of a query"},
-      {.architecture = "dots1",
+      {.names = "dots1", .sliding_window = 4096, .max_window_layers = 62, .slides = from_max_window_layers},
+      {.names = "dotsocr llavaqwen qwen2",
        .sliding_window = 4096,
-       .max_window_layers = 62,
-       .slides = from_max_window_layers},
-      {.architecture = "dream", .base = 0, .slides = not_known, .slides_if_asked = true, .causal = false},
-      {.architecture = "emu3", .base = 1e6},
-      {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
-      {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
-      {.architecture = "ernie45moevl", .layout = interleaved, .base = 500000, .mrope_time_last = true},
-      {.architecture = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
-      {.architecture = "esm",
+       .max_window_layers = 28,
+       .slides = from_max_window_layers,
+       .slides_if_asked = true},
+      {.names = "dream rnd1", .base = 0, .slides = not_known, .slides_if_asked = true, .causal = false},
+      {.names = "emu3", .base = 1e6},
+      {.names = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
+      {.names = "ernie45moevl", .layout = interleaved, .base = 500000, .mrope_time_last = true},
+      {.names = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
+      {.names = "esm",
        .causal = false,
        .rotates_if = "position_embedding_type",
        .rotates_word = "rotary",
        .instead = "learned positions or biases"},
-      {.architecture = "esmc", .causal = false},
-      {.architecture = "eurobert", .causal = false},
-      {.architecture = "evolla", .base = 500000},
-      {.architecture = "exaone", .base = 0},
-      {.architecture = "falcon"},
-      {.architecture = "falconh1", .scale = key_multiplier, .scale_number = 1},
-      {.architecture = "flexolmo", .base = 500000},
-      {.architecture = "gemma", .head_dim = 256},
-      {.architecture = "glm", .layout = interleaved, .partial_rotary_factor = 0.5},
-      {.architecture = "glm4", .layout = interleaved, .partial_rotary_factor = 0.5},
-      {.architecture = "glm4moe", .partial_rotary_factor = 0.5},
-      {.architecture = "glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
-      {.architecture = "glm4vmoe", .partial_rotary_factor = 0.5},
-      {.architecture = "glm4moelite", .layout = interleaved, .latent = true},
-      {.architecture = "glmasrencoder", .partial_rotary_factor = 0.5, .causal = false},
-      {.architecture = "glmimage", .partial_rotary_factor = 0.5},
-      {.architecture = "glmmoedsa", .layout = interleaved, .latent = true, .indexer = first_interleaved},
-      {.architecture = "glmocr", .layout = interleaved},
-      {.architecture = "gptj", .layout = interleaved},
-      {.architecture = "gptneox", .partial_rotary_factor = 0.25, .theta_unread = true},
-      {.architecture = "gptneoxjapanese", .theta_unread = true},
-      {.architecture = "granite", .scale = attention_multiplier, .scale_number = 1},
-      {.architecture = "granite4vision", .scale = attention_multiplier, .scale_number = 1},
-      {.architecture = "granitemoe", .scale = attention_multiplier, .scale_number = 1},
-      {.architecture = "granitemoeshared", .scale = attention_multiplier, .scale_number = 1},
-      {.architecture = "grovemoe", .base = 0, .slides = not_known, .slides_if_asked = true},
-      {.architecture = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
-      {.architecture = "higgsaudiov2", .head_dim = 128, .own_rule = true},
-      {.architecture = "hrm", .head_dim = 128},
-      {.architecture = "hunyuan",
+      {.names = "esmc eurobert lasrencoder", .causal = false},
+      {.names = "falconh1", .scale = key_multiplier, .scale_number = 1},
+      {.names = "gemma", .head_dim = 256},
+      {.names = "glm glm4 glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
+      {.names = "glm4moe glm4vmoe glmimage nemotron persimmon phi", .partial_rotary_factor = 0.5},
+      {.names = "glm4moelite", .layout = interleaved, .latent = true},
+      {.names = "glmasrencoder", .partial_rotary_factor = 0.5, .causal = false},
+      {.names = "glmmoedsa", .layout = interleaved, .latent = true, .indexer = first_interleaved},
+      {.names = "glmocr", .layout = interleaved},
+      {.names = "gptneox", .partial_rotary_factor = 0.25, .theta_unread = true},
+      {.names = "gptneoxjapanese", .theta_unread = true},
+      {.names = "granite granite4vision granitemoe granitemoeshared",
+       .scale = attention_multiplier,
+       .scale_number = 1},
+      {.names = "grok1", .scale = attn_output_multiplier, .softcap = 30},
+      {.names = "grovemoe minicpmo minicpmv", .base = 0, .slides = not_known, .slides_if_asked = true},
+      {.names = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
+      {.names = "higgsaudiov2", .head_dim = 128, .own_rule = true},
+      {.names = "hrm seedoss", .head_dim = 128},
+      {.names = "hunyuan",
        .base = 0,
        .note = "queries and keys are normalised after they rotated, and with use_cla layers share keys"},
-      {.architecture = "hunyuanv1dense", .note = "queries and keys are normalised after rotation"},
-      {.architecture = "hunyuanv1moe", .note = "queries and keys are normalised after rotation"},
-      {.architecture = "hunyuanvl",
+      {.names = "hunyuanv1dense hunyuanv1moe", .note = "queries and keys are normalised after rotation"},
+      {.names = "hunyuanvl",
        .xdrope = true,
        .note =
            "axes of mrope_sections are those of (position, width, height, image) or (width, height, image), "
            "and queries and keys are normalised after rotation"},
-      {.architecture = "hyperclovax", .scale = attention_multiplier},
-      {.architecture = "hyv3", .base = 11158840, .head_dim = 128},
-      {.architecture = "hyv4",
+      {.names = "hyperclovax", .scale = attention_multiplier},
+      {.names = "hyv3", .base = 11158840, .head_dim = 128},
+      {.names = "hyv4",
        .layout = interleaved,
        .latent = true,
        .indexer = last_interleaved,
        .sink_logits = true,
        .note = "the class of transformers rotates halves, vLLM, SGLang and llama.cpp neighbours, as here"},
-      {.architecture = "idefics",
-       .note = "with qk_layer_norms queries and keys are normalised after rotation"},
-      {.architecture = "internlm"},
-      {.architecture = "internlm2"},
-      {.architecture = "internlm3"},
-      {.architecture = "iquestcoder", .base = 0},
-      {.architecture = "iquestloopcoder",
+      {.names = "idefics", .note = "with qk_layer_norms queries and keys are normalised after rotation"},
+      {.names = "iquestloopcoder",
        .base = 500000,
        .note = "layers run twice: the second time queries attend to the keys of the first, and to their own "
                "within the last loop_window_size tokens"},
-      {.architecture = "jais2"},
-      {.architecture = "jetmoe", .head_dim = 128},
-      {.architecture = "jinaembeddingsv3", .base = 20000, .causal = false},
-      {.architecture = "kimik2", .layout = interleaved, .latent = true},
-      {.architecture = "klear", .base = 0},
-      {.architecture = "kormo", .base = 0},
-      {.architecture = "kyutaispeechto", .sliding_window = 375, .slides = every},
-      {.architecture = "lasrencoder", .causal = false},
-      {.architecture = "lille130m", .layout = interleaved, .base = 0},
-      {.architecture = "llada", .base = 0, .causal = false},
-      {.architecture = "llada2moe",
+      {.names = "jetmoe", .head_dim = 128},
+      {.names = "jinaembeddingsv3", .base = 20000, .causal = false},
+      {.names = "kimik2", .layout = interleaved, .latent = true},
+      {.names = "kyutaispeechto", .sliding_window = 375, .slides = every},
+      {.names = "lille130m maincoder", .layout = interleaved, .base = 0},
+      {.names = "llada", .base = 0, .causal = false},
+      {.names = "llada2moe",
        .base = 600000,
        .partial_rotary_factor = 0.5,
        .causal = false,
        .note = "while it generates, a token sees its own block and those before it"},
-      {.architecture = "llama"},
-      {.architecture = "longcatflash",
+      {.names = "llavamistral mistral", .sliding_window = 4096, .slides = every},
+      {.names = "longcatflash",
        .layout = interleaved,
        .base = 1e7,
        .latent = true,
        .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, and latents that "
                "become keys and values by sqrt(hidden_size / kv_lora_rank)"},
-      {.architecture = "longcatflashngram",
+      {.names = "longcatflashngram",
        .layout = interleaved,
        .base = 1e7,
        .latent = true,
        .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before they rotate, and latents "
                "that become keys and values by sqrt(hidden_size / kv_lora_rank)"},
-      {.architecture = "maincoder", .layout = interleaved, .base = 0},
-      {.architecture = "mimi", .sliding_window = 250, .slides = every},
-      {.architecture = "mimo", .slides = not_known, .slides_if_asked = true},
-      {.architecture = "minicpm"},
-      {.architecture = "minicpm3", .latent = true},
-      {.architecture = "minimaxm2", .base = 5e6, .partial_rotary_factor = 0.5, .head_dim = 128},
-      {.architecture = "ministral", .sliding_window = 4096, .slides = every, .types_slide = true},
-      {.architecture = "ministral3", .head_dim = 128, .queries = beta, .slides = every, .own_rule = true},
-      {.architecture = "mistral", .sliding_window = 4096, .slides = every},
-      {.architecture = "mistral3"},
-      {.architecture = "mistral4", .layout = interleaved, .latent = true, .queries = beta, .own_rule = true},
-      {.architecture = "mixtral", .base = 1e6, .slides = every},
-      {.architecture = "mllama", .base = 500000, .crosses = true},
-      {.architecture = "molmo", .base = 0},
-      {.architecture = "molmo2", .base = 0},
-      {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
-      {.architecture = "moonshinestreaming", .layout = interleaved, .partial_rotary_factor = 0.8},
-      {.architecture = "moshi", .sliding_window = 3000, .slides = every},
-      {.architecture = "museglimmerassistant",
+      {.names = "mimi", .sliding_window = 250, .slides = every},
+      {.names = "mimo", .slides = not_known, .slides_if_asked = true},
+      {.names = "minicpm3", .latent = true},
+      {.names = "minimaxm2", .base = 5e6, .partial_rotary_factor = 0.5, .head_dim = 128},
+      {.names = "ministral", .sliding_window = 4096, .slides = every, .types_slide = true},
+      {.names = "ministral3", .head_dim = 128, .queries = beta, .slides = every, .own_rule = true},
+      {.names = "mistral4", .layout = interleaved, .latent = true, .queries = beta, .own_rule = true},
+      {.names = "mixtral phimoe", .base = 1e6, .slides = every},
+      {.names = "mllama", .base = 500000, .crosses = true},
+      {.names = "molmo2", .base = 0},
+      {.names = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
+      {.names = "moonshinestreaming", .layout = interleaved, .partial_rotary_factor = 0.8},
+      {.names = "moshi", .sliding_window = 3000, .slides = every},
+      {.names = "motif",
+       .slides = not_known,
+       .slides_if_asked = true,
+       .note = "attention is a difference of two softmaxes, each of its own query and key heads"},
+      {.names = "museglimmerassistant",
        .base = 500000,
        .head_dim = 128,
        .sliding_window = 2048,
        .slides = every,
        .types_slide = true},
-      {.architecture = "nanbeige"},
-      {.architecture = "nanochat",
+      {.names = "nanochat",
        .base = 0,
        .backwards = true,
        .note = "queries and keys are normalised after rotation"},
-      {.architecture = "nemotron", .partial_rotary_factor = 0.5},
-      {.architecture = "nemotronnas",
+      {.names = "nemotronlabsdiffusion",
+       .base = 1e6,
+       .head_dim = 128,
+       .queries = beta,
+       .note = "while it generates by diffusion, a token sees its own block and those before it"},
+      {.names = "nemotronnas",
        .base = 500000,
        .note = "layers whose block_configs say no_op or replace_with_linear do not attend"},
-      {.architecture = "nomicbert", .base = 1000, .causal = false},
-      {.architecture = "olmo"},
-      {.architecture = "olmo2"},
-      {.architecture = "olmoe"},
-      {.architecture = "openaiprivacyfilter",
+      {.names = "new gte",
+       .causal = false,
+       .rotates_if = "position_embedding_type",
+       .instead = "learned positions",
+       .note =
+           "with logn_attention_scale, and logn_attention_clip1, queries grow with the length of the text"},
+      {.names = "nomicbert", .base = 1000, .causal = false},
+      {.names = "openaiprivacyfilter",
        .layout = interleaved,
        .base = 150000,
        .head_dim = 64,
@@ -10831,115 +10682,98 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .causal = false,
        .sink_logits = true,
        .own_rule = true},
-      {.architecture = "openelm", .theta_unread = true},
-      {.architecture = "openpanguvl",
+      {.names = "openelm", .theta_unread = true},
+      {.names = "openpanguvl",
        .base = 64e6,
        .slides = not_known,
        .slides_if_asked = true,
        .mrope_spread = true},
-      {.architecture = "orion"},
-      {.architecture = "ouro",
+      {.names = "ouro",
        .sliding_window = 4096,
        .max_window_layers = 28,
        .slides = from_max_window_layers,
        .slides_if_asked = true,
        .note = "layers run total_ut_steps times, each time with keys and values of their own"},
-      {.architecture = "paddleocrvl", .base = 500000, .head_dim = 128},
-      {.architecture = "panguembedded", .base = 0},
-      {.architecture = "peaudioencoder",
+      {.names = "paddleocrvl", .base = 500000, .head_dim = 128},
+      {.names = "panguultramoe", .layout = interleaved, .latent = true},
+      {.names = "peaudioencoder peaudiovideoencoder pevideoencoder",
        .layout = interleaved,
        .base = 20000,
        .head_dim = 128,
        .causal = false},
-      {.architecture = "persimmon", .partial_rotary_factor = 0.5},
-      {.architecture = "phi", .partial_rotary_factor = 0.5},
-      {.architecture = "phi3", .original_max_position = 4096, .slides = every},
-      {.architecture = "phi3v", .original_max_position = 4096},
-      {.architecture = "phi4multimodal", .original_max_position = 4096, .slides = every},
-      {.architecture = "phimoe", .base = 1e6, .slides = every},
-      {.architecture = "plamo"},
-      {.architecture = "plm", .layout = interleaved, .base = 0, .latent = true},
-      {.architecture = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
-      {.architecture = "qwen2",
-       .sliding_window = 4096,
-       .max_window_layers = 28,
-       .slides = from_max_window_layers,
-       .slides_if_asked = true},
-      {.architecture = "qwen25omni",
+      {.names = "phi3 phi4mm phi4multimodal", .original_max_position = 4096, .slides = every},
+      {.names = "phi3v", .original_max_position = 4096},
+      {.names = "phimsft phixtral", .theta_unread = true},
+      {.names = "plm", .layout = interleaved, .base = 0, .latent = true},
+      {.names = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
+      {.names = "qwen25omni",
        .base = 1e6,
        .sliding_window = 32768,
        .max_window_layers = 28,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
-      {.architecture = "qwen25omnitalker",
+      {.names = "qwen25omnitalker",
        .base = 1e6,
        .head_dim = 128,
        .sliding_window = 32768,
        .max_window_layers = 28,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
-      {.architecture = "qwen2moe",
-       .sliding_window = 4096,
-       .max_window_layers = 28,
-       .slides = even_below_max_window_layers,
-       .slides_if_asked = true},
-      {.architecture = "qwen2vl",
+      {.names = "qwen25vl qwen2vl",
        .base = 1e6,
        .sliding_window = 4096,
        .max_window_layers = 80,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
-      {.architecture = "qwen3",
+      {.names = "qwen2moe",
+       .sliding_window = 4096,
+       .max_window_layers = 28,
+       .slides = even_below_max_window_layers,
+       .slides_if_asked = true},
+      {.names = "qwen3",
        .head_dim = 128,
        .sliding_window = 4096,
        .max_window_layers = 28,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
-      {.architecture = "qwen3moe", .sliding_window = 4096, .slides = every, .slides_if_asked = true},
-      {.architecture = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true, .mrope_side = 20},
-      {.architecture = "qwen3omnimoetalker", .mrope_interleaved = true, .mrope_side = 20},
-      {.architecture = "qwen3omnimoetalkercodepredictor", .head_dim = 128, .types_slide = true},
-      {.architecture = "qwen3vl",
+      {.names = "qwen3moe", .sliding_window = 4096, .slides = every, .slides_if_asked = true},
+      {.names = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true, .mrope_side = 20},
+      {.names = "qwen3omnimoetalker", .mrope_interleaved = true, .mrope_side = 20},
+      {.names = "qwen3omnimoetalkercodepredictor", .head_dim = 128, .types_slide = true},
+      {.names = "qwen3vl qwen3vlmoe",
        .base = 500000,
        .head_dim = 128,
        .mrope_interleaved = true,
        .mrope_side = 20},
-      {.architecture = "rnd1", .base = 0, .slides = not_known, .slides_if_asked = true, .causal = false},
-      {.architecture = "roformer", .layout = interleaved, .causal = false},
-      {.architecture = "sarvammoe", .base = 0},
-      {.architecture = "seedoss", .head_dim = 128},
-      {.architecture = "solaropen", .base = 1e6, .head_dim = 128},
-      {.architecture = "stablelm", .partial_rotary_factor = 0.25},
-      {.architecture = "stablelmepoch", .partial_rotary_factor = 0.25},
-      {.architecture = "starcoder2", .slides = every},
-      {.architecture = "step3", .base = 500000, .head_dim = 256},
-      {.architecture = "telechat",
+      {.names = "roformer", .layout = interleaved, .causal = false},
+      {.names = "solaropen", .base = 1e6, .head_dim = 128},
+      {.names = "stablelm", .partial_rotary_factor = 0.25},
+      {.names = "stablelmepoch", .partial_rotary_factor = 0.25},
+      {.names = "starcoder2", .slides = every},
+      {.names = "step3", .base = 500000, .head_dim = 256},
+      {.names = "telechat telechat2",
        .note = "the class of the model stretches the base for more than base_seqlen tokens, and raises m for "
                "more than training_seqlen, but vLLM does neither, as here"},
-      {.architecture = "telechat3", .base = 0},
-      {.architecture = "timesfm25",
+      {.names = "timesfm25",
        .head_dim = 80,
        .scale = one,
        .note = "queries and keys are normalised after rotation, and queries multiplied by a learned "
                "factor per channel"},
-      {.architecture = "voxtralrealtime",
+      {.names = "voxtralrealtime",
        .nested_head_dim = 128,
        .nested_base = 1e6,
        .nested_window = 8192,
        .sliding_window = 4096,
        .slides = every},
-      {.architecture = "voxtralrealtimeencoder", .head_dim = 64, .sliding_window = 750, .slides = every},
-      {.architecture = "xcodec2", .head_dim = 64},
-      {.architecture = "xverse"},
-      {.architecture = "youtu", .layout = interleaved, .latent = true},
-      {.architecture = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
-      {.architecture = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
+      {.names = "voxtralrealtimeencoder", .head_dim = 64, .sliding_window = 750, .slides = every},
+      {.names = "xcodec2", .head_dim = 64},
+      {.names = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
+      {.names = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
+      {.names = "zaya1vl", .base = 1e6, .partial_rotary_factor = 0.5, .head_dim = 128},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
-  architecture = name_of_record(architecture);
-  for (const Record& record : records)
-    if (record.architecture == architecture) return &record;
-  return hugging_face_layered_record_of<Record>(architecture);
+  const Record* const record = record_in(records, architecture);
+  return record ? record : hugging_face_layered_record_of<Record>(architecture);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
@@ -11086,6 +10920,11 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
                  "that attend to the keys of others",
        .kind = rotates_otherwise},
+      {.names = " moondream1 moondream3 ",
+       .reason = "has its sizes in its code: rotate<half_split> the first 32 of 64 channels of a head by "
+                 "frequencies(32), of moondream3 by frequencies(32, 1500000), and the first 730 tokens see "
+                 "each other",
+       .kind = rotates_otherwise},
       {.names = " musicflamingo ",
        .reason = "rotates features of sound by their time in seconds",
        .kind = rotates_otherwise},
@@ -11114,7 +10953,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "relative positions",
        .kind = never_rotates},
       {.names = " falconmamba mamba mamba2 rwkv rwkv7 ", .reason = "no attention", .kind = never_rotates},
-      {.names = " glm5next jamba kimik3 kimilinear moshidepth nemotronh zamba ",
+      {.names = " glm5next jamba kimik3 kimilinear moshidepth nemotronh phi4flash zamba ",
        .reason = "no positions",
        .kind = never_rotates},
       {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
@@ -11303,8 +11142,11 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
             "is null: then no layer of " + architecture + " slides, and the others do not rotate"};
-  if (!known && text.boolean("mla_use_nope").value_or(false))
-    return {"no positions", "mla_use_nope", "is true: nothing rotates in " + architecture};
+  const bool of_ling = record.names == "bailinghybrid";  // SGLang, models/bailing_moe_v3.py
+  for (const auto& [key, reads] :
+       {std::pair{"mla_use_nope", !known}, std::pair{"use_mla_nope", !known || of_ling}})
+    if (reads && text.boolean(key).value_or(false))
+      return {"no positions", key, "is true: nothing rotates in " + architecture};
   if (text.index("qk_rope_head_dim", range::whole) == 0 && (!known || known->latent || known->last_channels))
     return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head rotates"};
   if (text.boolean("alibi").value_or(false))
@@ -11377,6 +11219,15 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
                     architecture + hint + "; for those that are known see include/rope/models/README.md");
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (given) record.layout = *given;
+  if (record.names == "motif" && text.has("qk_rope_head_dim"))
+    text.refuse("qk_rope_head_dim",
+                "is of Motif 3, whose released code and its ports disagree on which channels rotate and how "
+                "they are scaled");
+  if (record.names == "grok1" && text.has("rope_type"))
+    text.refuse(
+        "rope_type",
+        "next to the other keys is of Grok 2: SGLang leaves \"original\" unscaled, llama.cpp takes it "
+        "for YaRN; remove it, or give a rope_scaling dictionary");
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (!text.path().empty()) {  // the text model is inside the file of a whole model
@@ -11394,9 +11245,9 @@ struct head_shape {
 };
 template <class J>
 head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine
+  // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine; num_heads, hidden_dim: AFM 7
   const auto heads =
-      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
+      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads", "num_heads"});
   const auto given = text.index("head_dim");
   const auto rotated = text.index("qk_rope_head_dim", range::whole);
   if (rotated.value_or(0) > 0 && !defaults.last_channels) {
@@ -11410,7 +11261,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   if (defaults.latent) text.missing("qk_rope_head_dim", "that many channels of a head rotate");
   auto head_dim = given ? given : text.index_of({"kv_channels", "hidden_size_per_head"});
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
-  const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});
+  const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
@@ -11957,8 +11808,7 @@ class hugging_face_group_maker {
     add_indexer(group);
     add_query_scaling_of_dictionary(text_, rope, defaults_, model_, terms.by_type);
     rope.each_unasked([&](const std::string& key, const J& value) {
-      if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
-        model_.scaled = scaled_queries::not_known;
+      if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
       std::vector<std::string> keys = {path + key};
       add_inner_keys(value, path + key + ".", speaks_of_rope, keys);
       for (const std::string& one : keys) warn(one + " is not used by rope type " + type);
@@ -12004,51 +11854,54 @@ class hugging_face_group_maker {
     if (partial && !text_.has("rotary_dim") && share.key.empty())
       name("partial_rotary_factor", defaults_.partial_rotary_factor);
     if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
-        !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, defaults_.architecture))
+        !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
       warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
            " in transformers 5 rotates whole heads under the default rule");
-    const char* scale = defaults_.scale == score_scale::query_pre_attn_scalar  ? "query_pre_attn_scalar"
-                        : defaults_.scale == score_scale::attention_multiplier ? "attention_multiplier"
-                        : defaults_.scale == score_scale::key_multiplier       ? "key_multiplier"
-                        : defaults_.scale == score_scale::qk_scale_factor      ? "qk_scale_factor"
-                                                                               : nullptr;
+    const char* scale = scale_key();
     if (scale && !head_.latent && defaults_.scale_number > 0 && !text_.has(scale))
       name(scale, defaults_.scale_number);
     if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
-        !text_.has("attn_logit_softcapping"))
+        !text_.has("attn_logit_softcapping") && !text_.has("max_attn_value"))
       name("attn_logit_softcapping", defaults_.softcap);
+  }
+  /// The key that the scale of the record names, or nullptr.
+  const char* scale_key() const {
+    switch (defaults_.scale) {
+      case score_scale::query_pre_attn_scalar:
+        return "query_pre_attn_scalar";
+      case score_scale::attention_multiplier:
+        return "attention_multiplier";
+      case score_scale::attn_output_multiplier:
+        return "attn_output_multiplier";
+      case score_scale::key_multiplier:
+        return "key_multiplier";
+      case score_scale::qk_scale_factor:
+        return "qk_scale_factor";
+      default:
+        return nullptr;
+    }
   }
   /// The factor on q . k.
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
     if (head.latent) return latent_multiplier * root;
-    switch (defaults_.scale) {
-      case score_scale::one:
-        return 1;
-      case score_scale::half_head:
-        return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
-      case score_scale::query_pre_attn_scalar: {
-        const double width =
-            text_.number("query_pre_attn_scalar", range::positive).value_or(defaults_.scale_number);
-        return detail::equal(width, 0) ? root : 1 / std::sqrt(width);
-      }
-      case score_scale::attention_multiplier: {
-        const double factor =
-            text_.number("attention_multiplier", range::positive).value_or(defaults_.scale_number);
-        return detail::equal(factor, 0) ? root : factor;
-      }
-      case score_scale::key_multiplier:
-        return root * text_.number("key_multiplier", range::positive).value_or(defaults_.scale_number);
-      case score_scale::qk_scale_factor:
-        return root * text_.number("qk_scale_factor", range::positive).value_or(defaults_.scale_number);
-      case score_scale::inverse_root:
-        break;
-    }
-    return root;
+    if (defaults_.scale == score_scale::one) return 1;
+    if (defaults_.scale == score_scale::half_head)
+      return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
+    const char* const key = scale_key();
+    const double number = key ? text_.number(key, range::positive).value_or(defaults_.scale_number) : 0;
+    if (detail::equal(number, 0)) return root;
+    if (defaults_.scale == score_scale::query_pre_attn_scalar) return 1 / std::sqrt(number);
+    const bool times_root =
+        defaults_.scale == score_scale::key_multiplier || defaults_.scale == score_scale::qk_scale_factor;
+    return times_root ? root * number : number;
   }
   double softcap_of() {
-    if (text_.is_null("attn_logit_softcapping")) return 0;
-    return text_.number("attn_logit_softcapping", range::positive).value_or(defaults_.softcap);
+    constexpr const char *key = "attn_logit_softcapping", *of_grok = "max_attn_value";
+    if (text_.is_null(key)) return 0;
+    auto given = text_.number(key, range::positive);
+    if (!given && defaults_.softcap > 0) given = text_.number(of_grok, range::positive);
+    return given.value_or(defaults_.softcap);
   }
   struct keyed_base {
     std::optional<double> base = {};
@@ -12063,7 +11916,7 @@ class hugging_face_group_maker {
       json_reader<J> reader(attention, text_.path() + "attn_config.");
       found = {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
     }
-    for (const char* key : {"rope_theta", "rotary_emb_base", "rope_freq_constant"}) {
+    for (const char* key : {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant"}) {
       if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
       const auto base = text_.number(key, range::above_one);
       if (!base) continue;
@@ -12354,7 +12207,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
 template <class J>
 const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
   for (const char* other : {"sliding_window_size", "window_size"})
-    if (!defaults.architecture.empty() && !text.has("sliding_window") && text.has(other)) return other;
+    if (!defaults.names.empty() && !text.has("sliding_window") && text.has(other)) return other;
   return "sliding_window";
 }
 /// Whether a token attends only to earlier tokens. Gemma 4 also has "all", which means true, and "vision",
@@ -12535,7 +12388,7 @@ class hugging_face_groups {
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
     if (add_scaled_layers(given, path)) return;
     if (given && add_nested_groups(*given, path)) {
-      if (has_class_not_in(dictionary_by_type, defaults_.architecture))
+      if (has_class_not_in(dictionary_by_type, first_name(defaults_)))
         maker_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
                     "though the class of " + model_.architecture + " in transformers 5 does not read them");
       return;
@@ -12862,7 +12715,7 @@ class hugging_face_groups {
       dictionaries = dictionaries || dictionary;
       others = others || (!dictionary && !item.value().is_null());
     }
-    return named || (defaults_.architecture.empty() && dictionaries && !others);
+    return named || (defaults_.names.empty() && dictionaries && !others);
   }
   bool is_type(const std::string& key) const {
     const bool two_kinds = defaults_.local_base > 0 || defaults_.form == dictionary_form::base_by_type;
@@ -12927,6 +12780,7 @@ class hugging_face_importer {
     }
     if (!outer_.empty()) assume_sizes(text_, plain);
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
+    if (plain == "phimsft" || plain == "phixtral") text_.assume("rotary_dim", 32);  // mlx-lm, phixtral.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
     if (!is_known_architecture(model_.architecture) && parts_.is_bare() && !parts_.hint().empty())
@@ -12968,8 +12822,7 @@ class hugging_face_importer {
   /// \param because  why a key of the text model has no effect
   void note_keys(const std::string& because) {
     for (const std::string& key : text_.unasked()) {
-      if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
-        model_.scaled = scaled_queries::not_known;
+      if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
       if (defaults_.note.find(key) != std::string_view::npos) continue;
       if (text_.hides(key))
         warn(text_.path() + key + " is not read by the class of " + model_.architecture +
@@ -13058,11 +12911,13 @@ class hugging_face_importer {
   }
   /// Reads the number of heads and the longest context.
   void add_sizes() {
-    model_.query_heads =
-        text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
-            .value_or(0);
-    auto key_heads = text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                                     "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups"});
+    model_.query_heads = text_
+                             .index_of({"num_attention_heads", "n_head", "n_heads",
+                                        "decoder_num_attention_heads", "num_heads"})
+                             .value_or(0);
+    auto key_heads =
+        text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+                        "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups", "num_kv_heads"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     model_.key_heads = key_heads.value_or(model_.query_heads);
@@ -13215,7 +13070,7 @@ class hugging_face_importer {
   /// Throws for an unknown architecture with sliding layers and scaling, because architectures differ in
   /// whether sliding layers are scaled.
   void refuse_unknown_scaling() const {
-    if (!defaults_.architecture.empty() || model_.groups.size() > 1) return;
+    if (!defaults_.names.empty() || model_.groups.size() > 1) return;
     if (model_.sliding_window > 0 && model_.groups.front().rule != "default")
       text_.refuse(
           "model_type",
@@ -14819,38 +14674,10 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
     throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                    const placed_table<S>& table, const P& positions, const Threads& threads,
-                    reverse_rotation back = reverse_rotation::inverse) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_same_or_disjoint(function, x, out);
-  rotate_all<Layout, inverse>(x, out, table, source, threads, back);
-}
-/// Positions of the tokens of row b from `first` on.
-template <class Source>
-struct positions_behind {
-  const Source& source;
-  Index b, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return source(b, first + t); }
-};
-/// rotate_checked for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_and_round(const char* function, const head_view<const float>& x, const head_view<T>& out,
-                      const placed_table<S>& table, const P& positions, const Threads& threads) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  if (inverse) check_inverse(function, table);
-  check_written(function, out);
-  if (share_memory(x, out))
-    throw_invalid(function,
-                  "out has another channel type than x and must share no memory with it; give other memory");
+/// Rotates checked float `x` to 16-bit `out`: pieces are rotated in float and rounded once.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
+                      const Source& source, const Threads& threads) {
   struct rotated_pieces {};
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
@@ -14861,7 +14688,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
           const head_view<float> wide =
               bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
           rotate_all<Layout, inverse, float>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                             positions_behind<decltype(source)>{source, b, t});
+                                             positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
@@ -14869,14 +14696,26 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
         });
       });
 }
-/// Calls rotate_checked, or rotate_and_round if the types of x and out differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
-void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
-                         const placed_table<S>& table, const P& positions, const Threads& threads) {
-  if constexpr (std::is_same_v<std::remove_const_t<X>, T>)
-    rotate_checked<Layout, inverse, T>(function, x, out, table, positions, threads);
-  else if constexpr (is_or_widens<std::remove_const_t<X>, T>)
-    rotate_and_round<Layout, inverse, T>(function, x, out, table, positions, threads);
+void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
+                    const placed_table<S>& table, const P& positions, const Threads& threads,
+                    reverse_rotation back = reverse_rotation::inverse) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
+  if constexpr (std::is_same_v<X, T>) {
+    check_same_or_disjoint(function, x, out);
+    rotate_all<Layout, inverse>(x, out, table, source, threads, back);
+  } else if constexpr (is_or_widens<X, T>) {
+    check_written(function, out);
+    if (share_memory(x, out))
+      throw_invalid(
+          function,
+          "out has another channel type than x and must share no memory with it; give other memory");
+    rotate_and_round<Layout, inverse>(x, out, table, source, threads);
+  }
 }
 /// Throws unless q and k have the same batch and tokens.
 template <class Q, class K>
@@ -14948,7 +14787,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, T, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -14985,8 +14824,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_into_checked<Layout, false>("rotate_to", x, out, detail::placed(table), positions,
-                                               threads);
+    detail::rotate_checked<Layout, false, std::remove_const_t<X>, T>(
+        "rotate_to", x, out, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
@@ -15004,7 +14843,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, T, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -15031,8 +14870,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_into_checked<Layout, true>("unrotate_to", x, out, detail::placed(table), positions,
-                                              threads);
+    detail::rotate_checked<Layout, true, std::remove_const_t<X>, T>(
+        "unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);

@@ -324,6 +324,10 @@ constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
   return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
+constexpr bool is_within_2_53(double x) {
+  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
+  return (bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+}
 template <std::integral Count>
 constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
@@ -659,6 +663,7 @@ class number_array {
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
 #include <array>
+#include <compare>
 /// The number type of schedules. long double has 64 bits on some processors and 53 or 113 on others, and each
 /// C library has its own exp and log. Schedules must depend on neither.
 ///
@@ -667,8 +672,7 @@ namespace rope::inline ROPE_ABI::detail {
 struct uint128 {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
-  friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  friend constexpr bool operator<(uint128 a, uint128 b) { return a.hi != b.hi ? a.hi < b.hi : a.lo < b.lo; }
+  friend constexpr auto operator<=>(const uint128&, const uint128&) = default;
   friend constexpr uint128 operator+(uint128 a, uint128 b) {
     const std::uint64_t sum = a.lo + b.lo;
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
@@ -858,15 +862,12 @@ class wide_real {
   /// Divides the number.
   constexpr wide_real& operator/=(wide_real x) { return *this = *this / x; }
   friend constexpr bool operator==(const wide_real&, const wide_real&) = default;
-  friend constexpr bool operator<(const wide_real& a, const wide_real& b) {
-    if (a.negative_ != b.negative_) return a.negative_;
+  friend constexpr std::strong_ordering operator<=>(const wide_real& a, const wide_real& b) {
+    if (a.negative_ != b.negative_) return b.negative_ <=> a.negative_;
     const wide_real &smaller = a.negative_ ? b : a, &larger = a.negative_ ? a : b;  // by magnitude
-    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ < larger.exponent_
-                                                 : smaller.significand_ < larger.significand_;
+    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ <=> larger.exponent_
+                                                 : smaller.significand_ <=> larger.significand_;
   }
-  friend constexpr bool operator>(const wide_real& a, const wide_real& b) { return b < a; }
-  friend constexpr bool operator<=(const wide_real& a, const wide_real& b) { return !(b < a); }
-  friend constexpr bool operator>=(const wide_real& a, const wide_real& b) { return !(a < b); }
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {
     if (x.exponent_ >= 0) return x;
@@ -1933,28 +1934,22 @@ auto list_of(const X& x) {
   }
 }
 template <class X>
-auto vector_of(const char* name, const X& x) {
+auto list_in_memory(const X& x) {
   static_assert(integers_in_memory<X>,
                 "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
                 "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+  if constexpr (integers_in_memory<X>) return list_of(x);
 }
 template <class X>
-struct integer_in;
-template <dense_integers X>
-struct integer_in<X> {
-  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
-};
+requires dense_integers<X> || integers_in_memory<X>
+auto integer_in(const X& x) {
+  if constexpr (dense_integers<X>)
+    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
+  else
+    return list_of(x)[0];
+}
 template <class X>
-requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
-  using type = element_of<X>;
-};
-template <span_of_integers X>
-struct integer_in<X> {
-  using type = std::remove_cv_t<typename X::element_type>;
-};
-template <class X>
-using integer_of = typename integer_in<X>::type;
+using integer_of = decltype(integer_in(std::declval<const X&>()));
 template <whole_number Integer>
 std::int64_t as_position(Integer value) {
   if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
@@ -1964,11 +1959,10 @@ std::int64_t as_position(Integer value) {
     return static_cast<std::int64_t>(value);
 }
 template <class Integer>
-struct evaluated_list {
+struct evaluated_list : integer_list<Integer> {
   number_array<Integer> memory;
-  integer_list<Integer> list;
-  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
-    list.data = memory.data();
+  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
+    this->data = memory.data();
   }
   evaluated_list& operator=(const evaluated_list&) = delete;
   template <class Derived>
@@ -1977,7 +1971,7 @@ struct evaluated_list {
     const Index rows = expression.rows(), columns = expression.cols();
     memory.resize(rows, columns);
     Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
-    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
+    integer_list<Integer>::operator=({memory.data(), rows, columns, columns, 1});
   }
 };
 template <class P>
@@ -2002,6 +1996,17 @@ concept position_integer = detail::whole_number<Integer>;
 /// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
+namespace detail {
+template <position_integer Integer>
+struct kept_integers : integer_list<Integer> {
+  kept_integers() = default;
+  template <position_list X>
+  kept_integers(const X& list) : integer_list<Integer>(list_in_memory(list)) {}
+  template <position_list X>
+  requires owns_memory<X> kept_integers(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : integer_list<Integer>(list_in_memory(list)) {}
+};
+}  // namespace detail
 /// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. Use it to decode
 /// sequences of different lengths.
 ///
@@ -2013,12 +2018,8 @@ template <position_integer Integer>
 struct row_starts {
   detail::integer_list<Integer> starts;  // [batch]
   /// Refers to the starts of the rows without copying them.
-  template <position_list X>
-  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
-  template <position_list X>
-  requires detail::owns_memory<X>
-  explicit row_starts(const X& list ROPE_DETAIL_LIFETIMEBOUND)
-      : starts(detail::vector_of("row_starts", list)) {}
+  explicit row_starts(detail::kept_integers<Integer> list ROPE_DETAIL_LIFETIMEBOUND)
+      : starts(list.as_vector("row_starts")) {}
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
@@ -2036,32 +2037,12 @@ struct segments {
   detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
   detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
   /// Segments that start at position 0. Refers to the list without copying it.
-  template <position_list X>
-  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
-  template <position_list X>
-  requires detail::owns_memory<X>
-  explicit segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)) {}
+  explicit segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND)
+      : segments(offset_list, {}) {}
   /// Segments that start at the given positions. Refers to the lists without copying them.
-  template <position_list X, position_list Y>
-  segments(const X& offset_list, const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<X> segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND,
-                                           const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<Y> segments(const X& offset_list,
-                                           const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<X> && detail::owns_memory<Y> segments(
-      const X& offset_list ROPE_DETAIL_LIFETIMEBOUND, const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
+  segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND,
+           detail::kept_integers<Integer> start_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(offset_list.as_vector("segments")), starts(start_list.as_vector("segments")) {}
 };
 template <position_list X>
 segments(const X&) -> segments<detail::integer_of<X>>;
@@ -2128,12 +2109,14 @@ template <class Integer>
 struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
   template <class X>
   evaluated_positions(const X& expression, Index tokens)
-      : evaluated_list<Integer>(expression),
-        listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
+      : evaluated_list<Integer>(expression), listed_positions<Integer>(evaluated(), tokens) {}
   evaluated_positions(const evaluated_positions& other)
       : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
-    this->ids.data = evaluated_list<Integer>::memory.data();
+    this->ids.data = evaluated().data;
   }
+  using listed_positions<Integer>::operator();
+ private:
+  const evaluated_list<Integer>& evaluated() const { return *this; }
 };
 template <class Integer>
 struct started_rows {
@@ -2217,7 +2200,7 @@ auto position_source(const X& ids, Index tokens) {
 }
 template <class Integer>
 listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids.list, tokens};
+  return {ids, tokens};
 }
 inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
 template <class Integer>
@@ -2227,6 +2210,25 @@ started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*t
 template <class Integer>
 segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
   return {ragged.offsets, ragged.starts};
+}
+template <class Source>
+struct row_positions {
+  const Source& all;
+  Index row, first;
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
+  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
+    position_range range;
+    for (Index t = 0; t < tokens; ++t) range.include(all(row, first + t));
+    return range;
+  }
+};
+template <class Source>
+row_positions<Source> positions_of_row(const Source& all, Index b, Index first = 0) {
+  return {all, b, first};
+}
+template <class Integer>
+contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
+  return {all(b, first)};
 }
 }  // namespace detail
 /// The forms of positions that `rotate` accepts: an integer start; ids [tokens], [batch * tokens] or a matrix
@@ -2553,18 +2555,6 @@ auto view_of_indices(const char* name, X& x) {
     return view;
   }
 }
-template <class T>
-head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
-                          Index row, const char* columns_name) {
-  check_channel<T>();
-  if (heads <= 0 || columns % heads != 0)
-    throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
-                  " of the matrix, got ", heads);
-  if (batch <= 0 || rows % batch != 0)
-    throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
-  const Index tokens = rows / batch, head_dim = columns / heads;
-  return {data, batch, tokens, heads, head_dim, tokens * row, row, head_dim};
-}
 template <class X>
 using dense_type = std::remove_cvref_t<X>;
 template <class X>
@@ -2581,6 +2571,23 @@ template <class X>
 concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor);
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
+template <bool row_major, class Matrix>
+auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
+  if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {
+    return head_view<float>{};
+  } else {
+    using T = std::remove_pointer_t<decltype(m.data())>;
+    check_channel<T>();
+    const Index rows = row_major ? m.rows() : m.cols(), columns = row_major ? m.cols() : m.rows();
+    if (heads <= 0 || columns % heads != 0)
+      throw_invalid(name, "heads must be positive and divide the ", columns, row_major ? " columns" : " rows",
+                    " of the matrix, got ", heads);
+    if (batch <= 0 || rows % batch != 0)
+      throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
+    const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
+    return head_view<T>{m.data(), batch, tokens, heads, head_dim, tokens * row, row, head_dim};
+  }
+}
 }  // namespace detail
 /// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
 /// indices, in order. For a tensor of the `other` storage order, the message names the function for the
@@ -2653,10 +2660,7 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
 template <detail::dense Matrix>
 auto thd(Matrix&& m, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("thd", "[tokens, heads * head_dim]");
-  if constexpr (detail::row_major_matrix<Matrix>)
-    return detail::view_of_rows("thd", m.data(), 1, m.rows(), m.cols(), heads, m.outerStride(), "columns");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<true>("thd", m, 1, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -2667,11 +2671,7 @@ auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, head
 template <detail::dense Matrix>
 auto bshd(Matrix&& m, Index batch, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
-  if constexpr (detail::row_major_matrix<Matrix>)
-    return detail::view_of_rows("bshd", m.data(), batch, m.rows(), m.cols(), heads, m.outerStride(),
-                                "columns");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<true>("bshd", m, batch, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -2689,10 +2689,7 @@ auto dht(Matrix&& m, Index heads) {
       "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
       "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
       "heads); evaluate an expression or a column of a row-major matrix first");
-  if constexpr (detail::column_major_matrix<Matrix>)
-    return detail::view_of_rows("dht", m.data(), 1, m.cols(), m.rows(), heads, m.outerStride(), "rows");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<false>("dht", m, 1, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -2703,9 +2700,9 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
 
-#ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-#define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-/// Checks of the arguments of a table.
+#ifndef ROPE_BASE_COORDINATES_HPP
+#define ROPE_BASE_COORDINATES_HPP
+/// Checks of coordinates of tokens, which are integers or reals, and copies them as doubles.
 namespace rope::inline ROPE_ABI::detail {
 template <std::integral Integer>
 constexpr bool at_most(Integer value, std::int64_t most) {
@@ -2714,6 +2711,47 @@ constexpr bool at_most(Integer value, std::int64_t most) {
   else
     return static_cast<std::int64_t>(value) <= most;
 }
+template <class Scalar>
+bool is_coordinate(Scalar value) {
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if constexpr (std::is_integral_v<Scalar>)
+    return at_most(value, most) && (std::is_unsigned_v<Scalar> || static_cast<std::int64_t>(value) >= -most);
+  else
+    return is_within_2_53(static_cast<double>(value));
+}
+template <class At>
+void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
+  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
+  static_assert(
+      std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
+          std::is_same_v<coordinate, double>,
+      "frequency_table, row_maker and token_coordinates: coordinates are integers, float or double; "
+      "16-bit types lose the position");
+  if (columns != axes)
+    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
+  for (Index r = 0; r < rows; ++r)
+    for (Index a = 0; a < axes; ++a)
+      if (!is_coordinate(at(r, a)))
+        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ", at(r, a),
+                      " at row ", r, ", axis ", a);
+}
+template <class Derived>
+number_array<double> checked_coordinates(const char* function, Index axes,
+                                         const Eigen::DenseBase<Derived>& coordinates) {
+  const number_array<typename Derived::Scalar> given = coordinates;
+  check_row_coordinates(function, axes, given.rows(), given.cols(),
+                        [&](Index r, Index a) { return given(r, a); });
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_COORDINATES_HPP
+
+#ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+#define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+/// Checks of the arguments of a table.
+namespace rope::inline ROPE_ABI::detail {
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
@@ -2759,39 +2797,6 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
 template <class S>
 std::uint64_t checked_fingerprint(const frequencies& of) {
   return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
-}
-template <class At>
-void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
-  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
-  constexpr bool whole = std::is_integral_v<coordinate>;
-  static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
-                "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
-  if (columns != axes)
-    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
-  const auto fits = [](coordinate value) {
-    constexpr std::int64_t most = std::int64_t{1} << 53;
-    if constexpr (whole)
-      return at_most(value, most) &&
-             (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
-    else
-      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
-  };
-  for (Index r = 0; r < rows; ++r)
-    for (Index a = 0; a < axes; ++a)
-      if (!fits(at(r, a))) {
-        using shown = std::conditional_t<whole, coordinate, double>;
-        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ",
-                      static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a);
-      }
-}
-template <class Derived>
-number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
-  const number_array<typename Derived::Scalar> given = coordinates;
-  check_row_coordinates("frequency_table", axes, given.rows(), given.cols(),
-                        [&](Index r, Index a) { return given(r, a); });
-  number_array<double> checked(given.rows(), given.cols());
-  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
-  return checked;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
@@ -3456,7 +3461,8 @@ class frequency_table {
   ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
+      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates),
+                        coordinates_tag{}) {}
   /// Reports a rotary_dim or a model in place of frequencies, at compile time.
   template <class X, std::integral... Counts>
   requires(!std::is_convertible_v<const X&, const frequencies&> && sizeof...(Counts) > 0)
@@ -5177,36 +5183,9 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
     throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                    const placed_table<S>& table, const P& positions, const Threads& threads,
-                    reverse_rotation back = reverse_rotation::inverse) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_same_or_disjoint(function, x, out);
-  rotate_all<Layout, inverse>(x, out, table, source, threads, back);
-}
-template <class Source>
-struct positions_behind {
-  const Source& source;
-  Index b, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return source(b, first + t); }
-};
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_and_round(const char* function, const head_view<const float>& x, const head_view<T>& out,
-                      const placed_table<S>& table, const P& positions, const Threads& threads) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  if (inverse) check_inverse(function, table);
-  check_written(function, out);
-  if (share_memory(x, out))
-    throw_invalid(function,
-                  "out has another channel type than x and must share no memory with it; give other memory");
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
+                      const Source& source, const Threads& threads) {
   struct rotated_pieces {};
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
@@ -5217,7 +5196,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
           const head_view<float> wide =
               bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
           rotate_all<Layout, inverse, float>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                             positions_behind<decltype(source)>{source, b, t});
+                                             positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
@@ -5226,12 +5205,25 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
       });
 }
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
-void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
-                         const placed_table<S>& table, const P& positions, const Threads& threads) {
-  if constexpr (std::is_same_v<std::remove_const_t<X>, T>)
-    rotate_checked<Layout, inverse, T>(function, x, out, table, positions, threads);
-  else if constexpr (is_or_widens<std::remove_const_t<X>, T>)
-    rotate_and_round<Layout, inverse, T>(function, x, out, table, positions, threads);
+void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
+                    const placed_table<S>& table, const P& positions, const Threads& threads,
+                    reverse_rotation back = reverse_rotation::inverse) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
+  if constexpr (std::is_same_v<X, T>) {
+    check_same_or_disjoint(function, x, out);
+    rotate_all<Layout, inverse>(x, out, table, source, threads, back);
+  } else if constexpr (is_or_widens<X, T>) {
+    check_written(function, out);
+    if (share_memory(x, out))
+      throw_invalid(
+          function,
+          "out has another channel type than x and must share no memory with it; give other memory");
+    rotate_and_round<Layout, inverse>(x, out, table, source, threads);
+  }
 }
 template <class Q, class K>
 void check_same_tokens(const char* function, const head_view<Q>& q, const head_view<K>& k) {
@@ -5301,7 +5293,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, T, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -5338,8 +5330,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_into_checked<Layout, false>("rotate_to", x, out, detail::placed(table), positions,
-                                               threads);
+    detail::rotate_checked<Layout, false, std::remove_const_t<X>, T>(
+        "rotate_to", x, out, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
@@ -5357,7 +5349,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, T, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -5384,8 +5376,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_into_checked<Layout, true>("unrotate_to", x, out, detail::placed(table), positions,
-                                              threads);
+    detail::rotate_checked<Layout, true, std::remove_const_t<X>, T>(
+        "unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
@@ -5421,8 +5413,8 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
-                                            positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, T, T>("rotate_gradient", gradient, gradient, detail::placed(table),
+                                               positions, threads, detail::reverse_rotation::transpose);
 }
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
 ///
@@ -5449,8 +5441,8 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, detail::placed(table), positions,
-                                            threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, T, T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
+                                               positions, threads, detail::reverse_rotation::transpose);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);

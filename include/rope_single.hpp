@@ -266,6 +266,11 @@ constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
   return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
+/// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
+constexpr bool is_within_2_53(double x) {
+  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
+  return (bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+}
 /// Whether an Index holds the count.
 template <std::integral Count>
 constexpr bool is_index(Count count) {
@@ -863,31 +868,25 @@ auto list_of(const X& x) {
     return integer_list<element_of<X>>(std::span<const element_of<X>>(x));
   }
 }
-/// An integer_list that refers to the caller's vector, which must outlive it. Throws if x is a matrix.
+/// An integer_list that refers to the caller's memory, which must outlive it.
 template <class X>
-auto vector_of(const char* name, const X& x) {
+auto list_in_memory(const X& x) {
   static_assert(integers_in_memory<X>,
                 "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
                 "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+  if constexpr (integers_in_memory<X>) return list_of(x);
 }
-/// The type of the integers in a list.
+/// The type of the integers in a list, in memory or an expression.
 template <class X>
-struct integer_in;
-template <dense_integers X>
-struct integer_in<X> {
-  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
-};
+requires dense_integers<X> || integers_in_memory<X>
+auto integer_in(const X& x) {
+  if constexpr (dense_integers<X>)
+    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
+  else
+    return list_of(x)[0];
+}
 template <class X>
-requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
-  using type = element_of<X>;
-};
-template <span_of_integers X>
-struct integer_in<X> {
-  using type = std::remove_cv_t<typename X::element_type>;
-};
-template <class X>
-using integer_of = typename integer_in<X>::type;
+using integer_of = decltype(integer_in(std::declval<const X&>()));
 /// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
 /// also outside every table.
 template <whole_number Integer>
@@ -901,11 +900,10 @@ std::int64_t as_position(Integer value) {
 /// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
 /// other values, for example if the expression makes random numbers.
 template <class Integer>
-struct evaluated_list {
+struct evaluated_list : integer_list<Integer> {
   number_array<Integer> memory;
-  integer_list<Integer> list;
-  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
-    list.data = memory.data();
+  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
+    this->data = memory.data();
   }
   evaluated_list& operator=(const evaluated_list&) = delete;
   template <class Derived>
@@ -914,7 +912,7 @@ struct evaluated_list {
     const Index rows = expression.rows(), columns = expression.cols();
     memory.resize(rows, columns);
     Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
-    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
+    integer_list<Integer>::operator=({memory.data(), rows, columns, columns, 1});
   }
 };
 /// The type in which a call keeps positions that it reads more than once.
@@ -1134,7 +1132,7 @@ class any_integers {
   /// \param name  the name of the list in errors
   template <integers_in_memory X>
   any_integers(const char* name, const X& list) {
-    const auto vector = vector_of(name, list);
+    const auto vector = list_of(list).as_vector(name);
     *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
     step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
   }
@@ -1162,25 +1160,10 @@ class any_integers {
     return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
   }
   std::int64_t read(std::size_t i) const {
-    const char* at = address(i);
-    switch (step_ & 7) {
-      case kind_of<std::int8_t>:
-        return as<std::int8_t>(at);
-      case kind_of<std::int16_t>:
-        return as<std::int16_t>(at);
-      case kind_of<std::int32_t>:
-        return as<std::int32_t>(at);
-      case kind_of<std::int64_t>:
-        return as<std::int64_t>(at);
-      case kind_of<std::uint8_t>:
-        return as<std::uint8_t>(at);
-      case kind_of<std::uint16_t>:
-        return as<std::uint16_t>(at);
-      case kind_of<std::uint32_t>:
-        return as<std::uint32_t>(at);
-      default:
-        return as<std::uint64_t>(at);
-    }
+    constexpr std::int64_t (*by_kind[])(const char*) = {
+        as<std::uint8_t>, as<std::uint16_t>, as<std::uint32_t>, as<std::uint64_t>,
+        as<std::int8_t>,  as<std::int16_t>,  as<std::int32_t>,  as<std::int64_t>};
+    return by_kind[step_ & 7](address(i));
   }
   const void* data_ = nullptr;
   std::size_t size_ = 0;
@@ -2009,6 +1992,19 @@ concept position_integer = detail::whole_number<Integer>;
 /// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
+namespace detail {
+/// A list of integers as an argument that is kept: it refers to the caller's memory. Taken by value, so that
+/// compilers which know lifetimebound warn where a temporary list would be kept.
+template <position_integer Integer>
+struct kept_integers : integer_list<Integer> {
+  kept_integers() = default;
+  template <position_list X>
+  kept_integers(const X& list) : integer_list<Integer>(list_in_memory(list)) {}
+  template <position_list X>
+  requires owns_memory<X> kept_integers(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : integer_list<Integer>(list_in_memory(list)) {}
+};
+}  // namespace detail
 /// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. Use it to decode
 /// sequences of different lengths.
 ///
@@ -2020,12 +2016,8 @@ template <position_integer Integer>
 struct row_starts {
   detail::integer_list<Integer> starts;  // [batch]
   /// Refers to the starts of the rows without copying them.
-  template <position_list X>
-  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
-  template <position_list X>
-  requires detail::owns_memory<X>
-  explicit row_starts(const X& list ROPE_DETAIL_LIFETIMEBOUND)
-      : starts(detail::vector_of("row_starts", list)) {}
+  explicit row_starts(detail::kept_integers<Integer> list ROPE_DETAIL_LIFETIMEBOUND)
+      : starts(list.as_vector("row_starts")) {}
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
@@ -2043,32 +2035,12 @@ struct segments {
   detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
   detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
   /// Segments that start at position 0. Refers to the list without copying it.
-  template <position_list X>
-  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
-  template <position_list X>
-  requires detail::owns_memory<X>
-  explicit segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)) {}
+  explicit segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND)
+      : segments(offset_list, {}) {}
   /// Segments that start at the given positions. Refers to the lists without copying them.
-  template <position_list X, position_list Y>
-  segments(const X& offset_list, const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<X> segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND,
-                                           const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<Y> segments(const X& offset_list,
-                                           const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-  template <position_list X, position_list Y>
-  requires detail::owns_memory<X> && detail::owns_memory<Y> segments(
-      const X& offset_list ROPE_DETAIL_LIFETIMEBOUND, const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
+  segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND,
+           detail::kept_integers<Integer> start_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(offset_list.as_vector("segments")), starts(start_list.as_vector("segments")) {}
 };
 template <position_list X>
 segments(const X&) -> segments<detail::integer_of<X>>;
@@ -2143,12 +2115,14 @@ template <class Integer>
 struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
   template <class X>
   evaluated_positions(const X& expression, Index tokens)
-      : evaluated_list<Integer>(expression),
-        listed_positions<Integer>(evaluated_list<Integer>::list, tokens) {}
+      : evaluated_list<Integer>(expression), listed_positions<Integer>(evaluated(), tokens) {}
   evaluated_positions(const evaluated_positions& other)
       : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
-    this->ids.data = evaluated_list<Integer>::memory.data();
+    this->ids.data = evaluated().data;
   }
+  using listed_positions<Integer>::operator();
+ private:
+  const evaluated_list<Integer>& evaluated() const { return *this; }
 };
 /// Token t of row b is at starts[b] + t.
 template <class Integer>
@@ -2242,7 +2216,7 @@ auto position_source(const X& ids, Index tokens) {
 }
 template <class Integer>
 listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids.list, tokens};
+  return {ids, tokens};
 }
 inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
 template <class Integer>
@@ -2252,6 +2226,26 @@ started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*t
 template <class Integer>
 segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
   return {ragged.offsets, ragged.starts};
+}
+/// The positions of tokens of one row of `all` from `first` on, as positions of a batch with one row.
+template <class Source>
+struct row_positions {
+  const Source& all;
+  Index row, first;
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
+  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
+    position_range range;
+    for (Index t = 0; t < tokens; ++t) range.include(all(row, first + t));
+    return range;
+  }
+};
+template <class Source>
+row_positions<Source> positions_of_row(const Source& all, Index b, Index first = 0) {
+  return {all, b, first};
+}
+template <class Integer>
+contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
+  return {all(b, first)};
 }
 }  // namespace detail
 /// The forms of positions that `rotate` accepts: an integer start; ids [tokens], [batch * tokens] or a matrix
@@ -2385,8 +2379,8 @@ std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
 template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
 std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
   constexpr const char* function = "segment_ranges";
-  const auto bounds = detail::vector_of(function, offsets);
-  const auto counts = detail::vector_of(function, lengths);
+  const auto bounds = detail::list_in_memory(offsets).as_vector(function);
+  const auto counts = detail::list_in_memory(lengths).as_vector(function);
   const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
   const Index segment_count = bounds.size() - 1;
   detail::check_offsets(function, "offsets", bounds.size(),
@@ -2438,14 +2432,6 @@ auto mask_list(const X& mask) {
   else
     return evaluated_list<integer_of<X>>(mask);
 }
-template <class Integer>
-const integer_list<Integer>& as_list(const integer_list<Integer>& list) {
-  return list;
-}
-template <class Integer>
-const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
-  return copy.list;
-}
 /// The first token of a row that is not padding, and the number of such tokens.
 ///
 /// \param entry  entry(t) is the mask of token t
@@ -2492,8 +2478,7 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// Cost:    O(batch * tokens)
 template <position_list X, class Rows = padded_rows>
 Rows positions_of_mask(const X& mask, bool causal = true) {
-  const auto kept = detail::mask_list(mask);
-  const auto& list = detail::as_list(kept);
+  const auto list = detail::mask_list(mask);
   const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
   Rows rows;
   for (Index b = 0; b < batch; ++b) {
@@ -4761,19 +4746,6 @@ auto view_of_indices(const char* name, X& x) {
     return view;
   }
 }
-/// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
-template <class T>
-head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
-                          Index row, const char* columns_name) {
-  check_channel<T>();
-  if (heads <= 0 || columns % heads != 0)
-    throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
-                  " of the matrix, got ", heads);
-  if (batch <= 0 || rows % batch != 0)
-    throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
-  const Index tokens = rows / batch, head_dim = columns / heads;
-  return {data, batch, tokens, heads, head_dim, tokens * row, row, head_dim};
-}
 template <class X>
 using dense_type = std::remove_cvref_t<X>;
 /// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
@@ -4793,6 +4765,25 @@ template <class X>
 concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor);
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
+/// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
+/// view of a matrix that the caller refuses by its type.
+template <bool row_major, class Matrix>
+auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
+  if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {
+    return head_view<float>{};
+  } else {
+    using T = std::remove_pointer_t<decltype(m.data())>;
+    check_channel<T>();
+    const Index rows = row_major ? m.rows() : m.cols(), columns = row_major ? m.cols() : m.rows();
+    if (heads <= 0 || columns % heads != 0)
+      throw_invalid(name, "heads must be positive and divide the ", columns, row_major ? " columns" : " rows",
+                    " of the matrix, got ", heads);
+    if (batch <= 0 || rows % batch != 0)
+      throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
+    const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
+    return head_view<T>{m.data(), batch, tokens, heads, head_dim, tokens * row, row, head_dim};
+  }
+}
 }  // namespace detail
 /// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
 /// indices, in order. For a tensor of the `other` storage order, the message names the function for the
@@ -4865,10 +4856,7 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
 template <detail::dense Matrix>
 auto thd(Matrix&& m, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("thd", "[tokens, heads * head_dim]");
-  if constexpr (detail::row_major_matrix<Matrix>)
-    return detail::view_of_rows("thd", m.data(), 1, m.rows(), m.cols(), heads, m.outerStride(), "columns");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<true>("thd", m, 1, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -4879,11 +4867,7 @@ auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, head
 template <detail::dense Matrix>
 auto bshd(Matrix&& m, Index batch, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
-  if constexpr (detail::row_major_matrix<Matrix>)
-    return detail::view_of_rows("bshd", m.data(), batch, m.rows(), m.cols(), heads, m.outerStride(),
-                                "columns");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<true>("bshd", m, batch, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -4901,10 +4885,7 @@ auto dht(Matrix&& m, Index heads) {
       "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
       "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
       "heads); evaluate an expression or a column of a row-major matrix first");
-  if constexpr (detail::column_major_matrix<Matrix>)
-    return detail::view_of_rows("dht", m.data(), 1, m.cols(), m.rows(), heads, m.outerStride(), "rows");
-  else
-    return head_view<float>{};
+  return detail::view_of_matrix<false>("dht", m, 1, heads);
 }
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
@@ -4915,12 +4896,70 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
 
+#ifndef ROPE_BASE_COORDINATES_HPP
+#define ROPE_BASE_COORDINATES_HPP
+/// Checks of coordinates of tokens, which are integers or reals, and copies them as doubles.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
+template <std::integral Integer>
+constexpr bool at_most(Integer value, std::int64_t most) {
+  if constexpr (std::is_unsigned_v<Integer>)
+    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
+  else
+    return static_cast<std::int64_t>(value) <= most;
+}
+/// Whether a coordinate is finite and at most 2^53 in magnitude, as a double holds every integer up to there.
+template <class Scalar>
+bool is_coordinate(Scalar value) {
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if constexpr (std::is_integral_v<Scalar>)
+    return at_most(value, most) && (std::is_unsigned_v<Scalar> || static_cast<std::int64_t>(value) >= -most);
+  else
+    return is_within_2_53(static_cast<double>(value));
+}
+/// Checks the coordinates at(row, axis).
+///
+/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
+///          is infinite, NaN or above 2^53 in magnitude
+template <class At>
+void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
+  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
+  static_assert(
+      std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
+          std::is_same_v<coordinate, double>,
+      "frequency_table, row_maker and token_coordinates: coordinates are integers, float or double; "
+      "16-bit types lose the position");
+  if (columns != axes)
+    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
+  for (Index r = 0; r < rows; ++r)
+    for (Index a = 0; a < axes; ++a)
+      if (!is_coordinate(at(r, a)))
+        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ", at(r, a),
+                      " at row ", r, ", axis ", a);
+}
+/// Coordinates as doubles, [rows, axes].
+///
+/// Throws:  as check_row_coordinates
+template <class Derived>
+number_array<double> checked_coordinates(const char* function, Index axes,
+                                         const Eigen::DenseBase<Derived>& coordinates) {
+  const number_array<typename Derived::Scalar> given = coordinates;
+  check_row_coordinates(function, axes, given.rows(), given.cols(),
+                        [&](Index r, Index a) { return given(r, a); });
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_COORDINATES_HPP
+
 #ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_FREQUENCIES_HPP
 #include <numbers>
 
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
+#include <compare>
 /// The number type of schedules. long double has 64 bits on some processors and 53 or 113 on others, and each
 /// C library has its own exp and log. Schedules must depend on neither.
 ///
@@ -4930,8 +4969,7 @@ namespace rope::inline ROPE_ABI::detail {
 struct uint128 {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
-  friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  friend constexpr bool operator<(uint128 a, uint128 b) { return a.hi != b.hi ? a.hi < b.hi : a.lo < b.lo; }
+  friend constexpr auto operator<=>(const uint128&, const uint128&) = default;
   friend constexpr uint128 operator+(uint128 a, uint128 b) {
     const std::uint64_t sum = a.lo + b.lo;
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
@@ -5134,15 +5172,12 @@ class wide_real {
   /// Divides the number.
   constexpr wide_real& operator/=(wide_real x) { return *this = *this / x; }
   friend constexpr bool operator==(const wide_real&, const wide_real&) = default;
-  friend constexpr bool operator<(const wide_real& a, const wide_real& b) {
-    if (a.negative_ != b.negative_) return a.negative_;
+  friend constexpr std::strong_ordering operator<=>(const wide_real& a, const wide_real& b) {
+    if (a.negative_ != b.negative_) return b.negative_ <=> a.negative_;
     const wide_real &smaller = a.negative_ ? b : a, &larger = a.negative_ ? a : b;  // by magnitude
-    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ < larger.exponent_
-                                                 : smaller.significand_ < larger.significand_;
+    return smaller.exponent_ != larger.exponent_ ? smaller.exponent_ <=> larger.exponent_
+                                                 : smaller.significand_ <=> larger.significand_;
   }
-  friend constexpr bool operator>(const wide_real& a, const wide_real& b) { return b < a; }
-  friend constexpr bool operator<=(const wide_real& a, const wide_real& b) { return !(b < a); }
-  friend constexpr bool operator>=(const wide_real& a, const wide_real& b) { return !(a < b); }
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {
     if (x.exponent_ >= 0) return x;
@@ -5474,14 +5509,6 @@ class frequencies {
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 /// Checks of the arguments of a table.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
-template <std::integral Integer>
-constexpr bool at_most(Integer value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<Integer>)
-    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
-  else
-    return static_cast<std::int64_t>(value) <= most;
-}
 /// A position as a signed 64-bit integer.
 ///
 /// Throws:  std::length_error if an unsigned position exceeds the range of that type, because it would become
@@ -5549,46 +5576,6 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
 template <class S>
 std::uint64_t checked_fingerprint(const frequencies& of) {
   return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
-}
-/// Checks the coordinates at(row, axis).
-///
-/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
-///          is infinite, NaN or above 2^53 in magnitude. Up to 2^53 a double holds every integer
-template <class At>
-void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
-  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
-  constexpr bool whole = std::is_integral_v<coordinate>;
-  static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
-                "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
-  if (columns != axes)
-    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
-  const auto fits = [](coordinate value) {
-    constexpr std::int64_t most = std::int64_t{1} << 53;
-    if constexpr (whole)
-      return at_most(value, most) &&
-             (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
-    else
-      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
-  };
-  for (Index r = 0; r < rows; ++r)
-    for (Index a = 0; a < axes; ++a)
-      if (!fits(at(r, a))) {
-        using shown = std::conditional_t<whole, coordinate, double>;
-        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ",
-                      static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a);
-      }
-}
-/// Coordinates as doubles, [rows, axes].
-///
-/// Throws:  as check_row_coordinates
-template <class Derived>
-number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
-  const number_array<typename Derived::Scalar> given = coordinates;
-  check_row_coordinates("frequency_table", axes, given.rows(), given.cols(),
-                        [&](Index r, Index a) { return given(r, a); });
-  number_array<double> checked(given.rows(), given.cols());
-  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
-  return checked;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
@@ -6346,7 +6333,8 @@ class frequency_table {
   ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
+      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates),
+                        coordinates_tag{}) {}
   /// Reports a rotary_dim or a model in place of frequencies, at compile time.
   template <class X, std::integral... Counts>
   requires(!std::is_convertible_v<const X&, const frequencies&> && sizeof...(Counts) > 0)
@@ -8397,8 +8385,8 @@ constexpr Index tokens_per_prefetch(Index bytes) {
 }
 /// Prefetches the next tokens * bytes bytes of `ahead`, and issues the second prefetch of `tokens` tokens
 /// from `again` on.
-template <Index tokens, Index bytes>
-EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again) {
+template <Index bytes>
+EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again, Index tokens) {
   const std::uintptr_t next = ahead.take(tokens * bytes);
   for (Index byte = 0; byte < tokens * bytes; byte += line_bytes)
     prefetch_line(next + static_cast<std::uintptr_t>(byte));
@@ -8410,8 +8398,8 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
 }
 /// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory. They are used a batch
 /// later, so they wait in L2. (Selected keys: prefetched to L1, 2048 of 65536 take 1.15 times as long.)
-template <Index tokens, Index bytes, class X>
-EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index c) {
+template <Index bytes, class X>
+EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index tokens, Index c) {
   for (Index token = 0; token < tokens; ++token)
     for (Index byte = 0; byte < bytes; byte += line_bytes)
       prefetch_to_l2(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
@@ -8472,7 +8460,7 @@ template <class Rows>
 inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for rows x keys scores. The
 /// order of each sum does not depend on the number of rows and keys.
-template <class A, int rows, bool asks, class Rows, std::size_t... n>
+template <class A, int rows, class Rows, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows keys, Index depth, A* scores,
                                      stream_ahead* ahead, std::uintptr_t again,
                                      std::index_sequence<n...> each_key) {
@@ -8483,14 +8471,16 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows 
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   P sums[padded];
-  unrolled<padded>([&](auto i) { sums[i] = fill<P>(A(0)); });
+  unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sums[i] = fill<P>(A(0)); });
   std::uintptr_t next = 0;
-  if constexpr (asks && !are_listed_rows<Rows>) next = ahead->take(count * depth * Index(sizeof(K)));
+  if constexpr (!are_listed_rows<Rows>)
+    if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(K)));
+  const Index whole = depth / L * L;
   Index d = 0;
-  for (; d + line <= depth; d += line) {
-    if constexpr (asks && are_listed_rows<Rows>) {
-      prefetch_rows<count, line_bytes>(keys.next, d);
-    } else if constexpr (asks) {
+  while (d < whole) {
+    if constexpr (are_listed_rows<Rows>) {
+      prefetch_rows<line_bytes>(keys.next, count, d);
+    } else if (ahead != nullptr) {
       (prefetch_line(next + n * line_bytes), ...);
       next += count * line_bytes;
       if (again != 0) {
@@ -8498,15 +8488,14 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows 
         again += line_bytes;
       }
     }
-    for (Index p = d; p < d + line; p += L)
-      score_packet(queries + p, query_stride, keys.from_channel(p), sums, each_row, each_key);
+    for (const Index last = line == L ? d + L : (std::min)(d + line, whole); d < last; d += L)
+      score_packet(queries + d, query_stride, keys.from_channel(d), sums, each_row, each_key);
   }
-  for (; d + L <= depth; d += L)
-    score_packet(queries + d, query_stride, keys.from_channel(d), sums, each_row, each_key);
   A totals[padded];
-  unrolled<padded / std::size_t(L)>([&](auto i) {
+  unrolled<padded / std::size_t(L)>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
     P group[std::size_t(L)];
-    unrolled<std::size_t(L)>([&](auto j) { group[j] = sums[i * std::size_t(L) + j]; });
+    unrolled<std::size_t(L)>([&](auto j)
+                                 ROPE_DETAIL_INLINE_LAMBDA { group[j] = sums[i * std::size_t(L) + j]; });
     store(totals + i * std::size_t(L), sums_of_lanes(group));
   });
   for (; d < depth; ++d)
@@ -8522,29 +8511,20 @@ template <class A, int rows, class Rows>
 EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, Rows keys, Index count, Index depth,
                                   A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
-  // There is one loop that prefetches and one that does not, because clang spills sums in a loop that tests
-  // whether to prefetch.
-  const auto score_with = [&](auto asks, repeated_prefetch again) ROPE_DETAIL_INLINE_LAMBDA {
-    Index n = 0;
-    const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
-        ROPE_DETAIL_INLINE_LAMBDA {
-      constexpr Index scored = sizeof...(key);
-      score_block<A, rows, asks()>(queries, query_stride, keys.from_row(n), depth, scores + n, ahead,
-                                   again.address, each_key);
-      if constexpr (asks()) again.advance(scored);
-      n += scored;
-    };
-    while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
-    if constexpr (block >= 8)
-      while (n + block / 4 <= count) score(std::make_index_sequence<std::size_t(block / 4)>{});
-    while (n < count) score(std::index_sequence<0>{});
+  repeated_prefetch again = {};
+  if constexpr (!are_listed_rows<Rows>)
+    if (ahead != nullptr) again = ahead->again(keys, count);
+  Index n = 0;
+  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) ROPE_DETAIL_INLINE_LAMBDA {
+    score_block<A, rows>(queries, query_stride, keys.from_row(n), depth, scores + n, ahead, again.address,
+                         each_key);
+    again.advance(Index(sizeof...(key)));
+    n += Index(sizeof...(key));
   };
-  if constexpr (are_listed_rows<Rows>)
-    score_with(std::true_type{}, {});
-  else if (ahead != nullptr)
-    score_with(std::true_type{}, ahead->again(keys, count));
-  else
-    score_with(std::false_type{}, {});
+  while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
+  if constexpr (block >= 8)
+    while (n + block / 4 <= count) score(std::make_index_sequence<std::size_t(block / 4)>{});
+  while (n < count) score(std::index_sequence<0>{});
 }
 /// Values of `count` tokens, and what to prefetch while they are processed.
 template <class Rows>
@@ -8556,11 +8536,9 @@ struct value_run {
 };
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
 /// from c on, over the values of all runs. Sums stay in registers from run to run.
-///
-/// \tparam asks  whether to prefetch what is read after the runs; false if the runs were just read
-template <class A, int rows, int packets, bool asks, class Rows>
+template <class A, int rows, int packets, class Rows>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<Rows>> runs, Index c,
-                                     A* sums_in_memory, Index sum_stride) {
+                                     A* sums_in_memory, Index sum_stride, bool asks) {
   using P = packet<A>;
   using V = typename Rows::value_type;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
@@ -8579,18 +8557,17 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   for (const value_run<Rows>& run : runs) {
     Rows values = run.rows.from_channel(c);
     repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
-    const auto add = [&](auto tokens) ROPE_DETAIL_INLINE_LAMBDA {
-      if constexpr (asks && are_listed_rows<Rows>)
-        prefetch_rows<tokens(), bytes>(values.next, c);
-      else if constexpr (asks)
-        prefetch_batch<tokens(), bytes>(*run.ahead, again);
-      for (Index token = 0; token < tokens(); ++token, ++weights, values = values.from_row(1))
-        step(values.at(0), std::make_index_sequence<std::size_t(rows)>{},
-             std::make_index_sequence<std::size_t(packets)>{});
-    };
-    Index j = 0;
-    for (; j + together <= run.count; j += together) add(std::integral_constant<Index, together>{});
-    for (; j < run.count; ++j) add(std::integral_constant<Index, 1>{});
+    for (Index j = 0; j < run.count; ++j, ++weights, values = values.from_row(1)) {
+      if (j % together == 0) {
+        const Index tokens = together == 1 ? 1 : (std::min)(together, run.count - j);
+        if constexpr (are_listed_rows<Rows>)
+          prefetch_rows<bytes>(values.next, tokens, c);
+        else if (asks)
+          prefetch_batch<bytes>(*run.ahead, again, tokens);
+      }
+      step(values.at(0), std::make_index_sequence<std::size_t(rows)>{},
+           std::make_index_sequence<std::size_t(packets)>{});
+    }
   }
   unrolled<std::size_t(rows * packets)>([&](auto i) { store(in_memory(i), sums[i]); });
 }
@@ -8603,23 +8580,15 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<Ro
   Index c = 0;
   // Each addition to a packet of sums waits for the previous addition, so several packets are processed in
   // parallel while enough are left.
-  const auto add_blocks = [&](auto asking, auto packets) ROPE_DETAIL_INLINE_LAMBDA {
+  const auto add_blocks = [&](auto packets) ROPE_DETAIL_INLINE_LAMBDA {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)
-        value_block<A, rows, packets(), asking()>(weights, runs, c, sums + c, sum_stride);
+        value_block<A, rows, packets()>(weights, runs, c, sums + c, sum_stride, asks);
   };
-  const auto add_all = [&](auto asking) ROPE_DETAIL_INLINE_LAMBDA {
-    add_blocks(asking, std::integral_constant<int, 8>{});
-    add_blocks(asking, std::integral_constant<int, 4>{});
-    add_blocks(asking, std::integral_constant<int, 2>{});
-    add_blocks(asking, std::integral_constant<int, 1>{});
-  };
-  if constexpr (are_listed_rows<Rows>)
-    add_all(std::true_type{});
-  else if (asks)
-    add_all(std::true_type{});
-  else
-    add_all(std::false_type{});
+  add_blocks(std::integral_constant<int, 8>{});
+  add_blocks(std::integral_constant<int, 4>{});
+  add_blocks(std::integral_constant<int, 2>{});
+  add_blocks(std::integral_constant<int, 1>{});
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];
@@ -8675,7 +8644,7 @@ struct key_runs {
   EIGEN_DONT_INLINE void copy_tokens() const {
     for (Index n = 0; n < last() - first(); ++n) {
       for (Index d = 0; d < depth; d += line_bytes / Index(sizeof(C)))
-        prefetch_rows<1, line_bytes>(list.next + n, d);
+        prefetch_rows<line_bytes>(list.next + n, 1, d);
       std::copy_n(list.at(n), depth, copies + n * depth);
     }
   }
@@ -9284,7 +9253,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   sums sum[padded];
-  unrolled<padded>([&](auto i) { sum[i] = Products::zero(); });
+  unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sum[i] = Products::zero(); });
   // GCC would call these lambdas, because they are used several times, and it keeps sums in memory across a
   // call. So they are always inlined.
   const auto multiply = [&](Index d, const auto& load_from) ROPE_DETAIL_INLINE_LAMBDA {
@@ -9320,9 +9289,10 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   for (; d + 2 * L <= depth; d += 2 * L) multiply(d, whole);
   if (d < depth) multiply(d, [&](const auto* from) { return Products::load_first(from, depth - d); });
   typename Products::sum totals[padded];
-  unrolled<padded / std::size_t(L)>([&](auto i) {
+  unrolled<padded / std::size_t(L)>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
     sums group[std::size_t(L)];
-    unrolled<std::size_t(L)>([&](auto j) { group[j] = sum[i * std::size_t(L) + j]; });
+    unrolled<std::size_t(L)>([&](auto j)
+                                 ROPE_DETAIL_INLINE_LAMBDA { group[j] = sum[i * std::size_t(L) + j]; });
     Products::store_sums_of_lanes(totals + i * std::size_t(L), group);
   });
   for (Index r = 0; r < rows; ++r)
@@ -9404,8 +9374,8 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
       ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
     });
   };
-  const auto ask = [&](auto tokens) {
-    if (ahead != nullptr) prefetch_batch<tokens(), bytes>(*ahead, again);
+  const auto ask = [&](Index tokens) {
+    if (ahead != nullptr) prefetch_batch<bytes>(*ahead, again, tokens);
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   const auto token = [&](Index j) {
@@ -9414,18 +9384,17 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
   Index j = values.first;
   if (j % 2 == 1) {
-    ask(std::integral_constant<Index, 1>{});
+    ask(1);
     multiply(j - 1, nothing, token(j), each_row);
     ++j;
   }
-  const auto add = [&](auto tokens) {
-    ask(tokens);
-    for (const Index end = j + tokens(); j < end; j += 2) multiply(j, token(j), token(j + 1), each_row);
-  };
-  while (j + together <= values.last) add(std::integral_constant<Index, together>{});
-  while (j + 2 <= values.last) add(std::integral_constant<Index, 2>{});
+  while (j + 2 <= values.last) {
+    const Index end = (std::min)(j + together, values.last / 2 * 2);
+    ask(end - j);
+    for (; j < end; j += 2) multiply(j, token(j), token(j + 1), each_row);
+  }
   if (j < values.last) {
-    ask(std::integral_constant<Index, 1>{});
+    ask(1);
     multiply(j, token(j), nothing, each_row);
   }
   unrolled<std::size_t(rows * blocks)>(
@@ -11357,38 +11326,10 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
     throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                    const placed_table<S>& table, const P& positions, const Threads& threads,
-                    reverse_rotation back = reverse_rotation::inverse) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_same_or_disjoint(function, x, out);
-  rotate_all<Layout, inverse>(x, out, table, source, threads, back);
-}
-/// Positions of the tokens of row b from `first` on.
-template <class Source>
-struct positions_behind {
-  const Source& source;
-  Index b, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return source(b, first + t); }
-};
-/// rotate_checked for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_and_round(const char* function, const head_view<const float>& x, const head_view<T>& out,
-                      const placed_table<S>& table, const P& positions, const Threads& threads) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  if (inverse) check_inverse(function, table);
-  check_written(function, out);
-  if (share_memory(x, out))
-    throw_invalid(function,
-                  "out has another channel type than x and must share no memory with it; give other memory");
+/// Rotates checked float `x` to 16-bit `out`: pieces are rotated in float and rounded once.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
+                      const Source& source, const Threads& threads) {
   struct rotated_pieces {};
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
@@ -11399,7 +11340,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
           const head_view<float> wide =
               bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
           rotate_all<Layout, inverse, float>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                             positions_behind<decltype(source)>{source, b, t});
+                                             positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
@@ -11407,14 +11348,26 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
         });
       });
 }
-/// Calls rotate_checked, or rotate_and_round if the types of x and out differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
-void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
-                         const placed_table<S>& table, const P& positions, const Threads& threads) {
-  if constexpr (std::is_same_v<std::remove_const_t<X>, T>)
-    rotate_checked<Layout, inverse, T>(function, x, out, table, positions, threads);
-  else if constexpr (is_or_widens<std::remove_const_t<X>, T>)
-    rotate_and_round<Layout, inverse, T>(function, x, out, table, positions, threads);
+void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
+                    const placed_table<S>& table, const P& positions, const Threads& threads,
+                    reverse_rotation back = reverse_rotation::inverse) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
+  if constexpr (std::is_same_v<X, T>) {
+    check_same_or_disjoint(function, x, out);
+    rotate_all<Layout, inverse>(x, out, table, source, threads, back);
+  } else if constexpr (is_or_widens<X, T>) {
+    check_written(function, out);
+    if (share_memory(x, out))
+      throw_invalid(
+          function,
+          "out has another channel type than x and must share no memory with it; give other memory");
+    rotate_and_round<Layout, inverse>(x, out, table, source, threads);
+  }
 }
 /// Throws unless q and k have the same batch and tokens.
 template <class Q, class K>
@@ -11486,7 +11439,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, T, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -11523,8 +11476,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_into_checked<Layout, false>("rotate_to", x, out, detail::placed(table), positions,
-                                               threads);
+    detail::rotate_checked<Layout, false, std::remove_const_t<X>, T>(
+        "rotate_to", x, out, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
@@ -11542,7 +11495,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, T, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -11569,8 +11522,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_into_checked<Layout, true>("unrotate_to", x, out, detail::placed(table), positions,
-                                              threads);
+    detail::rotate_checked<Layout, true, std::remove_const_t<X>, T>(
+        "unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
@@ -13632,8 +13585,8 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
-                                            positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, T, T>("rotate_gradient", gradient, gradient, detail::placed(table),
+                                               positions, threads, detail::reverse_rotation::transpose);
 }
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
 ///
@@ -13660,8 +13613,8 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, detail::placed(table), positions,
-                                            threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, T, T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
+                                               positions, threads, detail::reverse_rotation::transpose);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
@@ -14149,45 +14102,17 @@ template <class P>
 inline constexpr bool is_segmented = false;
 template <class Integer>
 inline constexpr bool is_segmented<segments<Integer>> = true;
-/// Queries and keys without rotation.
-struct block_without_rotation {
-  void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
-  void check_queries(Index /*batch*/, Index /*queries*/, Index /*head_dim*/) const {}
-  void check_keys(Index /*batch*/, Index /*keys*/, Index /*head_dim*/) const {}
-  /// Normalises the heads if there is a norm.
-  template <class T, class Threads>
-  void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
-    normalize_if(norm, q, q, threads);
-  }
-  template <class T, class Threads>
-  void apply_to_keys(const head_view<T>& k, const head_norm<T>& norm, const Threads& threads) const {
-    normalize_if(norm, k, k, threads);
-  }
-  template <class T, class Threads>
-  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
-                       const Threads& /*threads*/) const {}
-  void check_options(const attention_options& /*options*/) const {}
-  /// Segments are sequences that must not attend to each other. The functions below return the attention
-  /// options of a segment, and the tokens of a segment in a view of queries or keys. Without rotation there
-  /// is one segment, the whole call.
-  Index segment_count() const { return 1; }
-  attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
-  template <class T>
-  head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
-    return x;
-  }
-  template <class T>
-  head_view<T> key_tokens(const head_view<T>& x, Index /*segment*/) const {
-    return x;
-  }
-};
-/// Queries and keys are rotated by one table. Their positions may differ.
-template <class Layout, class S, class PQ, class PK>
+/// Stands where a table would be if queries and keys do not rotate.
+struct no_table {};
+/// Queries and keys are normalised and rotated by one table, a placed_table, or only normalised. Their
+/// positions may differ.
+template <class Layout, class Table, class PQ, class PK>
 struct block_rotation {
-  placed_table<S> table;
+  Table table;
   kept_positions<PQ> query_positions;
   kept_positions<PK> key_positions;
-  static_assert(pair_layout<Layout>,
+  static constexpr bool rotates = !std::is_same_v<Table, no_table>;
+  static_assert(pair_layout<Layout> || !rotates,
                 "multi_head_attention: name the layout of the channel pairs to rotate, "
                 "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
   static_assert(
@@ -14204,12 +14129,10 @@ struct block_rotation {
                       query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1);
   }
   void check_queries(Index batch, Index queries, Index head_dim) const {
-    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
-                           position_source(query_positions, queries));
+    check_positions(batch, queries, head_dim, query_positions);
   }
   void check_keys(Index batch, Index keys, Index head_dim) const {
-    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
-                           position_source(key_positions, keys));
+    check_positions(batch, keys, head_dim, key_positions);
   }
   /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
   ///          offsets or key_ranges
@@ -14238,16 +14161,14 @@ struct block_rotation {
   }
   template <class T, class Threads>
   void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k, const Threads& threads) const {
-    rotate_gradient<Layout>(d_q, table, query_positions, threads);
-    rotate_gradient<Layout>(d_k, table, key_positions, threads);
+    if constexpr (rotates) {
+      rotate_gradient<Layout>(d_q, table, query_positions, threads);
+      rotate_gradient<Layout>(d_k, table, key_positions, threads);
+    }
   }
   /// The number of segments of the queries; 0 if positions are not `segments`.
-  std::size_t segments() const {
-    if constexpr (is_segmented<PQ>)
-      return static_cast<std::size_t>(segment_count());
-    else
-      return 0;
-  }
+  std::size_t segments() const { return is_segmented<PQ> ? static_cast<std::size_t>(segment_count()) : 0; }
+  /// Segments are sequences that must not attend to each other. Without them there is one, the whole call.
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
       return query_positions.offsets.size() - 1;
@@ -14272,10 +14193,18 @@ struct block_rotation {
     return tokens_of(x, key_positions, segment);
   }
  private:
+  template <class P>
+  void check_positions(Index batch, Index tokens, Index head_dim, const P& positions) const {
+    if constexpr (rotates)
+      check_rotation<Layout>("multi_head_attention", batch, tokens, head_dim, table,
+                             position_source(positions, tokens));
+  }
   template <class T, class P, class Threads>
   void apply(const head_view<T>& x, const head_norm<T>& norm, const P& positions,
              const Threads& threads) const {
-    if (norm.weight.empty())
+    if constexpr (!rotates)
+      normalize_if(norm, x, x, threads);
+    else if (norm.weight.empty())
       rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
     else
       normalize_and_rotate<Layout>(x, norm, table, positions, threads);
@@ -14302,6 +14231,14 @@ struct block_rotation {
     }
   }
 };
+template <class Layout, rotation_table Table, class PQ, class PK>
+auto rotation_of_block(const Table& table, const PQ& query_positions, const PK& key_positions) {
+  return block_rotation<Layout, placed_table<typename Table::scalar>, PQ, PK>{placed(table), query_positions,
+                                                                              key_positions};
+}
+inline constexpr std::int64_t no_positions = 0;
+inline constexpr block_rotation<unnamed_layout, no_table, std::int64_t, std::int64_t> block_without_rotation =
+    {{}, no_positions, no_positions};
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 
@@ -14900,418 +14837,6 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 
 #ifndef ROPE_CACHE_POLICY_HPP
 #define ROPE_CACHE_POLICY_HPP
-
-#ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-#define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-#include <variant>
-
-#ifndef ROPE_BASE_OWNED_ARRAY_HPP
-#define ROPE_BASE_OWNED_ARRAY_HPP
-/// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
-/// number_array.hpp explains why it is not an Eigen array. Functions that return an owned_array are
-/// templates, so that only programs that call them compile Eigen's map.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// The memory of an array, constructed before its map.
-template <class Scalar>
-struct array_memory {
-  number_array<Scalar> numbers;
-};
-template <class Scalar, int Columns>
-using array_map =
-    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-}  // namespace detail
-/// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
-/// derives from Eigen::Map, but assignment changes its shape to that of the expression, as for an
-/// Eigen::Array.
-///
-///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
-///     coordinates.col(1) += shift;
-///     Eigen::ArrayXXd copy = coordinates;
-///
-/// \tparam Columns  Eigen::Dynamic, or 1 for a vector
-///
-/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
-template <class Scalar, int Columns = Eigen::Dynamic>
-class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
-  static_assert(Columns == Eigen::Dynamic || Columns == 1,
-                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
-  using memory = detail::array_memory<Scalar>;
-  using map_type = detail::array_map<Scalar, Columns>;
-  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
- public:
-  /// The numbers as an Eigen array, to read.
-  using const_map = detail::const_array_map<Scalar, Columns>;
-  /// No numbers.
-  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
-  /// Numbers that are indeterminate until written.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns)
-      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
-  /// A vector of indeterminate numbers.
-  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
-  /// Numbers that are all `value`.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns, Scalar value)
-      : owned_array(number_array<Scalar>(rows, columns, value)) {}
-  /// Takes over the memory of `values`.
-  owned_array(number_array<Scalar>&& values)
-      : memory{std::move(values)},
-        map_type(memory::numbers.data(),
-                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
-                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
-  /// A copy of an Eigen expression with the same scalar.
-  template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
-  /// A copy of the shape and the numbers.
-  owned_array(const owned_array& other)
-      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
-  /// Takes over the memory of `other`, which is then empty.
-  owned_array(owned_array&& other) noexcept
-      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    other.~owned_array();
-    ::new (static_cast<void*>(&other)) owned_array();
-  }
-  ~owned_array() = default;
-  /// Destroys and reconstructs the object, because the pointer of an Eigen::Map cannot change.
-  owned_array& operator=(owned_array&& other) noexcept {
-    if (this == &other) return *this;
-    this->~owned_array();
-    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
-  }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
-  /// Takes the shape and the numbers of an expression.
-  template <class Derived>
-  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
-    return *this = owned_array(values);
-  }
-  /// Gives the array another shape and new memory. The numbers are then indeterminate.
-  ///
-  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
-  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  /// Gives the vector another length and new memory.
-  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
-  /// The numbers as a read-only Eigen array, valid until the next resize(), assignment or move.
-  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
- private:
-  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
-};
-namespace detail {
-template <class T>
-struct doubles {
-  using type = double;
-};
-/// owned_array<double> as a type that depends on T, for results of templates.
-template <class T, int Columns = Eigen::Dynamic>
-using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_BASE_OWNED_ARRAY_HPP
-/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A text token has
-/// the same position on all axes. All patches of an image have the same time.
-///
-///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
-///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
-///
-///     token    text   text   text   image                    text   text
-///     time       0      1      2     3   3   3   3             5      6
-///     height     0      1      2     3   3   4   4             5      6
-///     width      0      1      2     3   4   3   4             5      6
-///
-/// HunYuan VL has other coordinates (XD-RoPE): see hunyuan_vl_positions.
-namespace rope::inline ROPE_ABI {
-/// Tokens of text.
-///
-///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
-struct text_run {
-  Index tokens;  // not negative
-};
-/// Tokens of an image (one frame) or video, row by row and frame by frame. Extents count merged patches.
-///
-///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
-struct vision_run {
-  Index frames = 1;       // not negative; an image has one
-  Index height = 0;       // rows of merged patches
-  Index width = 0;        // columns of merged patches
-  double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
-};
-/// A run: consecutive tokens of text, or one image or video.
-using prompt_run = std::variant<text_run, vision_run>;
-/// A vision_run from the extents before merging (`image_grid_thw`).
-///
-/// Throws:  std::invalid_argument unless merge is positive and divides height and width
-inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
-                                 double frame_step = 1) {
-  if (merge <= 0 || height % merge != 0 || width % merge != 0)
-    detail::throw_invalid("merged_patches", "merge must be positive and divide height and width, got ", merge,
-                          " for ", height, " and ", width);
-  return {frames, height / merge, width / merge, frame_step};
-}
-/// A video of Qwen3-VL: every frame is a separate image, after the text of its timestamp.
-///
-/// \param text_tokens  [frames], the number of text tokens before each frame
-///
-/// Throws:  std::invalid_argument unless there is one count per frame
-template <class Run = prompt_run>
-std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vector<Index>& text_tokens) {
-  if (static_cast<Index>(text_tokens.size()) != video.frames)
-    detail::throw_invalid("frames_with_timestamps", "text_tokens must have one count per frame, ",
-                          video.frames, ", got ", text_tokens.size());
-  std::vector<Run> runs;
-  for (const Index tokens : text_tokens) {
-    runs.push_back(text_run{tokens});
-    runs.push_back(vision_run{1, video.height, video.width});
-  }
-  return runs;
-}
-/// The coordinates of the tokens of a prompt, and the position at which generation continues.
-///
-///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
-///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
-///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
-template <class Scalar>
-struct prompt_positions {
-  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL differs
-  Scalar next;                      // position of the first token after the prompt, on all axes
-  /// The position of a token after the prompt minus its index (`rope_deltas`). Such a token n is at n +
-  /// delta() on all axes. To decode, a one-axis table at this position gives the same bits.
-  Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
-};
-namespace detail {
-/// The coordinates of a token: time, height, width.
-template <class Scalar>
-struct place_of_token {
-  Scalar time, height, width;
-  Scalar largest() const { return (std::max)(time, (std::max)(height, width)); }
-  void write(owned_array<Scalar>& coordinates, Index token) const {
-    coordinates(token, 0) = time;
-    coordinates(token, 1) = height;
-    coordinates(token, 2) = width;
-  }
-};
-/// The largest coordinate.  Requires: at least one
-template <class Scalar>
-Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
-  return *std::max_element(coordinates.data(), coordinates.data() + coordinates.size());
-}
-/// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
-inline bool is_within_2_53(double x) {
-  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
-  return (detail::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
-}
-/// The largest number of tokens of a prompt. The size of their coordinates in bytes then fits an Index.
-inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
-/// The sum of the tokens of a run and of the runs before it.
-///
-/// Throws:  std::length_error if the sum is too large
-inline Index with_tokens_before(const char* function, Index before, Index tokens) {
-  if (tokens > max_tokens_of_prompt - before)
-    throw_length(function, "the prompt exceeds the address space, got ", before, " + ", tokens, " tokens");
-  return before + tokens;
-}
-/// The number of tokens of a run.
-///
-/// Throws:  std::invalid_argument if a count or frame_step is invalid; std::length_error if there are too
-///          many tokens
-inline Index tokens_of_run(const char* function, const text_run& text) {
-  if (text.tokens < 0) throw_invalid(function, "the tokens of a run must not be negative, got ", text.tokens);
-  return text.tokens;
-}
-inline Index tokens_of_run(const char* function, const vision_run& vision) {
-  if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
-    throw_invalid(function, "the extents of a run must not be negative, got ",
-                  shape_text({vision.frames, vision.height, vision.width}));
-  if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
-      !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
-    throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
-                  vision.frame_step, " for ", vision.frames, " frames");
-  if (vision.frames == 0 || vision.height == 0 || vision.width == 0) return 0;
-  Index tokens = vision.frames;
-  for (const Index extent : {vision.height, vision.width}) {
-    if (tokens > max_tokens_of_prompt / extent)
-      throw_length(function, "a run exceeds the address space, got ",
-                   shape_text({vision.frames, vision.height, vision.width}));
-    tokens *= extent;
-  }
-  return tokens;
-}
-/// Checks every run and returns the number of tokens.
-template <class Runs>
-Index tokens_of_prompt(const char* function, const Runs& runs) {
-  Index total = 0;
-  for (const auto& run : runs) {
-    const auto* text = std::get_if<text_run>(&run);
-    total = with_tokens_before(
-        function, total,
-        text ? tokens_of_run(function, *text) : tokens_of_run(function, *std::get_if<vision_run>(&run)));
-  }
-  return total;
-}
-/// The coordinates of the tokens of all runs. place(start, frame, row, column, run) returns the coordinates
-/// of a vision token. after(start, run) returns the start of the next run.
-template <class Scalar, class Runs, class Place, class After>
-prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
-                                     const After& after) {
-  prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
-  Index token = 0;
-  for (const auto& run : runs) {
-    if (!is_within_2_53(static_cast<double>(prompt.next)))
-      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", prompt.next);
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      for (Index t = 0; t < text->tokens; ++t) {
-        const Scalar position = prompt.next + static_cast<Scalar>(t);
-        place_of_token<Scalar>{position, position, position}.write(prompt.coordinates, token++);
-      }
-      prompt.next += static_cast<Scalar>(text->tokens);
-      continue;
-    }
-    const vision_run& vision = *std::get_if<vision_run>(&run);
-    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
-    for (Index frame = 0; frame < vision.frames; ++frame)
-      for (Index row = 0; row < vision.height; ++row)
-        for (Index column = 0; column < vision.width; ++column)
-          place(prompt.next, frame, row, column, vision).write(prompt.coordinates, token++);
-    prompt.next = after(prompt.next, vision);
-  }
-  return prompt;
-}
-}  // namespace detail
-/// The start of the run after an image or a video. The choices differ only after a video with more time
-/// positions than rows and columns. Qwen3-VL has no such videos, because each of its frames is a separate
-/// run.
-enum class vision_advance {
-  past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
-  past_sides            // max(height, width) after the start: transformers since 5.3
-};
-/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Also of ERNIE 4.5 VL, which counts temporal_merge_size
-/// frames of a video as one.
-///
-///     text:    time = height = width = start + t
-///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
-///     the next run starts as `advance` defines; generation continues one after the largest position of all
-///
-/// With past_sides, the times of a video may exceed the positions of the text after it. Such a prompt cannot
-/// be continued at `next`: pass the whole prompt in one call.
-///
-/// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
-///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
-///          std::out_of_range if a run starts above 2^53 in magnitude
-/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
-///          transformers and of vLLM, which also truncate frame times
-template <class Integer = std::int64_t>
-prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
-                                            std::type_identity_t<Integer> start = 0,
-                                            vision_advance advance = vision_advance::past_time_and_sides) {
-  const auto time_of = [](Index frame, const vision_run& run) {
-    return static_cast<Integer>(static_cast<double>(frame) * run.frame_step);
-  };
-  auto prompt = detail::walk_prompt<Integer>(
-      "qwen_vl_positions", runs, start,
-      [&](Integer first, Index frame, Index row, Index column, const vision_run& run) {
-        return detail::place_of_token<Integer>{first + time_of(frame, run), first + Integer{row},
-                                               first + Integer{column}};
-      },
-      [&](Integer first, const vision_run& run) {
-        const Integer last_side = (std::max)(Integer{run.height - 1}, Integer{run.width - 1});
-        if (advance == vision_advance::past_sides) return first + last_side + 1;
-        return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
-      });
-  if (prompt.coordinates.rows() > 0) prompt.next = detail::largest_coordinate(prompt.coordinates) + 1;
-  return prompt;
-}
-/// Positions of VideoRoPE: every frame is centered on the diagonal of the text positions.
-///
-///     text:    time = height = width = start + t
-///     vision:  time = start + frame * frame_step,
-///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
-///     the next run starts one after the time of the last frame
-///
-/// The released model has frame_step 2 and the frequencies of on_axes with height_width_then_time(24, 16).
-///
-/// Throws:  as qwen_vl_positions
-/// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
-template <class Real = double>
-prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
-                                            std::type_identity_t<Real> start = 0) {
-  const auto time_of = [](Real first, Index frame, const vision_run& run) {
-    return first + static_cast<Real>(frame) * run.frame_step;
-  };
-  return detail::walk_prompt<Real>(
-      "video_rope_positions", runs, start,
-      [&](Real first, Index frame, Index row, Index column, const vision_run& run) {
-        const Real time = time_of(first, frame, run);
-        return detail::place_of_token<Real>{time, time + static_cast<Real>(row - (run.height - 1) / 2),
-                                            time + static_cast<Real>(column - (run.width - 1) / 2)};
-      },
-      [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
-}
-namespace detail {
-/// hunyuan_vl_positions, with the type of the runs as a parameter so that it is compiled only if called.
-template <class Integer, class Runs>
-prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
-  tokens_of_prompt(function, runs);
-  Runs with_ends = runs;  // includes the token that ends each row of an image
-  for (auto& run : with_ends)
-    if (auto* image = std::get_if<vision_run>(&run)) {
-      if (image->frames > 1) throw_invalid(function, "an image must be one frame, got ", image->frames);
-      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
-    }
-  const Index tokens = tokens_of_prompt(function, with_ends);
-  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
-  for (Index axis = 0; axis < axes; ++axis)
-    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
-  Index token = 0, images = 0;
-  for (const auto& run : with_ends) {
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      token += text->tokens;
-      continue;
-    }
-    const vision_run& image = *std::get_if<vision_run>(&run);
-    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
-    for (Index row = 0; row < image.height; ++row)
-      for (Index column = 0; column < image.width; ++column, ++token) {
-        prompt.coordinates(token, axes - 3) = column;
-        prompt.coordinates(token, axes - 2) = row;
-        prompt.coordinates(token, axes - 1) = images;
-      }
-    ++images;
-  }
-  return prompt;
-}
-}  // namespace detail
-/// Positions of HunYuan VL. A token has four coordinates, (position, width, height, image), or only the last
-/// three if `axes` is 3. Each belongs to one section of the model. All coordinates of a text token are its
-/// index in the prompt. A token of an image has
-///
-///     position  its index in the prompt
-///     width     its column, from 0; column vision_run::width is a token that ends the row
-///     height    its row, from 0
-///     image     the number of its image in the prompt, from 0
-///
-/// The tokens that open and close an image count as text. Generation continues at the index of the next
-/// token, so delta() is 0.
-///
-///     const auto prompt = hunyuan_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}}, 4);
-///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
-///
-/// \param axes  3 or 4
-///
-/// Throws:  std::invalid_argument for other axes, a negative count, a bad frame_step, or an image of more
-///          than one frame; std::length_error if the tokens exceed the address space
-/// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
-///          get_xdrope_input_positions of vLLM
-template <class Integer = std::int64_t>
-prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
-  if (axes != 3 && axes != 4)
-    detail::throw_invalid("hunyuan_vl_positions", "axes must be 3 or 4, got ", axes);
-  return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 /// Options of the caches: storage of keys, ring sizes, axes of coordinates.
 ///
 /// Coordinates of new tokens of a cache with axes, for keys that are appended without a table.
@@ -15365,9 +14890,6 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
     throw_invalid("ring_cache",
                   "positions in the cache change with every token and need raw keys, got rotated ones");
   return policy.sinks + policy.window + policy.chunk - 1;
-}
-[[noreturn]] inline void refuse_positions_on_axes(const char* function, Index axes) {
-  throw_invalid(function, "tokens of this cache have ", axes, " axes, ask for their coordinates or order");
 }
 }  // namespace detail
 /// The number of coordinates of a token in a kv_cache or ring_cache, such as 3 for (time, height, width). A
@@ -15424,16 +14946,6 @@ struct batch_row {
 };
 /// Every row of a batch.
 inline constexpr batch_row every_row = {0, true};
-namespace detail {
-template <class Scalar>
-bool is_coordinate(Scalar value) {
-  constexpr std::int64_t most = std::int64_t{1} << 53;
-  if constexpr (std::is_integral_v<Scalar>)
-    return as_position(value) <= most && as_position(value) >= -most;
-  else
-    return is_within_2_53(static_cast<double>(value));
-}
-}  // namespace detail
 /// Coordinates of new tokens, one row per token, for keys that are stored raw or are already rotated.
 ///
 ///     cache.append_at(k, v, token_coordinates(prompt.coordinates));
@@ -15447,7 +14959,7 @@ class token_coordinates {
   /// Throws:  std::invalid_argument if a coordinate is infinite, NaN or above 2^53 in magnitude
   template <class Derived>
   explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
-      : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
+      : coordinates_(detail::checked_coordinates("token_coordinates", coordinates.cols(), coordinates)) {}
   /// Tokens, or batch * tokens.
   Index rows() const { return coordinates_.rows(); }
   /// Coordinates of a token.
@@ -15460,22 +14972,6 @@ class token_coordinates {
   /// One coordinate.  Requires: row in [0, rows), axis in [0, axes)
   double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
  private:
-  template <class Scalar>
-  static number_array<double> checked(const number_array<Scalar>& given) {
-    constexpr bool whole = std::is_integral_v<Scalar>;
-    static_assert(whole || std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>,
-                  "token_coordinates: coordinates are integers, float or double; 16-bit types lose the "
-                  "position");
-    for (Index r = 0; r < given.rows(); ++r)
-      for (Index a = 0; a < given.cols(); ++a)
-        if (!detail::is_coordinate(given(r, a)))
-          detail::throw_invalid("token_coordinates",
-                                "a coordinate must be finite and at most 2^53 in magnitude, got ",
-                                given(r, a), " at row ", r, ", axis ", a);
-    number_array<double> numbers(given.rows(), given.cols());
-    for (Index i = 0; i < given.size(); ++i) numbers(i) = static_cast<double>(given(i));
-    return numbers;
-  }
   number_array<double> coordinates_;
 };
 }  // namespace rope::inline ROPE_ABI
@@ -15598,593 +15094,6 @@ auto placed_in(const Rows& rows, const Table& table) {
 #ifndef ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 #define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
-#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-
-#ifndef ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
-#define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
-
-#ifndef ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
-#define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
-/// The number of tokens in each row of a batch.
-///
-/// Copies and reorders rows of a cache in place.
-namespace rope::inline ROPE_ABI::detail {
-/// Throws:  std::out_of_range unless b is in [0, batch)
-inline Index checked_row(const char* function, std::int64_t b, Index batch) {
-  if (b < 0 || b >= batch) throw_out_of_range(function, "row must be in [0, ", batch, "), got ", b);
-  return to_index(b);
-}
-/// A list of any integers, [batch], or an empty one, which means that every row has all tokens.
-///
-/// Requires:  the list outlives the call
-class row_counts : public any_integers {
- public:
-  row_counts() = default;
-  template <integers_in_memory X>
-  row_counts(const X& list) : row_counts("counts", list) {}
-  /// The count of row b, clamped to an Index.
-  Index operator[](std::size_t b) const {
-    using limits = std::numeric_limits<Index>;
-    return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
-  }
-  /// The count of row b in the list, for messages.
-  std::int64_t given(std::size_t b) const { return any_integers::operator[](b); }
- protected:
-  /// \param name  the name of the list in errors
-  template <integers_in_memory X>
-  row_counts(const char* name, const X& list) : any_integers(name, list) {}
-};
-/// A list of any integers, [batch]: for each row, the row that it becomes a copy of.
-class row_list : public row_counts {
- public:
-  template <integers_in_memory X>
-  row_list(const X& list) : row_counts("rows", list) {}
-};
-/// Checks that counts are empty, or are [batch] and each in [0, tokens].
-///
-/// Throws:  std::invalid_argument
-inline void check_counts(const char* function, const row_counts& counts, Index batch, Index tokens) {
-  if (counts.empty()) return;
-  if (static_cast<Index>(counts.size()) != batch)
-    throw_invalid(function, "counts must be [batch] = ", batch, ", got ", counts.size());
-  for (std::size_t b = 0; b < counts.size(); ++b)
-    if (counts[b] < 0 || counts[b] > tokens)
-      throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
-}
-/// The number of tokens that row b takes from its `tokens` new tokens. It takes all of them if counts are
-/// empty.
-inline Index count_of(Index b, Index tokens, const row_counts& counts) {
-  return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
-}
-/// Makes every row b of a cache a copy of row from[b] before the call.
-///
-/// \param rows   the sizes of the rows: used(b) slots are in use in row b
-/// \param parts  the content of these slots
-///
-/// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
-///          not a row
-template <class Rows, class... Parts>
-void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
-  const auto at = [](Index b) { return static_cast<std::size_t>(b); };
-  if (from.size() != at(batch))
-    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
-  std::vector<Index> source, readers(from.size());
-  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from.given(at(b))));
-  const auto stays = [&](Index b) { return source[at(b)] == b; };
-  for (Index b = 0; b < batch; ++b)
-    if (!stays(b)) ++readers[at(source[at(b)])];
-  // A row that no other row copies can be overwritten. After this copy, the same may be true of the row that
-  // was its source.
-  for (Index first = 0; first < batch; ++first)
-    for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
-      const Index made_of = std::exchange(source[at(b)], b);
-      (parts.copy_row(parts, made_of, b, rows.used(made_of)), ...);
-      rows.copy_row(rows, made_of, b);
-      b = made_of;
-    }
-  // The remaining rows form cycles. Each swap completes one row and moves the first row of the cycle to the
-  // next row.
-  for (Index b = 0; b < batch; ++b) {
-    Index to = b;
-    while (source[at(to)] != b) {
-      const Index next = std::exchange(source[at(to)], to),
-                  count = (std::max)(rows.used(to), rows.used(next));
-      (parts.swap_rows(to, next, count), ...);
-      rows.swap_rows(to, next);
-      to = next;
-    }
-    source[at(to)] = to;
-  }
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
-/// The tokens of a cache that are the queries of a call without counts.
-namespace rope::inline ROPE_ABI::detail {
-/// Lost tokens of a row: the `removed` tokens just before its newest `behind` tokens.
-struct lost_tokens {
-  Index behind, removed;
-  /// The number of lost tokens among the newest `newest` tokens of the row.
-  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - behind, removed)); }
-  friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
-};
-/// Records which tokens of the last appends each row of a cache still has. If every row takes all tokens of
-/// every append, and all rows lose the same tokens, the newest n tokens of all rows have the same indices in
-/// the appended views. Otherwise only the number of tokens that each row took in the last append is recorded.
-///
-/// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
-///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
-///            append. If width_ is `unknown`, they are not known, because a row lost tokens from between them
-///            or was copied from another cache.
-class newest_tokens {
- public:
-  explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
-  void append(Index tokens, const row_counts& counts) {
-    bool full = true;
-    for (std::size_t b = 0; b < counts_.size(); ++b) {
-      counts_[b] = count_of(static_cast<Index>(b), tokens, counts);
-      full = full && counts_[b] == tokens;
-    }
-    width_ = tokens;
-    even_ = !full ? 0 : even_ > all - tokens ? all : even_ + tokens;
-  }
-  /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
-  template <class LostOf>
-  void forget(Index first, Index last, const LostOf& lost_of) {
-    last = (std::min)(last, static_cast<Index>(counts_.size()));
-    bool alike = first == 0 && last == static_cast<Index>(counts_.size()), any = false, recent = false;
-    for (Index b = first; b < last; ++b) {
-      const lost_tokens lost = lost_of(b);
-      alike = alike && lost == lost_of(first);
-      any = any || lost.removed > 0;
-      recent = recent || lost.among((std::min)(width_, even_)) > 0;
-    }
-    if (!any) return;
-    if (even_ > 0) {
-      width_ = (std::min)(width_, even_);
-      if (alike) {
-        width_ -= lost_of(first).among(width_);
-        if (even_ != all) even_ -= lost_of(first).among(even_);
-        return;
-      }
-      even_ = recent ? 0 : width_;
-      std::fill(counts_.begin(), counts_.end(), width_);
-      if (!recent) return;
-    }
-    for (Index b = first; b < last; ++b) {
-      Index& count = counts_[static_cast<std::size_t>(b)];
-      const lost_tokens lost = lost_of(b);
-      const Index gone = lost.among(count);
-      if (gone > 0 && lost.behind > 0) width_ = unknown;
-      count -= gone;
-    }
-  }
-  /// Makes row `to` a copy of row `from` of this record or of the record of another cache. After a copy from
-  /// another cache, the newest tokens of row `to` and of the other rows come from different calls, unless
-  /// there are no other rows. even_ and width_ hold for every row, so copying and swapping rows of one record
-  /// keep them valid.
-  void copy_row(const newest_tokens& other, Index from, Index to) {
-    counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
-    if (&other == this) return;
-    const bool only = counts_.size() == 1;
-    even_ = only ? other.even_ : 0;
-    width_ = only ? other.width_ : unknown;
-  }
-  void swap_rows(Index a, Index b) {
-    std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
-  }
-  void clear() {
-    width_ = 0;
-    even_ = all;
-  }
-  /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
-  /// They are the newest tokens of the row. Empty if all rows have `queries` queries.
-  ///
-  /// Throws:  std::invalid_argument if the record does not determine this
-  std::span<const Index> counts(const char* function, Index queries) const {
-    if (queries <= even_) return {};
-    if (even_ == 0 && queries == width_) return {counts_.data(), counts_.size()};
-    if (even_ == 0 && width_ == unknown)
-      throw_invalid(function,
-                    "the rows differ in the tokens that they took or lost; give counts, how many queries "
-                    "each row has, got none, for q.tokens = ",
-                    queries);
-    throw_invalid(function,
-                  "the rows differ in the tokens that they took or lost; give counts, how many queries each "
-                  "row has, or q.tokens of ",
-                  even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries);
-  }
-  /// Describes the queries of row b in a call without counts; empty if any number is valid.
-  std::string described(Index b) const {
-    if (even_ == all) return {};
-    if (even_ > 0) return "up to " + std::to_string(even_) + " queries without counts";
-    if (width_ == unknown) return "queries need counts";
-    return std::to_string(counts_[static_cast<std::size_t>(b)]) + " of " + std::to_string(width_) +
-           " queries without counts";
-  }
- private:
-  static constexpr Index all = (std::numeric_limits<Index>::max)(), unknown = -1;
-  std::vector<Index> counts_;
-  Index width_ = 0, even_ = all;
-};
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
-
-#ifndef ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
-#define ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
-/// Lists of tokens of a row.
-namespace rope::inline ROPE_ABI::detail {
-/// Indices of tokens, any integers, as the caller passes them.
-class token_indices : public row_counts {
- public:
-  template <integers_in_memory X>
-  token_indices(const X& list) : row_counts("indices", list) {}
-};
-/// Different tokens of a row in ascending order, in the scratch memory of the thread. Valid until the next
-/// list on this thread.
-class token_list {
- public:
-  /// Throws:  std::out_of_range if an index is not in [0, held), std::invalid_argument if one is given twice
-  token_list(const char* function, const token_indices& given, Index held)
-      : size_(static_cast<Index>(given.size())) {
-    struct listed_tokens {};
-    tokens_ = workspace<listed_tokens, Index>(size_);
-    for (Index i = 0; i < size_; ++i) {
-      const std::int64_t index = given.given(static_cast<std::size_t>(i));
-      if (index < 0 || index >= held)
-        throw_out_of_range(function, "an index must be in [0, ", held, "), the tokens that are held, got ",
-                           index);
-      tokens_[i] = to_index(index);
-    }
-    std::sort(tokens_, tokens_ + size_);
-    for (Index i = 1; i < size_; ++i)
-      if (tokens_[i] == tokens_[i - 1])
-        throw_invalid(function, "indices must differ, got ", tokens_[i], " twice");
-  }
-  Index size() const { return size_; }
-  /// Requires:  size() > 0
-  Index first() const { return tokens_[0]; }
-  /// Calls visit(first, last) for each run [first, last) of listed tokens, in ascending order.
-  template <class Visit>
-  void for_each_run(const Visit& visit) const {
-    for (Index i = 0, next; i < size_; i = next) {
-      for (next = i + 1; next < size_ && tokens_[next] == tokens_[next - 1] + 1;) ++next;
-      visit(tokens_[i], tokens_[next - 1] + 1);
-    }
-  }
-  /// Calls visit(from, to, count) for each run of remaining tokens after the first listed one, in ascending
-  /// order. The row has `size` tokens. The run moves from index `from` to the lower index `to`.
-  template <class Visit>
-  void for_each_kept(Index size, const Visit& visit) const {
-    Index listed = 0;
-    for (Index i = 0; i < size_; ++i) {
-      ++listed;
-      const Index from = tokens_[i] + 1, end = i + 1 < size_ ? tokens_[i + 1] : size;
-      if (from < end) visit(from, from - listed, end - from);
-    }
-  }
- private:
-  Index* tokens_;
-  Index size_;
-};
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
-/// The number of tokens in each row of a cache, and their positions.
-namespace rope::inline ROPE_ABI::detail {
-/// The number of tokens at the start of a row that are at positions 0, 1, 2, ... (`counted`), and the number
-/// at positions that do not decrease (`ascending`).
-struct ordered_tokens {
-  Index counted = 0, ascending = 0;
-  /// Extends both counts as far as the positions of the row allow.
-  ///
-  /// Requires:  the counts hold for these positions
-  void extend(std::span<const std::int64_t> positions) {
-    const auto at = [&](Index t) { return positions[static_cast<std::size_t>(t)]; };
-    const auto size = static_cast<Index>(positions.size());
-    while (counted < size && at(counted) == counted) ++counted;
-    while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
-  }
-  /// Limits both counts to tokens [0, first), because later tokens have changed.
-  void forget_from(Index first) {
-    counted = (std::min)(counted, first);
-    ascending = (std::min)(ascending, first);
-  }
-};
-/// Rows [first, last) of a batch.
-struct row_range {
-  Index first;
-  Index last;
-};
-/// The positions of tokens of one row of `all` from `first` on, as positions of a batch with one row.
-template <class Source>
-struct row_positions {
-  const Source& all;
-  Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
-  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
-    position_range range;
-    for (Index t = 0; t < tokens; ++t) range.include(all(row, first + t));
-    return range;
-  }
-};
-template <class Source>
-row_positions<Source> positions_of_row(const Source& all, Index b, Index first = 0) {
-  return {all, b, first};
-}
-template <class Integer>
-contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
-  return {all(b, first)};
-}
-/// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
-///
-/// \param bytes  the bytes that all new tokens take in the cache
-template <class Threads, class Write>
-void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
-                  const Write& write) {
-  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
-    for (Index b = begin / tokens; b * tokens < end; ++b) {
-      const Index first = (std::max)(begin - b * tokens, Index{0}),
-                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
-      if (first < last) write(b, first, last - first);
-    }
-  });
-}
-/// The largest magnitude of a position in a cache.
-inline constexpr std::int64_t position_limit = std::int64_t{1} << 53;
-/// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range() of
-///          `positions`
-template <class Source>
-void check_new_positions(const char* function, Index batch, Index tokens, const Source& positions,
-                         const row_counts& counts) {
-  position_range range = positions.range(function, batch, tokens);
-  if (!counts.empty()) range = {};
-  for (Index b = 0; b < batch && !counts.empty(); ++b)
-    for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
-  if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
-    throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
-                       range.smallest < -position_limit ? range.smallest : range.largest);
-}
-/// The slots of each row of a cache: how many are in use, the position of the token in each, the next
-/// position of the row, and which tokens are the newest.
-///
-/// Invariant: a moved-from object has no rows.
-///
-/// \tparam Record  more about one row, with the number of its slots in `used`
-template <class Record>
-class slot_rows {
- public:
-  /// The number of slots of row b in use. positions(b) has the token of each.
-  Index used(Index b) const { return at(b) < records_.size() ? records_[at(b)].used : 0; }
-  std::span<const std::int64_t> positions(Index b) const {
-    return {positions_.data() + at(b * slots_), at(used(b))};
-  }
-  std::span<const std::int64_t> next() const { return {next_.data(), next_.size()}; }
-  const newest_tokens& newest() const { return newest_; }
-  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
-  /// Makes row `to` a copy of row `from` of this or another object.
-  ///
-  /// Requires:  its tokens fit; from != to in this object
-  void copy_row(const slot_rows& other, Index from, Index to) {
-    const std::span<const std::int64_t> held = other.positions(from);
-    std::copy(held.begin(), held.end(), row(to));
-    next_[at(to)] = other.next_[at(from)];
-    records_[at(to)] = other.records_[at(from)];
-    newest_.copy_row(other.newest_, from, to);
-  }
-  void swap_rows(Index a, Index b) {
-    std::swap_ranges(row(a), row(a) + (std::max)(used(a), used(b)), row(b));
-    std::swap(next_[at(a)], next_[at(b)]);
-    std::swap(records_[at(a)], records_[at(b)]);
-    newest_.swap_rows(a, b);
-  }
-  void clear() {
-    std::fill(next_.begin(), next_.end(), std::int64_t{0});
-    std::fill(records_.begin(), records_.end(), unused_);
-    newest_.clear();
-  }
- protected:
-  slot_rows(Index batch, Index slot_count, const Record& unused = {})
-      : batch_(batch),
-        slots_(slot_count),
-        unused_(unused),
-        next_(at(batch)),
-        records_(next_.size(), unused),
-        positions_(batch * slot_count),
-        newest_(batch) {}
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  std::int64_t* row(Index b) { return positions_.data() + b * slots_; }
-  Record& of(Index b) { return records_[at(b)]; }
-  const Record& of(Index b) const { return records_[at(b)]; }
-  moved_index batch_, slots_;
-  Record unused_;
-  std::vector<std::int64_t> next_;
-  std::vector<Record> records_;
-  number_array<std::int64_t> positions_;  // [batch, slots]
-  newest_tokens newest_;
-};
-/// More about a row of cache_rows.
-struct growing_row {
-  static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
-  Index used = 0;
-  std::int64_t evicted_next = none_evicted;  // the next position when tokens were last evicted
-  ordered_tokens order;
-};
-/// The sizes and positions of the rows of a cache that grows.
-///
-/// Invariant: next()[b] is one more than the largest position of the tokens that row b holds or has evicted
-///            since its last rollback, 0 if there are none.
-class cache_rows : public slot_rows<growing_row> {
- public:
-  cache_rows(Index batch, Index capacity) : slot_rows(batch, capacity) {}
-  Index size(Index b) const { return used(b); }
-  std::int64_t seen(Index b) const { return size(b); }
-  std::int64_t order_of(Index b, std::int64_t token) const { return positions(b)[at(to_index(token))]; }
-  Index slot(std::int64_t token) const { return to_index(token); }
-  /// The numbers of positions(b) that are counted and ascending.
-  const ordered_tokens& order(Index b) const { return of(b).order; }
-  bool empty(Index b) const { return size(b) == 0; }
-  /// Throws:  std::invalid_argument if rows differ in size
-  Index common_size(const char* function) const {
-    for (Index b = 1; b < batch_; ++b) check_equal(function, "every row", "size", size(0), size(b));
-    return size(0);
-  }
-  /// Throws:  std::out_of_range unless `row` is a row or every_row; std::invalid_argument for every_row if
-  ///          rows differ in size
-  row_range rows(const char* function, batch_row row) const {
-    if (row.every) {
-      common_size(function);
-      return {0, batch_};
-    }
-    return {checked(function, row.index), row.index + 1};
-  }
-  /// Throws:  std::length_error unless the new tokens fit; as check_new_positions
-  template <class Source>
-  void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
-                 bool /*on_axes*/) const {
-    check_room(function, tokens, counts);
-    check_new_positions(function, batch_, tokens, positions, counts);
-  }
-  /// Throws:  std::length_error unless the new tokens fit
-  void check_room(const char* function, Index tokens, const row_counts& counts) const {
-    for (Index b = 0; b < batch_; ++b)
-      if (const Index count = count_of(b, tokens, counts); count > slots_ - size(b))
-        throw_length(function, count, " tokens do not fit, the cache holds ", size(b), " of ", slots_);
-  }
-  /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
-  template <class Threads, class Positions, class Write, class Forget>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
-                    const Positions& /*positions*/, const Write& write, const Forget& /*forget*/) const {
-    for_each_run(threads, batch_, tokens, counts, bytes,
-                 [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
-  }
-  /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next().
-  template <class Source, class Skipped>
-  void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
-    for (Index b = 0; b < batch_; ++b) {
-      const Index count = count_of(b, tokens, counts);
-      position_range held;
-      if (size(b) > 0 || of(b).evicted_next != growing_row::none_evicted) held.include(next_[at(b)] - 1);
-      for (Index t = 0; t < count; ++t) {
-        row(b)[size(b) + t] = positions(b, t);
-        held.include(positions(b, t));
-      }
-      if (!held.empty()) next_[at(b)] = held.largest + 1;
-      of(b).used += count;
-      of(b).order.extend(this->positions(b));
-    }
-    newest_.append(tokens, counts);
-  }
-  /// Throws:  std::out_of_range unless tokens [first, first + count) are stored
-  void check_tokens(const char* function, row_range rows, Index first, Index count) const {
-    const Index held = size(rows.first);
-    if (first < 0 || count < 0 || first > held || count > held - first)
-      throw_out_of_range(function, "first ", first, " and count ", count, " must stay inside the ", held,
-                         " tokens that are held");
-  }
-  /// Throws:  std::out_of_range unless size is in [0, size(b)] of the rows
-  void check_truncate(const char* function, row_range rows, std::int64_t size, bool /*last_token*/) const {
-    const Index held = this->size(rows.first);
-    if (size < 0 || size > held) throw_out_of_range(function, "size must be in [0, ", held, "], got ", size);
-  }
-  void truncate(row_range rows, std::int64_t first_lost) {
-    const auto size = to_index(first_lost);
-    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
-    for (Index b = rows.first; b < rows.last; ++b) {
-      if (size < this->size(b) || size == 0) of(b).evicted_next = growing_row::none_evicted;
-      of(b).used = size;
-      look_again(b, size);
-    }
-  }
-  void remove(row_range rows, Index first, Index last) {
-    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
-    for (Index b = rows.first; b < rows.last; ++b) {
-      std::copy(row(b) + last, row(b) + size(b), row(b) + first);
-      if (first < last && last == size(b)) of(b).evicted_next = growing_row::none_evicted;
-      of(b).used -= last - first;
-      look_again(b, first);
-    }
-  }
-  /// Removes the tokens of an ascending list. next(b) does not change. With `on_axes` the remaining tokens
-  /// are renumbered 0, 1, 2, ...
-  ///
-  /// Requires:  rows of one size, at least one token in the list
-  void evict(row_range rows, const token_list& tokens, bool on_axes) {
-    tokens.for_each_run([&](Index first, Index last) {
-      newest_.forget(rows.first, rows.last, [&](Index b) {
-        return lost_tokens{size(b) - last, last - first};
-      });
-    });
-    for (Index b = rows.first; b < rows.last; ++b) {
-      of(b).evicted_next = on_axes ? growing_row::none_evicted : next_[at(b)];
-      tokens.for_each_kept(size(b), [&](Index from, Index to, Index count) {
-        std::copy_n(row(b) + from, count, row(b) + to);
-      });
-      of(b).used -= tokens.size();
-      if (on_axes) std::iota(row(b), row(b) + size(b), std::int64_t{0});
-      look_again(b, tokens.first());
-    }
-  }
-  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]. This includes the largest evicted
-  ///          position of a row if it moves too
-  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    const auto check_moved = [&](std::int64_t position) {
-      if (delta < -position_limit - position || delta > position_limit - position)
-        throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
-                           " and a delta of ", delta);
-    };
-    for (Index b = rows.first; b < rows.last; ++b) {
-      for (Index t = first; t < last; ++t) check_moved(positions(b)[at(t)]);
-      if (moves_evicted(b, first, last)) check_moved(of(b).evicted_next - 1);
-    }
-  }
-  void shift(row_range rows, Index first, Index last, std::int64_t delta) {
-    for (Index b = rows.first; b < rows.last; ++b) {
-      for (Index t = first; t < last; ++t) row(b)[t] += delta;
-      if (moves_evicted(b, first, last)) of(b).evicted_next += delta;
-      look_again(b, first);
-    }
-  }
-  /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
-  void check_copy(const char* function, const cache_rows& other, Index from) const {
-    if (other.size(from) > slots_)
-      throw_length(function, other.size(from), " tokens do not fit, a row holds ", slots_);
-  }
-  /// Requires:  capacity is at least the present one, and a cache has checked the extents
-  void reserve(Index capacity) {
-    number_array<std::int64_t> larger(batch_ * capacity);
-    for (Index b = 0; b < batch_; ++b) std::copy_n(row(b), size(b), larger.data() + b * capacity);
-    positions_ = std::move(larger);
-    slots_ = capacity;
-  }
- private:
-  /// Whether a shift of tokens [first, last) of row b moves its evicted_next: if it moves the newest token.
-  bool moves_evicted(Index b, Index first, Index last) const {
-    return first < last && last == size(b) && of(b).evicted_next != growing_row::none_evicted;
-  }
-  /// Updates next(b) and order(b) after a change of tokens from `first` on.
-  void look_again(Index b, Index first) {
-    const std::span<const std::int64_t> held = positions(b);
-    const std::int64_t evicted = of(b).evicted_next;
-    next_[at(b)] = !held.empty() ? (std::max)(evicted, *std::max_element(held.begin(), held.end()) + 1)
-                   : evicted == growing_row::none_evicted ? 0
-                                                          : evicted;
-    of(b).order.forget_from(first);
-    of(b).order.extend(held);
-  }
-};
-/// Checks that the new tokens of every row can be rotated.
-///
-/// Throws:  as check_rotation
-template <class Layout, class K, class S, class Source>
-void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
-                        const placed_table<S>& table, const Source& positions) {
-  for (Index b = 0; b < k.batch; ++b)
-    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
-                           positions_of_row(positions, b));
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-
 #ifndef ROPE_CACHE_KEY_ROTATION_HPP
 #define ROPE_CACHE_KEY_ROTATION_HPP
 /// A value that describes the rotation of stored keys, the function that computes it for a table, and the
@@ -16260,16 +15169,27 @@ key_rotation rotation_by(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   return {table.fingerprint(), 0, layout_fingerprint<Layout>(table.pairs()), placed.first_channel()};
 }
-/// Throws:  std::invalid_argument unless `stored` is the rotation by this layout and table
-template <class Layout, class S>
-void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
-  const key_rotation given = rotation_by<Layout>(table);
+/// Throws:  std::invalid_argument unless `stored` and `given` rotate keys in the same way. On axes every
+///          append has its own table, and only the frequencies must agree
+inline void require_rotation(const char* owner, const key_rotation& stored, const key_rotation& given,
+                             bool on_axes) {
   if (stored == given) return;
-  const char* got = !stored.known() ? "a table, but they were rotated before they were appended"
-                    : stored.frequencies != given.frequencies ? "a table with different angles"
-                    : stored.layout != given.layout           ? "the right table in another layout"
-                                                              : "the right table at another channel";
-  throw_invalid(owner, "give the layout and the table that the keys were rotated by, got ", got);
+  const bool both = stored.frequencies != 0 && given.frequencies != 0;
+  const char *got = on_axes ? "the right ones" : "the right table", *rest = "";
+  if (!stored.known())
+    got = "a table, but they were rotated before they were appended";
+  else if (!both && (stored.text == 0 || given.text == 0))
+    got = "a table of positions and one of coordinates, for pairs that rotate along several axes";
+  else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
+    got = on_axes ? "other frequencies" : "a table with different angles";
+  else if (stored.layout != given.layout)
+    rest = " in another layout";
+  else if (stored.first_channel != given.first_channel)
+    rest = " at another channel";
+  else
+    return;
+  throw_invalid(owner, "give the layout and the ", on_axes ? "frequencies" : "table",
+                " that the keys were rotated by, got ", got, rest);
 }
 /// Throws:  std::invalid_argument, because a cache of raw keys was given a table
 [[noreturn]] inline void refuse_raw_keys(const char* function) {
@@ -16474,24 +15394,6 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
   }
   return rotation;
 }
-/// Throws:  std::invalid_argument unless `stored` and `given` rotate keys the same way
-inline void require_rotation_on_axes(const char* owner, const key_rotation& stored,
-                                     const key_rotation& given) {
-  const bool both = stored.frequencies != 0 && given.frequencies != 0;
-  const char* got = nullptr;
-  if (!stored.known())
-    got = "a table, but they were rotated before they were appended";
-  else if (!both && (stored.text == 0 || given.text == 0))
-    got = "a table of positions and one of coordinates, for pairs that rotate along several axes";
-  else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
-    got = "other frequencies";
-  else if (stored.layout != given.layout)
-    got = "the right ones in another layout";
-  else if (stored.first_channel != given.first_channel)
-    got = "the right ones at another channel";
-  if (got != nullptr)
-    throw_invalid(owner, "give the layout and the frequencies that the keys were rotated by, got ", got);
-}
 /// Rotates keys by the same step along every axis, without the attention_factor.
 template <class Layout, class T, class S>
 key_rotator<Layout, T> rotator_along_axes(const placed_table<S>& placed) {
@@ -16549,6 +15451,104 @@ class rotator_between_axes {
 #ifndef ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
 #define ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
 
+#ifndef ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
+#define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
+/// The number of tokens in each row of a batch.
+///
+/// Copies and reorders rows of a cache in place.
+namespace rope::inline ROPE_ABI::detail {
+/// Throws:  std::out_of_range unless b is in [0, batch)
+inline Index checked_row(const char* function, std::int64_t b, Index batch) {
+  if (b < 0 || b >= batch) throw_out_of_range(function, "row must be in [0, ", batch, "), got ", b);
+  return to_index(b);
+}
+/// A list of any integers, [batch], or an empty one, which means that every row has all tokens.
+///
+/// Requires:  the list outlives the call
+class row_counts : public any_integers {
+ public:
+  row_counts() = default;
+  template <integers_in_memory X>
+  row_counts(const X& list) : row_counts("counts", list) {}
+  template <integers_in_memory X>
+  requires owns_memory<X> row_counts(const X& list ROPE_DETAIL_LIFETIMEBOUND) : row_counts("counts", list) {}
+  /// The count of row b, clamped to an Index.
+  Index operator[](std::size_t b) const {
+    using limits = std::numeric_limits<Index>;
+    return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
+  }
+  /// The count of row b in the list, for messages.
+  std::int64_t given(std::size_t b) const { return any_integers::operator[](b); }
+ protected:
+  /// \param name  the name of the list in errors
+  template <integers_in_memory X>
+  row_counts(const char* name, const X& list) : any_integers(name, list) {}
+};
+/// A list of any integers, [batch]: for each row, the row that it becomes a copy of.
+class row_list : public row_counts {
+ public:
+  template <integers_in_memory X>
+  row_list(const X& list) : row_counts("rows", list) {}
+};
+/// Checks that counts are empty, or are [batch] and each in [0, tokens].
+///
+/// Throws:  std::invalid_argument
+inline void check_counts(const char* function, const row_counts& counts, Index batch, Index tokens) {
+  if (counts.empty()) return;
+  if (static_cast<Index>(counts.size()) != batch)
+    throw_invalid(function, "counts must be [batch] = ", batch, ", got ", counts.size());
+  for (std::size_t b = 0; b < counts.size(); ++b)
+    if (counts[b] < 0 || counts[b] > tokens)
+      throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
+}
+/// The number of tokens that row b takes from its `tokens` new tokens. It takes all of them if counts are
+/// empty.
+inline Index count_of(Index b, Index tokens, const row_counts& counts) {
+  return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
+}
+/// Makes every row b of a cache a copy of row from[b] before the call.
+///
+/// \param rows   the sizes of the rows: used(b) slots are in use in row b
+/// \param parts  the content of these slots
+///
+/// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
+///          not a row
+template <class Rows, class... Parts>
+void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
+  const auto at = [](Index b) { return static_cast<std::size_t>(b); };
+  if (from.size() != at(batch))
+    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
+  std::vector<Index> source, readers(from.size());
+  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from.given(at(b))));
+  const auto stays = [&](Index b) { return source[at(b)] == b; };
+  for (Index b = 0; b < batch; ++b)
+    if (!stays(b)) ++readers[at(source[at(b)])];
+  // A row that no other row copies can be overwritten. After this copy, the same may be true of the row that
+  // was its source.
+  for (Index first = 0; first < batch; ++first)
+    for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
+      const Index made_of = std::exchange(source[at(b)], b);
+      (parts.copy_row(parts, made_of, b, rows.used(made_of)), ...);
+      rows.copy_row(rows, made_of, b);
+      b = made_of;
+    }
+  // The remaining rows form cycles. Each swap completes one row and moves the first row of the cycle to the
+  // next row.
+  for (Index b = 0; b < batch; ++b) {
+    Index to = b;
+    while (source[at(to)] != b) {
+      const Index next = std::exchange(source[at(to)], to),
+                  count = (std::max)(rows.used(to), rows.used(next));
+      (parts.swap_rows(to, next, count), ...);
+      rows.swap_rows(to, next);
+      to = next;
+    }
+    source[at(to)] = to;
+  }
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
+
 #ifndef ROPE_CACHE_PAGE_VIEW_HPP
 #define ROPE_CACHE_PAGE_VIEW_HPP
 /// A view of keys and values in the pages of a pool that you own.
@@ -16587,31 +15587,17 @@ class page_view {
   ///
   /// Throws:  std::invalid_argument if keys and values differ in pages, page_size or heads, a page has no
   ///          tokens, or blocks are not a matrix with one row per length
-  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
-  page_view(const pool& memory, const Blocks& blocks, const Lengths& lengths,
+  template <detail::integers_in_memory Blocks>
+  page_view(const pool& memory, const Blocks& blocks, detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
             key_storage storage = key_storage::rotated)
       : memory_(memory), lengths_(lengths), storage_(storage) {
     refer_to(blocks);
   }
-  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  template <detail::integers_in_memory Blocks>
   requires detail::owns_memory<Blocks> page_view(const pool& memory,
                                                  const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
-                                                 const Lengths& lengths,
+                                                 detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
                                                  key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    refer_to(blocks);
-  }
-  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
-  requires detail::owns_memory<Lengths> page_view(const pool& memory, const Blocks& blocks,
-                                                  const Lengths& lengths ROPE_DETAIL_LIFETIMEBOUND,
-                                                  key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    refer_to(blocks);
-  }
-  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
-  requires detail::owns_memory<Blocks> && detail::owns_memory<Lengths> page_view(
-      const pool& memory, const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
-      const Lengths& lengths ROPE_DETAIL_LIFETIMEBOUND, key_storage storage = key_storage::rotated)
       : memory_(memory), lengths_(lengths), storage_(storage) {
     refer_to(blocks);
   }
@@ -16754,14 +15740,10 @@ class row_queries {
             count(b) * x.token_stride, x.token_stride, x.head_stride};
   }
  protected:
-  bool laid_end_to_end() const { return !offsets_.empty(); }
-  /// Throws:  std::invalid_argument unless there are offsets for `rows` rows
-  void check_offsets_of(const char* function, Index rows) const {
-    check_offsets(function, "query_offsets", rows + 1, tokens_, [&](Index b) { return offset(b); });
-  }
-  Index offset_count() const { return static_cast<Index>(offsets_.size()); }
- private:
+  const any_integers& offsets() const { return offsets_; }
   std::int64_t offset(Index b) const { return offsets_[static_cast<std::size_t>(b)]; }
+  Index tokens() const { return tokens_; }
+ private:
   Index rows_, tokens_;
   row_counts counts_;
   any_integers offsets_;
@@ -16775,15 +15757,16 @@ class newest_in_pages : public row_queries {
   /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of every sequence,
   ///          and no sequence has more new tokens than its length
   void check_counts(const char* function, Index batch) const {
-    if (!laid_end_to_end()) {
+    const auto given = static_cast<Index>(offsets().size());
+    if (given == 0) {
       if (batch != sequences())
         throw_invalid(function, "without query_offsets there is a row for each of the ", sequences(),
                       " sequences, got ", batch);
     } else {
-      if (batch != 1 || offset_count() != sequences() + 1)
+      if (batch != 1 || given != sequences() + 1)
         throw_invalid(function, "query_offsets are sequences + 1 = ", sequences() + 1,
-                      " numbers for a batch of 1, got ", offset_count(), " for a batch of ", batch);
-      check_offsets_of(function, sequences());
+                      " numbers for a batch of 1, got ", given, " for a batch of ", batch);
+      check_offsets(function, "query_offsets", given, tokens(), [&](Index s) { return offset(s); });
     }
     for (Index s = 0; s < sequences(); ++s)
       if (count(s) > pages_.length(s))
@@ -17442,7 +16425,7 @@ class attended_call {
   head_view<T> out_;
   const placed_table<S>* table_;
   attention_options options_;
-  const row_queries& queries_;
+  row_queries queries_;
   const Threads& threads_;
   bool only_weights_;
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // positions and table rows of all queries
@@ -17475,8 +16458,586 @@ void attended_call<Layout, T, Rows, S, Threads>::run() const {
 #ifndef ROPE_CACHE_KV_CACHE_HPP
 #define ROPE_CACHE_KV_CACHE_HPP
 
+#ifndef ROPE_BASE_OWNED_ARRAY_HPP
+#define ROPE_BASE_OWNED_ARRAY_HPP
+/// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
+/// number_array.hpp explains why it is not an Eigen array. Functions that return an owned_array are
+/// templates, so that only programs that call them compile Eigen's map.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The memory of an array, constructed before its map.
+template <class Scalar>
+struct array_memory {
+  number_array<Scalar> numbers;
+};
+template <class Scalar, int Columns>
+using array_map =
+    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+template <class Scalar, int Columns>
+using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+}  // namespace detail
+/// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
+/// derives from Eigen::Map, but assignment changes its shape to that of the expression, as for an
+/// Eigen::Array.
+///
+///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
+///     coordinates.col(1) += shift;
+///     Eigen::ArrayXXd copy = coordinates;
+///
+/// \tparam Columns  Eigen::Dynamic, or 1 for a vector
+///
+/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
+template <class Scalar, int Columns = Eigen::Dynamic>
+class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
+  static_assert(Columns == Eigen::Dynamic || Columns == 1,
+                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
+  using memory = detail::array_memory<Scalar>;
+  using map_type = detail::array_map<Scalar, Columns>;
+  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
+ public:
+  /// The numbers as an Eigen array, to read.
+  using const_map = detail::const_array_map<Scalar, Columns>;
+  /// No numbers.
+  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns)
+      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
+  /// A vector of indeterminate numbers.
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+  /// Numbers that are all `value`.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns, Scalar value)
+      : owned_array(number_array<Scalar>(rows, columns, value)) {}
+  /// Takes over the memory of `values`.
+  owned_array(number_array<Scalar>&& values)
+      : memory{std::move(values)},
+        map_type(memory::numbers.data(),
+                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
+                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
+  /// A copy of an Eigen expression with the same scalar.
+  template <class Derived>
+  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
+  /// A copy of the shape and the numbers.
+  owned_array(const owned_array& other)
+      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  /// Takes over the memory of `other`, which is then empty.
+  owned_array(owned_array&& other) noexcept
+      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
+    other.~owned_array();
+    ::new (static_cast<void*>(&other)) owned_array();
+  }
+  ~owned_array() = default;
+  /// Destroys and reconstructs the object, because the pointer of an Eigen::Map cannot change.
+  owned_array& operator=(owned_array&& other) noexcept {
+    if (this == &other) return *this;
+    this->~owned_array();
+    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
+  }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
+  /// Takes the shape and the numbers of an expression.
+  template <class Derived>
+  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
+    return *this = owned_array(values);
+  }
+  /// Gives the array another shape and new memory. The numbers are then indeterminate.
+  ///
+  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
+  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  /// Gives the vector another length and new memory.
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
+  /// The numbers as a read-only Eigen array, valid until the next resize(), assignment or move.
+  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
+ private:
+  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
+};
+namespace detail {
+template <class T>
+struct doubles {
+  using type = double;
+};
+/// owned_array<double> as a type that depends on T, for results of templates.
+template <class T, int Columns = Eigen::Dynamic>
+using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_BASE_OWNED_ARRAY_HPP
+
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+
+#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+
+#ifndef ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+/// The tokens of a cache that are the queries of a call without counts.
+namespace rope::inline ROPE_ABI::detail {
+/// Lost tokens of a row: the `removed` tokens just before its newest `behind` tokens.
+struct lost_tokens {
+  Index behind, removed;
+  /// The number of lost tokens among the newest `newest` tokens of the row.
+  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - behind, removed)); }
+  friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
+};
+/// Records which tokens of the last appends each row of a cache still has. If every row takes all tokens of
+/// every append, and all rows lose the same tokens, the newest n tokens of all rows have the same indices in
+/// the appended views. Otherwise only the number of tokens that each row took in the last append is recorded.
+///
+/// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
+///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
+///            append. If width_ is `unknown`, they are not known, because a row lost tokens from between them
+///            or was copied from another cache.
+class newest_tokens {
+ public:
+  explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
+  void append(Index tokens, const row_counts& counts) {
+    bool full = true;
+    for (std::size_t b = 0; b < counts_.size(); ++b) {
+      counts_[b] = count_of(static_cast<Index>(b), tokens, counts);
+      full = full && counts_[b] == tokens;
+    }
+    width_ = tokens;
+    even_ = !full ? 0 : even_ > all - tokens ? all : even_ + tokens;
+  }
+  /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
+  template <class LostOf>
+  void forget(Index first, Index last, const LostOf& lost_of) {
+    last = (std::min)(last, static_cast<Index>(counts_.size()));
+    bool alike = first == 0 && last == static_cast<Index>(counts_.size()), any = false, recent = false;
+    for (Index b = first; b < last; ++b) {
+      const lost_tokens lost = lost_of(b);
+      alike = alike && lost == lost_of(first);
+      any = any || lost.removed > 0;
+      recent = recent || lost.among((std::min)(width_, even_)) > 0;
+    }
+    if (!any) return;
+    if (even_ > 0) {
+      width_ = (std::min)(width_, even_);
+      if (alike) {
+        width_ -= lost_of(first).among(width_);
+        if (even_ != all) even_ -= lost_of(first).among(even_);
+        return;
+      }
+      even_ = recent ? 0 : width_;
+      std::fill(counts_.begin(), counts_.end(), width_);
+      if (!recent) return;
+    }
+    for (Index b = first; b < last; ++b) {
+      Index& count = counts_[static_cast<std::size_t>(b)];
+      const lost_tokens lost = lost_of(b);
+      const Index gone = lost.among(count);
+      if (gone > 0 && lost.behind > 0) width_ = unknown;
+      count -= gone;
+    }
+  }
+  /// Makes row `to` a copy of row `from` of this record or of the record of another cache. After a copy from
+  /// another cache, the newest tokens of row `to` and of the other rows come from different calls, unless
+  /// there are no other rows. even_ and width_ hold for every row, so copying and swapping rows of one record
+  /// keep them valid.
+  void copy_row(const newest_tokens& other, Index from, Index to) {
+    counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
+    if (&other == this) return;
+    const bool only = counts_.size() == 1;
+    even_ = only ? other.even_ : 0;
+    width_ = only ? other.width_ : unknown;
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
+  }
+  void clear() {
+    width_ = 0;
+    even_ = all;
+  }
+  /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
+  /// They are the newest tokens of the row. Empty if all rows have `queries` queries.
+  ///
+  /// Throws:  std::invalid_argument if the record does not determine this
+  std::span<const Index> counts(const char* function, Index queries) const {
+    if (queries <= even_) return {};
+    if (even_ == 0 && queries == width_) return {counts_.data(), counts_.size()};
+    if (even_ == 0 && width_ == unknown)
+      throw_invalid(function,
+                    "the rows differ in the tokens that they took or lost; give counts, how many queries "
+                    "each row has, got none, for q.tokens = ",
+                    queries);
+    throw_invalid(function,
+                  "the rows differ in the tokens that they took or lost; give counts, how many queries each "
+                  "row has, or q.tokens of ",
+                  even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries);
+  }
+  /// Describes the queries of row b in a call without counts; empty if any number is valid.
+  std::string described(Index b) const {
+    if (even_ == all) return {};
+    if (even_ > 0) return "up to " + std::to_string(even_) + " queries without counts";
+    if (width_ == unknown) return "queries need counts";
+    return std::to_string(counts_[static_cast<std::size_t>(b)]) + " of " + std::to_string(width_) +
+           " queries without counts";
+  }
+ private:
+  static constexpr Index all = (std::numeric_limits<Index>::max)(), unknown = -1;
+  std::vector<Index> counts_;
+  Index width_ = 0, even_ = all;
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+
+#ifndef ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
+#define ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
+/// Lists of tokens of a row.
+namespace rope::inline ROPE_ABI::detail {
+/// Indices of tokens, any integers, as the caller passes them.
+class token_indices : public row_counts {
+ public:
+  template <integers_in_memory X>
+  token_indices(const X& list) : row_counts("indices", list) {}
+};
+/// Different tokens of a row in ascending order, in the scratch memory of the thread. Valid until the next
+/// list on this thread.
+class token_list {
+ public:
+  /// Throws:  std::out_of_range if an index is not in [0, held), std::invalid_argument if one is given twice
+  token_list(const char* function, const token_indices& given, Index held)
+      : size_(static_cast<Index>(given.size())) {
+    struct listed_tokens {};
+    tokens_ = workspace<listed_tokens, Index>(size_);
+    for (Index i = 0; i < size_; ++i) {
+      const std::int64_t index = given.given(static_cast<std::size_t>(i));
+      if (index < 0 || index >= held)
+        throw_out_of_range(function, "an index must be in [0, ", held, "), the tokens that are held, got ",
+                           index);
+      tokens_[i] = to_index(index);
+    }
+    std::sort(tokens_, tokens_ + size_);
+    for (Index i = 1; i < size_; ++i)
+      if (tokens_[i] == tokens_[i - 1])
+        throw_invalid(function, "indices must differ, got ", tokens_[i], " twice");
+  }
+  Index size() const { return size_; }
+  /// Requires:  size() > 0
+  Index first() const { return tokens_[0]; }
+  /// Calls visit(first, last) for each run [first, last) of listed tokens, in ascending order.
+  template <class Visit>
+  void for_each_run(const Visit& visit) const {
+    for (Index i = 0, next; i < size_; i = next) {
+      for (next = i + 1; next < size_ && tokens_[next] == tokens_[next - 1] + 1;) ++next;
+      visit(tokens_[i], tokens_[next - 1] + 1);
+    }
+  }
+  /// Calls visit(from, to, count) for each run of remaining tokens after the first listed one, in ascending
+  /// order. The row has `size` tokens. The run moves from index `from` to the lower index `to`.
+  template <class Visit>
+  void for_each_kept(Index size, const Visit& visit) const {
+    Index listed = 0;
+    for (Index i = 0; i < size_; ++i) {
+      ++listed;
+      const Index from = tokens_[i] + 1, end = i + 1 < size_ ? tokens_[i + 1] : size;
+      if (from < end) visit(from, from - listed, end - from);
+    }
+  }
+ private:
+  Index* tokens_;
+  Index size_;
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
+/// The number of tokens in each row of a cache, and their positions.
+namespace rope::inline ROPE_ABI::detail {
+/// The number of tokens at the start of a row that are at positions 0, 1, 2, ... (`counted`), and the number
+/// at positions that do not decrease (`ascending`).
+struct ordered_tokens {
+  Index counted = 0, ascending = 0;
+  /// Extends both counts as far as the positions of the row allow.
+  ///
+  /// Requires:  the counts hold for these positions
+  void extend(std::span<const std::int64_t> positions) {
+    const auto at = [&](Index t) { return positions[static_cast<std::size_t>(t)]; };
+    const auto size = static_cast<Index>(positions.size());
+    while (counted < size && at(counted) == counted) ++counted;
+    while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
+  }
+  /// Limits both counts to tokens [0, first), because later tokens have changed.
+  void forget_from(Index first) {
+    counted = (std::min)(counted, first);
+    ascending = (std::min)(ascending, first);
+  }
+};
+/// Rows [first, last) of a batch.
+struct row_range {
+  Index first;
+  Index last;
+};
+/// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
+///
+/// \param bytes  the bytes that all new tokens take in the cache
+template <class Threads, class Write>
+void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
+                  const Write& write) {
+  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
+    for (Index b = begin / tokens; b * tokens < end; ++b) {
+      const Index first = (std::max)(begin - b * tokens, Index{0}),
+                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
+      if (first < last) write(b, first, last - first);
+    }
+  });
+}
+/// The largest magnitude of a position in a cache.
+inline constexpr std::int64_t position_limit = std::int64_t{1} << 53;
+/// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range() of
+///          `positions`
+template <class Source>
+void check_new_positions(const char* function, Index batch, Index tokens, const Source& positions,
+                         const row_counts& counts) {
+  position_range range = positions.range(function, batch, tokens);
+  if (!counts.empty()) range = {};
+  for (Index b = 0; b < batch && !counts.empty(); ++b)
+    for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
+  if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
+    throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
+                       range.smallest < -position_limit ? range.smallest : range.largest);
+}
+/// The slots of each row of a cache: how many are in use, the position of the token in each, the next
+/// position of the row, and which tokens are the newest.
+///
+/// Invariant: a moved-from object has no rows.
+///
+/// \tparam Record  more about one row, with the number of its slots in `used`
+template <class Record>
+class slot_rows {
+ public:
+  /// The number of slots of row b in use. positions(b) has the token of each.
+  Index used(Index b) const { return at(b) < records_.size() ? records_[at(b)].used : 0; }
+  std::span<const std::int64_t> positions(Index b) const {
+    return {positions_.data() + at(b * slots_), at(used(b))};
+  }
+  std::span<const std::int64_t> next() const { return {next_.data(), next_.size()}; }
+  const newest_tokens& newest() const { return newest_; }
+  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
+  /// Makes row `to` a copy of row `from` of this or another object.
+  ///
+  /// Requires:  its tokens fit; from != to in this object
+  void copy_row(const slot_rows& other, Index from, Index to) {
+    const std::span<const std::int64_t> held = other.positions(from);
+    std::copy(held.begin(), held.end(), row(to));
+    next_[at(to)] = other.next_[at(from)];
+    records_[at(to)] = other.records_[at(from)];
+    newest_.copy_row(other.newest_, from, to);
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap_ranges(row(a), row(a) + (std::max)(used(a), used(b)), row(b));
+    std::swap(next_[at(a)], next_[at(b)]);
+    std::swap(records_[at(a)], records_[at(b)]);
+    newest_.swap_rows(a, b);
+  }
+  void clear() {
+    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    std::fill(records_.begin(), records_.end(), unused_);
+    newest_.clear();
+  }
+ protected:
+  slot_rows(Index batch, Index slot_count, const Record& unused = {})
+      : batch_(batch),
+        slots_(slot_count),
+        unused_(unused),
+        next_(at(batch)),
+        records_(next_.size(), unused),
+        positions_(batch * slot_count),
+        newest_(batch) {}
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  std::int64_t* row(Index b) { return positions_.data() + b * slots_; }
+  Record& of(Index b) { return records_[at(b)]; }
+  const Record& of(Index b) const { return records_[at(b)]; }
+  moved_index batch_, slots_;
+  Record unused_;
+  std::vector<std::int64_t> next_;
+  std::vector<Record> records_;
+  number_array<std::int64_t> positions_;  // [batch, slots]
+  newest_tokens newest_;
+};
+/// More about a row of cache_rows.
+struct growing_row {
+  static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
+  Index used = 0;
+  std::int64_t evicted_next = none_evicted;  // the next position when tokens were last evicted
+  ordered_tokens order;
+};
+/// The sizes and positions of the rows of a cache that grows.
+///
+/// Invariant: next()[b] is one more than the largest position of the tokens that row b holds or has evicted
+///            since its last rollback, 0 if there are none.
+class cache_rows : public slot_rows<growing_row> {
+ public:
+  cache_rows(Index batch, Index capacity) : slot_rows(batch, capacity) {}
+  Index size(Index b) const { return used(b); }
+  std::int64_t seen(Index b) const { return size(b); }
+  std::int64_t order_of(Index b, std::int64_t token) const { return positions(b)[at(to_index(token))]; }
+  Index slot(std::int64_t token) const { return to_index(token); }
+  /// The numbers of positions(b) that are counted and ascending.
+  const ordered_tokens& order(Index b) const { return of(b).order; }
+  bool empty(Index b) const { return size(b) == 0; }
+  /// Throws:  std::invalid_argument if rows differ in size
+  Index common_size(const char* function) const {
+    for (Index b = 1; b < batch_; ++b) check_equal(function, "every row", "size", size(0), size(b));
+    return size(0);
+  }
+  /// Throws:  std::out_of_range unless `row` is a row or every_row; std::invalid_argument for every_row if
+  ///          rows differ in size
+  row_range rows(const char* function, batch_row row) const {
+    if (row.every) {
+      common_size(function);
+      return {0, batch_};
+    }
+    return {checked(function, row.index), row.index + 1};
+  }
+  /// Throws:  std::length_error unless the new tokens fit; as check_new_positions
+  template <class Source>
+  void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
+                 bool /*on_axes*/) const {
+    check_room(function, tokens, counts);
+    check_new_positions(function, batch_, tokens, positions, counts);
+  }
+  /// Throws:  std::length_error unless the new tokens fit
+  void check_room(const char* function, Index tokens, const row_counts& counts) const {
+    for (Index b = 0; b < batch_; ++b)
+      if (const Index count = count_of(b, tokens, counts); count > slots_ - size(b))
+        throw_length(function, count, " tokens do not fit, the cache holds ", size(b), " of ", slots_);
+  }
+  /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
+  template <class Threads, class Positions, class Write, class Forget>
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
+                    const Positions& /*positions*/, const Write& write, const Forget& /*forget*/) const {
+    for_each_run(threads, batch_, tokens, counts, bytes,
+                 [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
+  }
+  /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next().
+  template <class Source, class Skipped>
+  void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
+    for (Index b = 0; b < batch_; ++b) {
+      const Index count = count_of(b, tokens, counts);
+      position_range held;
+      if (size(b) > 0 || of(b).evicted_next != growing_row::none_evicted) held.include(next_[at(b)] - 1);
+      for (Index t = 0; t < count; ++t) {
+        row(b)[size(b) + t] = positions(b, t);
+        held.include(positions(b, t));
+      }
+      if (!held.empty()) next_[at(b)] = held.largest + 1;
+      of(b).used += count;
+      of(b).order.extend(this->positions(b));
+    }
+    newest_.append(tokens, counts);
+  }
+  /// Throws:  std::out_of_range unless tokens [first, first + count) are stored
+  void check_tokens(const char* function, row_range rows, Index first, Index count) const {
+    const Index held = size(rows.first);
+    if (first < 0 || count < 0 || first > held || count > held - first)
+      throw_out_of_range(function, "first ", first, " and count ", count, " must stay inside the ", held,
+                         " tokens that are held");
+  }
+  /// Throws:  std::out_of_range unless size is in [0, size(b)] of the rows
+  void check_truncate(const char* function, row_range rows, std::int64_t size, bool /*last_token*/) const {
+    const Index held = this->size(rows.first);
+    if (size < 0 || size > held) throw_out_of_range(function, "size must be in [0, ", held, "], got ", size);
+  }
+  void truncate(row_range rows, std::int64_t first_lost) {
+    const auto size = to_index(first_lost);
+    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
+    for (Index b = rows.first; b < rows.last; ++b) {
+      if (size < this->size(b) || size == 0) of(b).evicted_next = growing_row::none_evicted;
+      of(b).used = size;
+      look_again(b, size);
+    }
+  }
+  void remove(row_range rows, Index first, Index last) {
+    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
+    for (Index b = rows.first; b < rows.last; ++b) {
+      std::copy(row(b) + last, row(b) + size(b), row(b) + first);
+      if (first < last && last == size(b)) of(b).evicted_next = growing_row::none_evicted;
+      of(b).used -= last - first;
+      look_again(b, first);
+    }
+  }
+  /// Removes the tokens of an ascending list. next(b) does not change. With `on_axes` the remaining tokens
+  /// are renumbered 0, 1, 2, ...
+  ///
+  /// Requires:  rows of one size, at least one token in the list
+  void evict(row_range rows, const token_list& tokens, bool on_axes) {
+    tokens.for_each_run([&](Index first, Index last) {
+      newest_.forget(rows.first, rows.last, [&](Index b) {
+        return lost_tokens{size(b) - last, last - first};
+      });
+    });
+    for (Index b = rows.first; b < rows.last; ++b) {
+      of(b).evicted_next = on_axes ? growing_row::none_evicted : next_[at(b)];
+      tokens.for_each_kept(size(b), [&](Index from, Index to, Index count) {
+        std::copy_n(row(b) + from, count, row(b) + to);
+      });
+      of(b).used -= tokens.size();
+      if (on_axes) std::iota(row(b), row(b) + size(b), std::int64_t{0});
+      look_again(b, tokens.first());
+    }
+  }
+  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]. This includes the largest evicted
+  ///          position of a row if it moves too
+  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
+    const auto check_moved = [&](std::int64_t position) {
+      if (delta < -position_limit - position || delta > position_limit - position)
+        throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
+                           " and a delta of ", delta);
+    };
+    for (Index b = rows.first; b < rows.last; ++b) {
+      for (Index t = first; t < last; ++t) check_moved(positions(b)[at(t)]);
+      if (moves_evicted(b, first, last)) check_moved(of(b).evicted_next - 1);
+    }
+  }
+  void shift(row_range rows, Index first, Index last, std::int64_t delta) {
+    for (Index b = rows.first; b < rows.last; ++b) {
+      for (Index t = first; t < last; ++t) row(b)[t] += delta;
+      if (moves_evicted(b, first, last)) of(b).evicted_next += delta;
+      look_again(b, first);
+    }
+  }
+  /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
+  void check_copy(const char* function, const cache_rows& other, Index from) const {
+    if (other.size(from) > slots_)
+      throw_length(function, other.size(from), " tokens do not fit, a row holds ", slots_);
+  }
+  /// Requires:  capacity is at least the present one, and a cache has checked the extents
+  void reserve(Index capacity) {
+    number_array<std::int64_t> larger(batch_ * capacity);
+    for (Index b = 0; b < batch_; ++b) std::copy_n(row(b), size(b), larger.data() + b * capacity);
+    positions_ = std::move(larger);
+    slots_ = capacity;
+  }
+ private:
+  /// Whether a shift of tokens [first, last) of row b moves its evicted_next: if it moves the newest token.
+  bool moves_evicted(Index b, Index first, Index last) const {
+    return first < last && last == size(b) && of(b).evicted_next != growing_row::none_evicted;
+  }
+  /// Updates next(b) and order(b) after a change of tokens from `first` on.
+  void look_again(Index b, Index first) {
+    const std::span<const std::int64_t> held = positions(b);
+    const std::int64_t evicted = of(b).evicted_next;
+    next_[at(b)] = !held.empty() ? (std::max)(evicted, *std::max_element(held.begin(), held.end()) + 1)
+                   : evicted == growing_row::none_evicted ? 0
+                                                          : evicted;
+    of(b).order.forget_from(first);
+    of(b).order.extend(held);
+  }
+};
+/// Checks that the new tokens of every row can be rotated.
+///
+/// Throws:  as check_rotation
+template <class Layout, class K, class S, class Source>
+void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
+                        const placed_table<S>& table, const Source& positions) {
+  for (Index b = 0; b < k.batch; ++b)
+    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
+                           positions_of_row(positions, b));
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
 #ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 #define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
@@ -18067,20 +17628,18 @@ class stored_tokens {
     is_coordinate_table(function, coordinates_.axes(), table.table());
     return rotation_on_axes<Layout>(table);
   }
-  /// Throws:  std::invalid_argument if the cache stores keys of a known rotation
-  void check_given(const char* function) const {
-    if (rotates_keys())
-      throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
-  }
   /// Stores keys unchanged: raw, or rotated in a way that the cache does not know.
   ///
   /// \param at  a source of positions, or token_coordinates
+  ///
+  /// Throws:  std::invalid_argument also if the cache stores keys of a known rotation
   template <class K, class V, class At, class Threads>
   void store(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
              const Threads& threads) {
     memory_.check_new(function, k, v, counts);
     check_places(function, k.tokens, at, counts);
-    check_given(function);
+    if (rotates_keys())
+      throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
     write(k, v, at, counts, threads);
     rotation_ = {};
     note(k.tokens, counts, at);
@@ -18149,10 +17708,7 @@ class stored_tokens {
   void check_table(const char* owner, const placed_table<S>& table) const {
     if (on_axes()) is_coordinate_table(owner, coordinates_.axes(), table.table());
     if (empty() || storage_ == key_storage::raw) return;
-    if (on_axes())
-      require_rotation_on_axes(owner, rotation_, rotation_on_axes<Layout>(table));
-    else
-      require_rotation<Layout>(owner, rotation_, table);
+    require_rotation(owner, rotation_, rotation_of<Layout>(owner, table), on_axes());
   }
   template <class Layout, class From, class To>
   void rebase(const char* owner, const char* function, const placed_table<From>& from,
@@ -18307,8 +17863,7 @@ class stored_tokens {
     const auto own = shape(*this), theirs = shape(other);
     if (own != theirs)
       throw_invalid(function, "both caches must have the same [kv_heads, head_dim, value_dim], got ",
-                    shape_text({own[0], own[1], own[2]}), " and ",
-                    shape_text({theirs[0], theirs[1], theirs[2]}));
+                    shape_text(own.data(), own.size()), " and ", shape_text(theirs.data(), theirs.size()));
     if (storage_ != other.storage_)
       throw_invalid(function, "both caches must store keys alike, got rotated and raw keys");
     check_equal(function, "both caches", "axes", coordinates_.axes(), other.coordinates_.axes());
@@ -18316,7 +17871,7 @@ class stored_tokens {
     if (other.rows_.empty(from) || empty_but(to) || storage_ == key_storage::raw) return;
     if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
-      require_rotation_on_axes(owner, rotation_, other.rotation_);
+      require_rotation(owner, rotation_, other.rotation_, true);
     else if (rotation_ != other.rotation_)
       throw_invalid(function, "the keys of both caches must be rotated by one table and layout, got ",
                     !rotation_.known() || !other.rotation_.known() ? "keys of an unknown rotation in one"
@@ -18475,7 +18030,8 @@ class token_cache {
   /// std::invalid_argument if tokens have coordinates
   std::span<const std::int64_t> positions(Index b) const {
     if (tokens_.on_axes())
-      detail::refuse_positions_on_axes(Cache::names.positions, tokens_.coordinates().axes());
+      detail::throw_invalid(Cache::names.positions, "tokens of this cache have ",
+                            tokens_.coordinates().axes(), " axes, ask for their coordinates or order");
     return rows().positions(rows().checked(Cache::names.positions, b));
   }
   /// The positions that decide visibility in attention, in the same order: those of the tokens, or 0, 1, 2,
@@ -18542,8 +18098,9 @@ class token_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    tokens_.store(Cache::names.append, keys_of(k, v), values_of(k, v),
-                  tokens_.next_source(Cache::names.append), counts, threads);
+    const auto [keys, values] = keys_and_values(k, v);
+    tokens_.store(Cache::names.append, keys, values, tokens_.next_source(Cache::names.append), counts,
+                  threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
   /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
@@ -18562,10 +18119,10 @@ class token_cache {
                                                           const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append", Layout);
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
+    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, keys_of(k, v),
-                                          values_of(k, v), transform_of(Cache::names.append, table), counts,
-                                          threads);
+      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, keys, values,
+                                          transform_of(Cache::names.append, table), counts, threads);
   }
   /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
   /// positions. Attention uses these positions, not the order of appending: `causal` admits keys at positions
@@ -18585,8 +18142,9 @@ class token_cache {
       head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
       const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    tokens_.store(Cache::names.append_at, keys_of(k, v), values_of(k, v),
-                  detail::place_source(positions, k.tokens), counts, threads);
+    const auto [keys, values] = keys_and_values(k, v);
+    tokens_.store(Cache::names.append_at, keys, values, detail::place_source(positions, k.tokens), counts,
+                  threads);
   }
   /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
   /// with a table
@@ -18598,9 +18156,10 @@ class token_cache {
                                                              const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_at", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
+    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at, keys_of(k, v),
-                                             values_of(k, v), transform_of(Cache::names.append_at, table),
+      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at, keys, values,
+                                             transform_of(Cache::names.append_at, table),
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
   /// Appends copies of keys that `table` rotated before: saved to disk, in another cache or on another
@@ -18625,9 +18184,9 @@ class token_cache {
       const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_rotated", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_rotated", Threads);
+    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated,
-                                                keys_of(k, v), values_of(k, v),
+      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated, keys, values,
                                                 cache().placed(Cache::names.append_rotated, table),
                                                 detail::place_source(positions, k.tokens), counts, threads);
   }
@@ -18718,20 +18277,15 @@ class token_cache {
   const Cache& cache() const { return static_cast<const Cache&>(*this); }
   detail::stored_tokens<T, place, Rows> tokens_;  // keys, values, and the positions and slots of tokens
  private:
-  /// What is stored as a key: the first view, or the second, which comes after the latent.
+  /// The views of what is stored as keys and as values. Latents, which are values, come first.
   template <class A, class B>
-  static auto keys_of(const head_view<A>& a, const head_view<B>& b) {
+  static auto keys_and_values(const head_view<A>& a, const head_view<B>& b) {
+    const head_view<const std::remove_const_t<A>> first(a);
+    const head_view<const std::remove_const_t<B>> second(b);
     if constexpr (of_heads)
-      return head_view<const std::remove_const_t<A>>(a);
+      return std::pair(first, second);
     else
-      return head_view<const std::remove_const_t<B>>(b);
-  }
-  template <class A, class B>
-  static auto values_of(const head_view<A>& a, const head_view<B>& b) {
-    if constexpr (of_heads)
-      return head_view<const std::remove_const_t<B>>(b);
-    else
-      return head_view<const std::remove_const_t<A>>(a);
+      return std::pair(second, first);
   }
   template <class Table>
   auto transform_of(const char* function, const Table& table) const {
@@ -19209,21 +18763,14 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
                             "leave causal, window and sinks at their defaults, the ring_cache has its own, "
                             "causal with window = ",
                             policy().window, " and sinks = ", policy().sinks, ", got ", got);
-    if (options.bias || options.mask)
-      detail::throw_invalid(function,
-                            "a ring_cache overwrites old keys, so a bias or a mask cannot be matched to "
-                            "keys; use a kv_cache, or leave it empty, got a ",
-                            options.bias ? "bias" : "mask");
-    if (!options.key_ranges.empty())
-      detail::throw_invalid(function,
-                            "a ring_cache overwrites old keys, so key_ranges cannot be matched to keys; use "
-                            "a kv_cache, or leave them empty, got ",
-                            options.key_ranges.size());
-    if (options.selected)
-      detail::throw_invalid(function,
-                            "a ring_cache overwrites old keys, so selected cannot be matched to keys; use a "
-                            "kv_cache, or leave it empty, got lists of ",
-                            options.selected.queries(), " queries");
+    const auto refuse = [function](const char* what, const char* pronoun, const auto&... given) {
+      detail::throw_invalid(function, "a ring_cache overwrites old keys, so ", what,
+                            " cannot be matched to keys; use a kv_cache, or leave ", pronoun, " empty, got ",
+                            given...);
+    };
+    if (options.bias || options.mask) refuse("a bias or a mask", "it", "a ", options.bias ? "bias" : "mask");
+    if (!options.key_ranges.empty()) refuse("key_ranges", "them", options.key_ranges.size());
+    if (options.selected) refuse("selected", "it", "lists of ", options.selected.queries(), " queries");
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;
@@ -19498,18 +19045,16 @@ struct block_pass {
            "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
-  /// Checks the positions. Called before the first product.
-  template <class Rotation>
-  void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
-                       Index batch) const {
-    rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
+  /// Checks a call with tokens of queries and of keys, before the first product.
+  template <class Out, class Rotation>
+  void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out, Index batch,
+                  const Rotation& rotation, const attention_options& attention) const {
+    check_call(x, context, out);
+    const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
+    rotation.check_call(batch, queries, keys, shape.head_dim);
+    check_attention(rotation, attention, batch, queries, keys);
   }
-  /// Checks the options of attention against the shape of the tokens. Called before the first product.
-  template <class Rotation>
-  void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
-                       const token_ref<T>& context, Index batch) const {
-    check_attention(rotation, attention, batch, tokens_per_row(x, batch), tokens_per_row(context, batch));
-  }
+  /// Checks the options of attention against the shape of the tokens.
   template <class Rotation>
   void check_attention(const Rotation& rotation, const attention_options& attention, Index batch,
                        Index queries, Index keys) const {
@@ -19666,24 +19211,6 @@ inline Index latent_width(Index latent_dim, Index rotary_dim) {
     throw_length("latent_cache", "", latent_dim, " + ", rotary_dim, " channels exceed the address space");
   return latent_dim + rotary_dim;
 }
-/// The table, placed at the first channel after the latent, where the rotated part begins. A table that is
-/// already placed must be placed at this channel.
-///
-/// Throws:  std::invalid_argument unless the table rotates exactly the channels of the rotated part
-template <class S>
-placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
-                              Index rotary_dim) {
-  if (table.first_channel() != latent_dim || table.table().rotary_dim() != rotary_dim)
-    throw_invalid(function, "the table must rotate the ", rotary_dim, " channels from channel ", latent_dim,
-                  " on, which are the rotated part, got one of ", table.table().rotary_dim(),
-                  " channels from channel ", table.first_channel(), " on");
-  return table;
-}
-template <class S>
-placed_table<S> behind_latent(const char* function, const frequency_table<S>& table, Index latent_dim,
-                              Index rotary_dim) {
-  return behind_latent(function, table.at_channel(latent_dim), latent_dim, rotary_dim);
-}
 }  // namespace detail
 /// A fixed-capacity cache for multi-head latent attention, one growing sequence per row of the batch. A token
 /// is stored as one latent c of `latent_dim` channels and one part of `rotary_dim` channels, which is rotated
@@ -19731,12 +19258,22 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// The number of channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// The table at the channel at which it rotates a stored key: the first after the latent.
+  /// The table at the channel at which it rotates a stored key: the first after the latent. A table that is
+  /// already placed must be placed there.
   ///
   /// Throws:  std::invalid_argument unless the table rotates exactly the channels of the rotated part
-  template <class Table>
-  auto placed(const char* function, const Table& table) const {
-    return detail::behind_latent(function, table, latent_dim(), rotary_dim());
+  template <class S>
+  placed_table<S> placed(const char* function, const placed_table<S>& table) const {
+    if (table.first_channel() != latent_dim() || table.table().rotary_dim() != rotary_dim())
+      detail::throw_invalid(function, "the table must rotate the ", rotary_dim(), " channels from channel ",
+                            latent_dim(), " on, which are the rotated part, got one of ",
+                            table.table().rotary_dim(), " channels from channel ", table.first_channel(),
+                            " on");
+    return table;
+  }
+  template <class S>
+  placed_table<S> placed(const char* function, const frequency_table<S>& table) const {
+    return placed(function, table.at_channel(latent_dim()));
   }
   /// Returns `options` for attention, after a check of the scale.
   ///
@@ -19842,9 +19379,8 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const detail::row_queries queries = detail::queries_of(q, cache, counts);
-  detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
-                                                                          queries, threads)
+  detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(
+      q, cache, out, nullptr, options, detail::queries_of(q, cache, counts), threads)
       .run();
 }
 /// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are copies of
@@ -19870,9 +19406,8 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  const detail::row_queries queries = detail::queries_of(q, cache, counts);
-  detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
-                                                                           queries, threads)
+  detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(
+      q, cache, out, &rotation, options, detail::queries_of(q, cache, counts), threads)
       .run();
 }
 }  // namespace rope::inline ROPE_ABI
@@ -19927,9 +19462,7 @@ class block_forward {
   void attend(const token_ref<T>& x, const token_ref<T>& context, Index batch,
               const writable_token_ref<T>& out, const attention_options& options, const Rotation& rotation,
               const Threads& threads) const {
-    pass_.check_call(x, context, out);
-    pass_.check_positions(rotation, x, context, batch);
-    pass_.check_attention(rotation, options, x, context, batch);
+    pass_.check_call(x, context, out, batch, rotation, options);
     check_probabilities(batch, x.rows(), pass_.tokens_per_row(context, batch));
     const auto heads = pass_.project(x, context, batch, threads);
     rotation.apply_to_queries(heads.q, pass_.q_norm(), threads);
@@ -20166,7 +19699,7 @@ class multi_head_attention {
   /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged, here and below
   template <parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
-    run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
+    run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation, threads);
   }
   /// Self-attention with rotation.
   ///
@@ -20180,9 +19713,7 @@ class multi_head_attention {
     ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention::forward", P);
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().attend(x, x, batch, out, options_.attention,
-                 detail::block_rotation<Layout, typename Table::scalar, P, P>{detail::placed(table),
-                                                                              positions, positions},
-                 threads);
+                 detail::rotation_of_block<Layout>(table, positions, positions), threads);
   }
   /// Self-attention to all tokens of a cache. The new tokens are appended first, at the positions that the
   /// cache assigns.
@@ -20229,7 +19760,7 @@ class multi_head_attention {
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
              const Threads& threads = {}) const {
-    run().attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
+    run().attend(x, context, batch, out, all_visible(), detail::block_without_rotation, threads);
   }
   /// Cross-attention with rotation.
   ///
@@ -20244,9 +19775,7 @@ class multi_head_attention {
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
     run().attend(x, context, batch, out, all_visible(),
-                 detail::block_rotation<Layout, typename Table::scalar, PQ, PK>{
-                     detail::placed(table), query_positions, key_positions},
-                 threads);
+                 detail::rotation_of_block<Layout>(table, query_positions, key_positions), threads);
   }
   /// Projects a context to keys and values, once for any number of calls of `cross` below.
   ///
@@ -20256,7 +19785,7 @@ class multi_head_attention {
   template <parallel_executor Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch,
                                        const Threads& threads = {}) const {
-    return project(context, batch, detail::block_without_rotation{}, threads);
+    return project(context, batch, detail::block_without_rotation, threads);
   }
   /// Projects a context to rotated keys and to values.
   ///
@@ -20267,10 +19796,9 @@ class multi_head_attention {
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::project_context", Threads);
-    const auto placed = detail::placed(table);
-    const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{placed, positions, positions};
+    const auto rotation = detail::rotation_of_block<Layout>(table, positions, positions);
     projected_context<T> to = project(context, batch, rotation, threads);
-    to.rotation_ = detail::rotation_by<Layout>(placed);
+    to.rotation_ = detail::rotation_by<Layout>(rotation.table);
     if constexpr (detail::is_segmented<P>)
       for (Index s = 0; s < positions.offsets.size(); ++s)
         to.offsets_.push_back(static_cast<std::int64_t>(positions.offsets[s]));
@@ -20286,7 +19814,7 @@ class multi_head_attention {
              const Threads& threads = {}) const {
     context.check_use(shape_, {}, 0);
     run().attend_projected(x, context.keys(), context.values(), out, all_visible(),
-                           detail::block_without_rotation{}, threads);
+                           detail::block_without_rotation, threads);
   }
   /// Cross-attention to a projected context, with rotated queries.
   ///
@@ -20297,12 +19825,9 @@ class multi_head_attention {
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
-    const auto placed = detail::placed(table);
     const auto attend = [&](const auto& key_positions) {
-      using PK = std::remove_cvref_t<decltype(key_positions)>;
-      const detail::block_rotation<Layout, typename Table::scalar, P, PK> rotation{placed, query_positions,
-                                                                                   key_positions};
-      context.check_use(shape_, detail::rotation_by<Layout>(placed), rotation.segments());
+      const auto rotation = detail::rotation_of_block<Layout>(table, query_positions, key_positions);
+      context.check_use(shape_, detail::rotation_by<Layout>(rotation.table), rotation.segments());
       run().attend_projected(x, context.keys(), context.values(), out, all_visible(), rotation, threads);
     };
     if constexpr (detail::is_segmented<P>)
@@ -20397,9 +19922,10 @@ class block_gradient {
         d_out_(tape.d_out),
         gradients_(gradients),
         self_(self),
-        options_(without_report(self ? block.options().attention : block.all_visible())),
+        options_(self ? block.options().attention : block.all_visible()),
         rotation_(rotation),
         threads_(threads) {
+    options_.log_sum_exp = {};  // the forward pass wrote it; the backward pass recomputes it in scratch
     if (self)
       for (const Index rows : {tape.context.rows(), gradients.context.rows()})
         if (rows > 0)
@@ -20454,9 +19980,7 @@ class block_gradient {
                     shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
-    pass_.check_call(x_, context_, d_out_);
-    pass_.check_positions(rotation_, x_, context_, batch_);
-    pass_.check_attention(rotation_, options_, x_, context_, batch_);
+    pass_.check_call(x_, context_, d_out_, batch_, rotation_, options_);
     const multi_head_parameters<T>& d = gradients_.weights;
     const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
                            const projection<const T>& of) {
@@ -20476,12 +20000,6 @@ class block_gradient {
       throw_invalid("multi_head_attention_gradient",
                     "gradients with respect to options are those of one segment, got ",
                     rotation_.segment_count());
-  }
-  /// The options without log_sum_exp. The forward pass already wrote it, and the backward pass recomputes it
-  /// in scratch memory.
-  static attention_options without_report(attention_options options) {
-    options.log_sum_exp = {};
-    return options;
   }
   template <class Purpose>
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
@@ -20562,7 +20080,7 @@ template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<multi_head_tape<T>>& tape,
                                    const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
-  detail::block_gradient(block, tape, gradients, true, detail::block_without_rotation{}, threads).run();
+  detail::block_gradient(block, tape, gradients, true, detail::block_without_rotation, threads).run();
 }
 /// Gradients for `block.forward(x, batch, out, table, positions)`.
 ///
@@ -20574,8 +20092,7 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention_gradient", P);
   ROPE_DETAIL_CHECK_THREADS("multi_head_attention_gradient", Threads);
-  const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{detail::placed(table),
-                                                                              positions, positions};
+  const auto rotation = detail::rotation_of_block<Layout>(table, positions, positions);
   detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
 }
 /// Gradients for `block.cross(x, context, batch, out)`.
@@ -20585,7 +20102,7 @@ template <class T, class Layout, parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<multi_head_tape<T>>& tape,
                               const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
-  detail::block_gradient(block, tape, gradients, false, detail::block_without_rotation{}, threads).run();
+  detail::block_gradient(block, tape, gradients, false, detail::block_without_rotation, threads).run();
 }
 /// Gradients for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
 ///
@@ -20599,8 +20116,7 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
   ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PQ);
   ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PK);
   ROPE_DETAIL_CHECK_THREADS("cross_attention_gradient", Threads);
-  const detail::block_rotation<Layout, typename Table::scalar, PQ, PK> rotation{
-      detail::placed(table), query_positions, key_positions};
+  const auto rotation = detail::rotation_of_block<Layout>(table, query_positions, key_positions);
   detail::block_gradient(block, tape, gradients, false, rotation, threads).run();
 }
 ROPE_DETAIL_ASK_OF_GRADIENT(multi_head_attention_gradient, 0, 1, "with positions");
@@ -20935,15 +20451,15 @@ void check_rotated_keys(const char* function, const head_view<T>& keys, const pl
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   check_rotation<Layout>(function, keys, table, known_range{});
 }
+/// Throws:  std::invalid_argument also if the keys are raw; and as page_view::check_blocks
 template <class Layout, class T, class S>
 void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   const auto& keys = pages.keys();
   check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
-}
-inline void check_keys_are_rotated(const char* function, key_storage storage) {
-  if (storage == key_storage::raw)
+  if (pages.storage() == key_storage::raw)
     throw_invalid(function, "raw keys have no angles, read them by other positions or tables instead");
+  pages.check_blocks(function);
 }
 /// A page with keys: its block number in a sequence, and the number of its keys.
 struct used_page {
@@ -21021,8 +20537,6 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   const auto rotation = detail::placed(table);
   const auto keys = pages.keys();
   detail::check_rotated_pages<Layout>("shift_keys", pages, rotation);
-  detail::check_keys_are_rotated("shift_keys", pages.storage());
-  pages.check_blocks("shift_keys");
   const auto [sequence, first, count] = tokens;
   if (sequence < 0 || sequence >= pages.sequences())
     detail::throw_out_of_range("shift_keys", "sequence must be in [0, ", pages.sequences(), "), got ",
@@ -21073,8 +20587,6 @@ void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
   const auto keys = pages.keys();
   detail::check_rotated_pages<Layout>("rebase_keys", pages, detail::placed(from));
-  detail::check_keys_are_rotated("rebase_keys", pages.storage());
-  pages.check_blocks("rebase_keys");
   auto rotator = detail::rebase_rotator<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
                                                                        detail::placed(to));
   detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
@@ -21102,37 +20614,25 @@ attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
     keys = (std::max)(keys, token_source<typename Cache::value_type>(cache.keys(b)).tokens);
   return {q.batch, q.tokens, keys, q.heads, q.head_dim};
 }
-/// The options of a call that computes only weights.
-inline attention_options without_outputs(attention_options options) {
-  options.log_sum_exp = {};
-  options.products = product_precision::full;
-  return options;
-}
 /// The kernel calls of attention without values. The constructor checks the call, and for_each_call calls
 /// visit(call, part) for each of them.
 template <class Layout, class T, class Cache, class S, class Threads>
-class weights_of_cache {
- public:
-  weights_of_cache(const head_view<const T>& q, const Cache& cache, const placed_table<S>* table,
-                   const attention_options& options, const row_counts& counts, const Threads& threads)
-      : queries_(queries_of(q, cache, counts)),
-        call_(q, cache, head_view<T>{nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0}, table,
-              without_outputs(options), queries_, threads, true) {}
-  template <class Visit>
-  void for_each_call(const Visit& visit) const {
-    call_.for_each_call(visit);
-  }
- private:
-  row_queries queries_;
-  attended_call<Layout, T, Cache, S, Threads> call_;
-};
+attended_call<Layout, T, Cache, S, Threads> weights_call(const head_view<const T>& q, const Cache& cache,
+                                                         const placed_table<S>* table,
+                                                         attention_options options, const row_counts& counts,
+                                                         const Threads& threads) {
+  options.log_sum_exp = {};
+  options.products = product_precision::full;
+  const head_view<T> none = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
+  return {q, cache, none, table, options, queries_of(q, cache, counts), threads, true};
+}
 /// Implements `attention_weights` for a cache.
 template <class Layout, class T, class Cache, class S, class W, class Threads>
 void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, const Cache& cache, W& weights,
                            const placed_table<S>* table, const attention_options& options,
                            const row_counts& counts, const Threads& threads) {
   using A = arithmetic<T>;
-  const weights_of_cache<Layout, T, Cache, S, Threads> calls(q, cache, table, options, counts, threads);
+  const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
   const attention_shape shape = weights_shape(q, cache);
   const weights_view<A> all = weights_in<A>(weights, shape);
   for (Index b = 0; b < shape.batch; ++b)
@@ -21171,7 +20671,7 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
                                const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
                                const attention_options& options, const row_counts& counts,
                                const Threads& threads) {
-  const weights_of_cache<Layout, T, Cache, S, Threads> calls(q, cache, table, options, counts, threads);
+  const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
   const attention_shape shape = weights_shape(q, cache);
   const Index kv_heads =
       cache.batch() == 0 ? q.heads : token_source<typename Cache::value_type>(cache.keys(0)).heads;
@@ -22980,6 +22480,321 @@ owned_array<Real> patch_centers(Index height, Index width, patch_normalisation n
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_GRID_POSITIONS_HPP
 
+#ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+#define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+#include <variant>
+/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A text token has
+/// the same position on all axes. All patches of an image have the same time.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+///     token    text   text   text   image                    text   text
+///     time       0      1      2     3   3   3   3             5      6
+///     height     0      1      2     3   3   4   4             5      6
+///     width      0      1      2     3   4   3   4             5      6
+///
+/// HunYuan VL has other coordinates (XD-RoPE): see hunyuan_vl_positions.
+namespace rope::inline ROPE_ABI {
+/// Tokens of text.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+struct text_run {
+  Index tokens;  // not negative
+};
+/// Tokens of an image (one frame) or video, row by row and frame by frame. Extents count merged patches.
+///
+///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
+struct vision_run {
+  Index frames = 1;       // not negative; an image has one
+  Index height = 0;       // rows of merged patches
+  Index width = 0;        // columns of merged patches
+  double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
+};
+/// A run: consecutive tokens of text, or one image or video.
+using prompt_run = std::variant<text_run, vision_run>;
+struct sounding_video_run;  // omni_positions.hpp
+/// A vision_run from the extents before merging (`image_grid_thw`).
+///
+/// Throws:  std::invalid_argument unless merge is positive and divides height and width
+inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
+                                 double frame_step = 1) {
+  if (merge <= 0 || height % merge != 0 || width % merge != 0)
+    detail::throw_invalid("merged_patches", "merge must be positive and divide height and width, got ", merge,
+                          " for ", height, " and ", width);
+  return {frames, height / merge, width / merge, frame_step};
+}
+/// A video of Qwen3-VL: every frame is a separate image, after the text of its timestamp.
+///
+/// \param text_tokens  [frames], the number of text tokens before each frame
+///
+/// Throws:  std::invalid_argument unless there is one count per frame
+template <class Run = prompt_run>
+std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vector<Index>& text_tokens) {
+  if (static_cast<Index>(text_tokens.size()) != video.frames)
+    detail::throw_invalid("frames_with_timestamps", "text_tokens must have one count per frame, ",
+                          video.frames, ", got ", text_tokens.size());
+  std::vector<Run> runs;
+  for (const Index tokens : text_tokens) {
+    runs.push_back(text_run{tokens});
+    runs.push_back(vision_run{1, video.height, video.width});
+  }
+  return runs;
+}
+/// The coordinates of the tokens of a prompt, and the position at which generation continues.
+///
+///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
+template <class Scalar>
+struct prompt_positions {
+  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL differs
+  Scalar next;                      // position of the first token after the prompt, on all axes
+  /// The position of a token after the prompt minus its index (`rope_deltas`). Such a token n is at n +
+  /// delta() on all axes. To decode, a one-axis table at this position gives the same bits.
+  Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
+};
+namespace detail {
+/// The largest number of tokens of a prompt. The size of their coordinates in bytes then fits an Index.
+inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
+/// The sum of the tokens of a run and of the runs before it.
+///
+/// Throws:  std::length_error if the sum is too large
+inline Index with_tokens_before(const char* function, Index before, Index tokens) {
+  if (tokens > max_tokens_of_prompt - before)
+    throw_length(function, "the prompt exceeds the address space, got ", before, " + ", tokens, " tokens");
+  return before + tokens;
+}
+/// The number of tokens of a run.
+///
+/// Throws:  std::invalid_argument if a count or frame_step is invalid; std::length_error if there are too
+///          many tokens
+inline Index tokens_of_run(const char* function, const text_run& text) {
+  if (text.tokens < 0) throw_invalid(function, "the tokens of a run must not be negative, got ", text.tokens);
+  return text.tokens;
+}
+inline Index tokens_of_run(const char* function, const vision_run& vision) {
+  if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
+    throw_invalid(function, "the extents of a run must not be negative, got ",
+                  shape_text({vision.frames, vision.height, vision.width}));
+  if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
+      !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
+    throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
+                  vision.frame_step, " for ", vision.frames, " frames");
+  if (vision.frames == 0 || vision.height == 0 || vision.width == 0) return 0;
+  Index tokens = vision.frames;
+  for (const Index extent : {vision.height, vision.width}) {
+    if (tokens > max_tokens_of_prompt / extent)
+      throw_length(function, "a run exceeds the address space, got ",
+                   shape_text({vision.frames, vision.height, vision.width}));
+    tokens *= extent;
+  }
+  return tokens;
+}
+inline Index tokens_of_run(const char* function, const sounding_video_run& run);
+/// Checks every run and returns the number of tokens.
+template <class... Run>
+Index tokens_of_prompt(const char* function, const std::vector<std::variant<Run...>>& runs) {
+  Index total = 0;
+  for (const auto& run : runs) {
+    const auto add = [&](const auto* piece) {
+      if (piece) total = with_tokens_before(function, total, tokens_of_run(function, *piece));
+    };
+    (add(std::get_if<Run>(&run)), ...);
+  }
+  return total;
+}
+/// The coordinates of a prompt, added token by token.
+template <class Scalar>
+struct prompt_walk {
+  prompt_positions<Scalar> prompt;
+  Index token = 0;
+  Scalar last = 0;  // the largest coordinate of what was added last
+  void add(Scalar time, Scalar height, Scalar width) {
+    prompt.coordinates(token, 0) = time;
+    prompt.coordinates(token, 1) = height;
+    prompt.coordinates(token++, 2) = width;
+  }
+  void add(Scalar position) { add(position, position, position); }
+  /// Adds tokens first .. end - 1 of text or sound.
+  void add_tokens(Scalar start, Index first, Index end) {
+    for (Index i = first; i < end; ++i) add(last = start + static_cast<Scalar>(i));
+  }
+  static Scalar time_of(Index frame, const vision_run& run) {
+    return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // rounded down for integers
+  }
+  /// Adds tokens first .. end - 1 of a video and sets `last` to their largest coordinate.
+  void add_video(Scalar start, const vision_run& run, Index first, Index end) {
+    for (Index i = first; i < end; ++i) {
+      const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
+      const Scalar time = start + time_of(frame, run), row = start + static_cast<Scalar>(at / run.width),
+                   column = start + static_cast<Scalar>(at % run.width);
+      const Scalar largest = (std::max)(time, (std::max)(row, column));
+      last = i == first ? largest : (std::max)(last, largest);
+      add(time, row, column);
+    }
+  }
+  /// Adds an image or a video that begins at prompt.next. The next run begins one after its largest
+  /// coordinate.
+  void add_vision(const vision_run& run) {
+    add_video(prompt.next, run, 0, run.frames * run.height * run.width);
+    prompt.next = last + 1;
+  }
+};
+/// The coordinates of the tokens of all runs. add_vision(walk, run) adds an image or a video that has tokens,
+/// add_both(walk, run) a video with sound, and each sets walk.prompt.next.
+template <class Scalar, class Runs, class AddVision, class AddBoth = std::nullptr_t>
+prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start,
+                                     const AddVision& add_vision, const AddBoth& add_both = nullptr) {
+  prompt_walk<Scalar> walk{{{tokens_of_prompt(function, runs), 3}, start}};
+  Scalar& next = walk.prompt.next;
+  for (const auto& run : runs) {
+    if (!is_within_2_53(static_cast<double>(next)))
+      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", next);
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      walk.add_tokens(next, 0, text->tokens);
+      next += static_cast<Scalar>(text->tokens);
+    } else if (const auto* vision = std::get_if<vision_run>(&run)) {
+      if (tokens_of_run(function, *vision) > 0) add_vision(walk, *vision);
+    } else if constexpr (!std::is_null_pointer_v<AddBoth>) {
+      add_both(walk, *std::get_if<sounding_video_run>(&run));
+    }
+  }
+  return std::move(walk.prompt);
+}
+/// The prompt, continued one after the largest of its coordinates.
+template <class Scalar>
+prompt_positions<Scalar> continued_past_largest(prompt_positions<Scalar> prompt) {
+  const auto& all = prompt.coordinates;
+  if (all.rows() > 0) prompt.next = *std::max_element(all.data(), all.data() + all.size()) + 1;
+  return prompt;
+}
+}  // namespace detail
+/// The start of the run after an image or a video. The choices differ only after a video with more time
+/// positions than rows and columns. Qwen3-VL has no such videos, because each of its frames is a separate
+/// run.
+enum class vision_advance {
+  past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
+  past_sides            // max(height, width) after the start: transformers since 5.3
+};
+/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Also of ERNIE 4.5 VL, which counts temporal_merge_size
+/// frames of a video as one.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
+///     the next run starts as `advance` defines; generation continues one after the largest position of all
+///
+/// With past_sides, the times of a video may exceed the positions of the text after it. Such a prompt cannot
+/// be continued at `next`: pass the whole prompt in one call.
+///
+/// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
+///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
+///          std::out_of_range if a run starts above 2^53 in magnitude
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
+///          transformers and of vLLM, which also truncate frame times
+template <class Integer = std::int64_t>
+prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
+                                            std::type_identity_t<Integer> start = 0,
+                                            vision_advance advance = vision_advance::past_time_and_sides) {
+  return detail::continued_past_largest(
+      detail::walk_prompt<Integer>("qwen_vl_positions", runs, start, [&](auto& walk, const vision_run& run) {
+        const Integer first = walk.prompt.next;
+        walk.add_vision(run);
+        if (advance == vision_advance::past_sides)
+          walk.prompt.next = first + static_cast<Integer>((std::max)(run.height, run.width));
+      }));
+}
+/// Positions of VideoRoPE: every frame is centered on the diagonal of the text positions.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + frame * frame_step,
+///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
+///     the next run starts one after the time of the last frame
+///
+/// The released model has frame_step 2 and the frequencies of on_axes with height_width_then_time(24, 16).
+///
+/// Throws:  as qwen_vl_positions
+/// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
+template <class Real = double>
+prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
+                                            std::type_identity_t<Real> start = 0) {
+  return detail::walk_prompt<Real>(
+      "video_rope_positions", runs, start, [](auto& walk, const vision_run& run) {
+        const Real first = walk.prompt.next;
+        for (Index frame = 0; frame < run.frames; ++frame) {
+          const Real time = first + static_cast<Real>(frame) * run.frame_step;
+          for (Index row = 0; row < run.height; ++row)
+            for (Index column = 0; column < run.width; ++column)
+              walk.add(time, time + static_cast<Real>(row - (run.height - 1) / 2),
+                       time + static_cast<Real>(column - (run.width - 1) / 2));
+        }
+        walk.prompt.next = first + static_cast<Real>(run.frames - 1) * run.frame_step + 1;
+      });
+}
+namespace detail {
+/// hunyuan_vl_positions, with the type of the runs as a parameter so that it is compiled only if called.
+template <class Integer, class Runs>
+prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
+  tokens_of_prompt(function, runs);
+  Runs with_ends = runs;  // includes the token that ends each row of an image
+  for (auto& run : with_ends)
+    if (auto* image = std::get_if<vision_run>(&run)) {
+      if (image->frames > 1) throw_invalid(function, "an image must be one frame, got ", image->frames);
+      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
+    }
+  const Index tokens = tokens_of_prompt(function, with_ends);
+  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
+  for (Index axis = 0; axis < axes; ++axis)
+    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
+  Index token = 0, images = 0;
+  for (const auto& run : with_ends) {
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      token += text->tokens;
+      continue;
+    }
+    const vision_run& image = *std::get_if<vision_run>(&run);
+    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
+    for (Index row = 0; row < image.height; ++row)
+      for (Index column = 0; column < image.width; ++column, ++token) {
+        prompt.coordinates(token, axes - 3) = column;
+        prompt.coordinates(token, axes - 2) = row;
+        prompt.coordinates(token, axes - 1) = images;
+      }
+    ++images;
+  }
+  return prompt;
+}
+}  // namespace detail
+/// Positions of HunYuan VL. A token has four coordinates, (position, width, height, image), or only the last
+/// three if `axes` is 3. Each belongs to one section of the model. All coordinates of a text token are its
+/// index in the prompt. A token of an image has
+///
+///     position  its index in the prompt
+///     width     its column, from 0; column vision_run::width is a token that ends the row
+///     height    its row, from 0
+///     image     the number of its image in the prompt, from 0
+///
+/// The tokens that open and close an image count as text. Generation continues at the index of the next
+/// token, so delta() is 0.
+///
+///     const auto prompt = hunyuan_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}}, 4);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+/// \param axes  3 or 4
+///
+/// Throws:  std::invalid_argument for other axes, a negative count, a bad frame_step, or an image of more
+///          than one frame; std::length_error if the tokens exceed the address space
+/// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
+///          get_xdrope_input_positions of vLLM
+template <class Integer = std::int64_t>
+prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
+  if (axes != 3 && axes != 4)
+    detail::throw_invalid("hunyuan_vl_positions", "axes must be 3 or 4, got ", axes);
+  return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+
 #ifndef ROPE_POSITIONS_OMNI_POSITIONS_HPP
 #define ROPE_POSITIONS_OMNI_POSITIONS_HPP
 /// The (time, height, width) of every token of a prompt with videos that have sound (TMRoPE). Tokens of
@@ -22996,32 +22811,6 @@ struct sounding_video_run {
 /// A run of a prompt with sound: text, one image or silent video, or one video with sound.
 using omni_run = std::variant<text_run, vision_run, sounding_video_run>;
 namespace detail {
-/// The coordinates of a prompt, added token by token.
-template <class Scalar>
-struct omni_prompt {
-  prompt_positions<Scalar> prompt;
-  Index token = 0;
-  Scalar last = 0;  // the largest coordinate of what was added last
-  using place = place_of_token<Scalar>;
-  void add(const place& coordinates) { coordinates.write(prompt.coordinates, token++); }
-  void add(Scalar position) { add({position, position, position}); }
-  static Scalar time_of(Index frame, const vision_run& run) {
-    return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // rounded down for integers
-  }
-  /// Adds tokens first .. end - 1 of a video and sets `last` to their largest coordinate.
-  void add_video(Scalar start, const vision_run& run, Index first, Index end) {
-    for (Index i = first; i < end; ++i) {
-      const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
-      const place here{start + time_of(frame, run), start + static_cast<Scalar>(at / run.width),
-                       start + static_cast<Scalar>(at % run.width)};
-      last = i == first ? here.largest() : (std::max)(last, here.largest());
-      add(here);
-    }
-  }
-  void add_sound(Scalar start, Index first, Index end) {
-    for (Index i = first; i < end; ++i) add(last = start + static_cast<Scalar>(i));
-  }
-};
 /// The end of a chunk: the first token from `first` on whose time is at least end_time, or `tokens` if there
 /// is no such token.
 template <class TimeOf>
@@ -23035,44 +22824,12 @@ inline Index tokens_of_run(const char* function, const sounding_video_run& run) 
   const Index both = with_tokens_before(function, video, tokens_of_run(function, text_run{run.audio_tokens}));
   return with_tokens_before(function, both, 4);  // two opening and two closing tokens
 }
-/// Checks every run and returns the number of tokens.
-template <class Runs>
-Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
-  Index total = 0;
-  for (const auto& run : runs) {
-    const auto add = [&](const auto* piece) {
-      if (piece) total = with_tokens_before(function, total, tokens_of_run(function, *piece));
-    };
-    add(std::get_if<text_run>(&run));
-    add(std::get_if<vision_run>(&run));
-    add(std::get_if<sounding_video_run>(&run));
-  }
-  return total;
-}
-/// The coordinates of the tokens of all runs. both(walk, run) adds the coordinates of a video with sound and
-/// sets walk.prompt.next.
-template <class Scalar, class Runs, class Both>
+/// walk_prompt with images and videos as in qwen_vl_positions, continued past the largest coordinate.
+template <class Scalar, class Runs, class AddBoth>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
-                                          const Both& both) {
-  omni_prompt<Scalar> walk{{{tokens_of_omni_prompt(function, runs), 3}, start}};
-  Scalar& next = walk.prompt.next;
-  for (const auto& run : runs) {
-    if (!is_within_2_53(static_cast<double>(next)))
-      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", next);
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      walk.add_sound(next, 0, text->tokens);
-      next += static_cast<Scalar>(text->tokens);
-    } else if (const auto* vision = std::get_if<vision_run>(&run)) {
-      const Index tokens = tokens_of_run(function, *vision);
-      if (tokens == 0) continue;
-      walk.add_video(next, *vision, 0, tokens);
-      next = walk.last + 1;
-    } else {
-      both(walk, *std::get_if<sounding_video_run>(&run));
-    }
-  }
-  if (walk.token > 0) next = largest_coordinate(walk.prompt.coordinates) + 1;
-  return std::move(walk.prompt);
+                                          const AddBoth& add_both) {
+  const auto add_vision = [](auto& walk, const vision_run& run) { walk.add_vision(run); };
+  return continued_past_largest(walk_prompt<Scalar>(function, runs, start, add_vision, add_both));
 }
 }  // namespace detail
 /// Positions of Qwen2.5-Omni, in which chunks of video and sound alternate.
@@ -23113,7 +22870,7 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
           const Index hear =
               detail::end_of_chunk(heard + (end > chunk ? 1 : 0), run.audio_tokens, end, sound_time);
           walk.add_video(first, run.video, seen, (std::min)(see, pictures));
-          walk.add_sound(first, heard, (std::min)(hear, run.audio_tokens));
+          walk.add_tokens(first, heard, (std::min)(hear, run.audio_tokens));
           seen = (std::min)(see, pictures);
           heard = (std::min)(hear, run.audio_tokens);
         }
@@ -23152,12 +22909,12 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
             walk.add_video(first, run.video, seen, seen + 1);
             ++seen;
           } else {
-            walk.add_sound(first, heard, heard + 1);
+            walk.add_tokens(first, heard, heard + 1);
             ++heard;
           }
         }
         walk.add_video(first, run.video, seen, pictures);
-        walk.add_sound(first, heard, run.audio_tokens);
+        walk.add_tokens(first, heard, run.audio_tokens);
         walk.add(walk.last + 1);
         walk.add(walk.last + 2);
         walk.prompt.next = walk.last + 3;
@@ -23184,6 +22941,11 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
 ///
 /// Both need a table of positions 0 .. p.
 namespace rope::inline ROPE_ABI {
+namespace detail {
+inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
+  if (k < 0 || k > p) throw_invalid(rule, "a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k);
+}
+}  // namespace detail
 /// Self-Extend: keys nearer than `window` keep their distance. Positions of farther keys are divided by
 /// `group`. The distance is continuous at the window.
 ///
@@ -23200,11 +22962,23 @@ struct self_extend {
   std::int64_t group;   // number of far tokens that share an id, positive
   std::int64_t window;  // tokens, positive
   /// The id of a query at p for its far keys: floor(p / group) + window - floor(window / group).
-  std::int64_t query(std::int64_t p) const;
+  std::int64_t query(std::int64_t p) const {
+    const std::int64_t grouped = key(p);         // checks group and window before they are used
+    return grouped + (window - window / group);  // in this order no sum exceeds max(p, window)
+  }
   /// The id of a far key at k: floor(k / group).
-  std::int64_t key(std::int64_t k) const;
+  std::int64_t key(std::int64_t k) const {
+    if (group <= 0 || window <= 0)
+      detail::throw_invalid("self_extend", "group and window must be positive, got ", group, " and ", window);
+    detail::check_distance("self_extend", k, k);
+    return k / group;
+  }
   /// The distance between a query at p and a key at k.
-  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const {
+    detail::check_distance("self_extend", p, k);
+    const std::int64_t beyond = query(p) - key(k);
+    return p - k < window ? p - k : beyond;
+  }
 };
 /// ReRoPE: distances are limited to `window`.
 ///
@@ -23220,11 +22994,18 @@ struct self_extend {
 struct rerope {
   std::int64_t window;  // tokens, positive
   /// The id of a query for its far keys: the window, for every p.
-  std::int64_t query(std::int64_t p) const;
+  std::int64_t query(std::int64_t p) const { return key(p) + window; }
   /// The id of a far key: 0, for every k.
-  std::int64_t key(std::int64_t k) const;
+  std::int64_t key(std::int64_t k) const {
+    if (window <= 0) detail::throw_invalid("rerope", "window must be positive, got ", window);
+    detail::check_distance("rerope", k, k);
+    return 0;
+  }
   /// The distance between a query at p and a key at k.
-  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const {
+    detail::check_distance("rerope", p, k);
+    return (std::min)(p - k, query(p));
+  }
 };
 /// Dual chunk attention: positions restart in chunks of `length()` = chunk_size - local_size tokens. A query
 /// has one position for the keys of its own chunk, one for the previous chunk and one for all earlier chunks.
@@ -23248,9 +23029,20 @@ struct dual_chunk {
   std::int64_t chunk_size;  // tokens, the largest distance, at most 2^62
   std::int64_t local_size;  // tokens, in (0, chunk_size)
   /// The number of tokens of a chunk: chunk_size - local_size.
-  std::int64_t length() const;
+  std::int64_t length() const {
+    if (local_size <= 0 || local_size >= chunk_size)
+      detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
+                            chunk_size);
+    // With this limit, the sum of two numbers up to chunk_size fits 64 bits.
+    if (chunk_size > std::int64_t{1} << 62)
+      detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
+    return chunk_size - local_size;
+  }
   /// The id of a key at k: k mod length().
-  std::int64_t key(std::int64_t k) const;
+  std::int64_t key(std::int64_t k) const {
+    detail::check_distance("dual_chunk", k, k);
+    return k % length();
+  }
   /// The id of a query at p for the keys of its own chunk: p mod length().
   std::int64_t query(std::int64_t p) const { return key(p); }
   /// The id of a query at p for the keys of the previous chunk: min((p mod length()) + length(), chunk_size).
@@ -23262,7 +23054,11 @@ struct dual_chunk {
   /// Replaces earlier() if the order of queries matters: (p mod length()) + chunk_size.
   std::int64_t earlier_critical(std::int64_t p) const { return key(p) + chunk_size; }
   /// The distance between a query at p and a key at k.
-  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const {
+    detail::check_distance("dual_chunk", p, k);
+    const std::int64_t chunks = p / length() - k / length();
+    return (chunks == 0 ? query(p) : chunks == 1 ? successive(p) : earlier()) - key(k);
+  }
 };
 /// A rule of distances: one of the three above, or your own type.
 template <class X>
@@ -23304,54 +23100,6 @@ std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, cons
     ids[static_cast<std::size_t>(t)] =
         map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
   return ids;
-}
-namespace detail {
-inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
-  if (k < 0 || k > p) throw_invalid(rule, "a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k);
-}
-}  // namespace detail
-inline std::int64_t self_extend::key(std::int64_t k) const {
-  if (group <= 0 || window <= 0)
-    detail::throw_invalid("self_extend", "group and window must be positive, got ", group, " and ", window);
-  detail::check_distance("self_extend", k, k);
-  return k / group;
-}
-inline std::int64_t self_extend::query(std::int64_t p) const {
-  const std::int64_t grouped = key(p);         // checks group and window before they are used
-  return grouped + (window - window / group);  // in this order no sum exceeds max(p, window)
-}
-inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
-  detail::check_distance("self_extend", p, k);
-  const std::int64_t beyond = query(p) - key(k);
-  return p - k < window ? p - k : beyond;
-}
-inline std::int64_t rerope::key(std::int64_t k) const {
-  if (window <= 0) detail::throw_invalid("rerope", "window must be positive, got ", window);
-  detail::check_distance("rerope", k, k);
-  return 0;
-}
-inline std::int64_t rerope::query(std::int64_t p) const { return key(p) + window; }
-inline std::int64_t rerope::distance(std::int64_t p, std::int64_t k) const {
-  detail::check_distance("rerope", p, k);
-  return (std::min)(p - k, query(p));
-}
-inline std::int64_t dual_chunk::length() const {
-  if (local_size <= 0 || local_size >= chunk_size)
-    detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
-                          chunk_size);
-  // With this limit, the sum of two numbers up to chunk_size fits 64 bits.
-  if (chunk_size > std::int64_t{1} << 62)
-    detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
-  return chunk_size - local_size;
-}
-inline std::int64_t dual_chunk::key(std::int64_t k) const {
-  detail::check_distance("dual_chunk", k, k);
-  return k % length();
-}
-inline std::int64_t dual_chunk::distance(std::int64_t p, std::int64_t k) const {
-  detail::check_distance("dual_chunk", p, k);
-  const std::int64_t chunks = p / length() - k / length();
-  return (chunks == 0 ? query(p) : chunks == 1 ? successive(p) : earlier()) - key(k);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITION_MAPS_HPP
