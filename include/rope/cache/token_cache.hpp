@@ -179,8 +179,7 @@ class token_cache {
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
     const auto [keys, values] = keys_and_values(k, v);
-    tokens_.store(Cache::names.append, keys, values, tokens_.next_source(Cache::names.append), counts,
-                  threads);
+    tokens_.store(Cache::names.append, keys, values, detail::next_tokens{}, counts, threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
   /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on

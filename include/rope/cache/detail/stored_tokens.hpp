@@ -92,19 +92,20 @@ class stored_tokens {
   }
   /// Stores keys unchanged: raw, or rotated in a way that the cache does not know.
   ///
-  /// \param at  a source of positions, or token_coordinates
+  /// \param at  a source of positions, token_coordinates, or next_tokens
   ///
   /// Throws:  std::invalid_argument also if the cache stores keys of a known rotation
   template <class K, class V, class At, class Threads>
   void store(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
              const Threads& threads) {
     memory_.check_new(function, k, v, counts);
-    check_places(function, k.tokens, at, counts);
-    if (rotates_keys())
-      throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
-    write(k, v, at, counts, threads);
-    rotation_ = {};
-    note(k.tokens, counts, at);
+    if constexpr (std::is_same_v<At, next_tokens>) {
+      rows_.check_room(function, k.tokens, counts);
+      check_needs_no_table(function);  // before the next position, which may not be an integer
+      store_at(function, k, v, next_source(function), counts, threads);
+    } else {
+      store_at(function, k, v, at, counts, threads);
+    }
   }
   /// Stores keys unchanged, and records that `table` rotated them.
   ///
@@ -297,6 +298,20 @@ class stored_tokens {
         !on_axes() || empty() || given.frequencies != 0)
       rotation_ = given;
   }
+  template <class K, class V, class At, class Threads>
+  void store_at(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
+                const Threads& threads) {
+    check_places(function, k.tokens, at, counts);
+    check_needs_no_table(function);
+    write(k, v, at, counts, threads);
+    rotation_ = {};
+    note(k.tokens, counts, at);
+  }
+  void check_needs_no_table(const char* function) const {
+    if (rotates_keys())
+      throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
+  }
+
   /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
   template <class At>
   void check_places(const char* function, Index tokens, const At& at, const row_counts& counts) const {
