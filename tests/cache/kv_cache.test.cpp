@@ -255,7 +255,7 @@ TEST_CASE("negative extents and extents beyond the address space throw", "[cache
   const rope::Index huge = (std::numeric_limits<rope::Index>::max)();
   CHECK(throws_saying<std::length_error>(
       [] { kv_cache<float>(1 << 20, 1 << 20, 1 << 20, 128); },
-      "kv_cache: [1048576, 1048576, 1048576, 128] exceeds the address space"));
+      "kv_cache: extents must not exceed the address space, got [1048576, 1048576, 1048576, 128]"));
   CHECK_THROWS_AS(kv_cache<float>(1, huge, 1, 1), std::length_error);
   CHECK_THROWS_AS(kv_cache<float>(huge, 1, 1, 1), std::length_error);
   CHECK_THROWS_AS(kv_cache<float>(1, 1, huge, 2), std::length_error);

@@ -58,18 +58,8 @@ class cache_memory {
 
   head_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
   head_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
-  head_view<const T> values() const {
-    if constexpr (shared)
-      return keys().channels(0, value_dim_);
-    else
-      return values_.view(batch_, heads_, slots_, value_dim_);
-  }
-  head_view<T> values() {
-    if constexpr (shared)
-      return keys().channels(0, value_dim_);
-    else
-      return values_.view(batch_, heads_, slots_, value_dim_);
-  }
+  head_view<const T> values() const { return values_of(*this); }
+  head_view<T> values() { return values_of(*this); }
 
   /// The first channel of a stored key that new keys set.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
@@ -132,6 +122,13 @@ class cache_memory {
   }
 
  private:
+  template <class Memory>
+  static auto values_of(Memory& memory) {
+    if constexpr (shared)
+      return memory.keys().channels(0, memory.value_dim_);
+    else
+      return memory.values_.view(memory.batch_, memory.heads_, memory.slots_, memory.value_dim_);
+  }
   static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
 
   /// Calls visit(x, size, y) for each contiguous part of `count` slots. x is in `other`, from slot `from` of
@@ -176,19 +173,8 @@ class cache_memory {
     return head_memory<T>(channels, is_quantized<T> ? checked_size(owner, 1) : 0);
   }
   std::size_t checked_size(const char* owner, Index head_dim) const {
-    Index size = Index(sizeof(T));
-    for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
-      if (extent < 0)
-        throw_invalid(owner, "extents must not be negative, got ",
-                      shape_text({batch_, slots_, heads_, head_dim}));
-      // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
-      // zeros count as 1 in this check.
-      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
-        throw_length(owner, shape_text({batch_, slots_, heads_, head_dim}), " exceeds the address space");
-      size *= (std::max)(extent, Index{1});
-    }
-    const bool empty = batch_ == 0 || slots_ == 0 || heads_ == 0 || head_dim == 0;
-    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
+    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads_, head_dim);
+    return static_cast<std::size_t>(batch_ * slots_ * heads_ * head_dim);
   }
 
   moved_index batch_, slots_, heads_, head_dim_, value_dim_;
