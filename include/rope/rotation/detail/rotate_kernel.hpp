@@ -316,13 +316,9 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
 /// Whether a layout is rotated in packets of the arithmetic type of T. The table entries S must have that
 /// type.
 template <class Layout, class T, class S>
-inline constexpr bool rotates_in_packets = false;
-template <class T>
-inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
-    has_packets<T, packet<arithmetic<T>>>;
-template <class T>
-inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
-    has_packets<T, packet<arithmetic<T>>>;
+inline constexpr bool rotates_in_packets =
+    has_packets<T, packet<arithmetic<T>>>&& std::is_same_v<S, arithmetic<T>> &&
+    (std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>);
 
 /// The number of pairs of a block, or 0 if pairs are rotated one at a time.
 template <class Layout, class T>
