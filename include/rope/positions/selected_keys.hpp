@@ -71,11 +71,12 @@ class selected_keys {
       queries_ = {memory.extents.front(), memory.strides.front()};
       if constexpr (rank == 3) heads_ = {memory.extents[1], memory.strides[1]};
       keys_ = {memory.extents.back(), memory.strides.back()};
-    } else if constexpr (is_matrix<X>()) {
+    } else if constexpr (detail::dense_integers_in_memory<X>) {
       const auto& matrix = detail::dense_of(lists);
+      constexpr bool is_vector = std::remove_cvref_t<decltype(matrix)>::IsVectorAtCompileTime;
       set_memory(matrix.data());
-      queries_ = {matrix.rows(), matrix.rowStride()};
-      keys_ = {matrix.cols(), matrix.colStride()};
+      if (!is_vector) queries_ = {matrix.rows(), matrix.rowStride()};
+      keys_ = is_vector ? axis{matrix.size(), matrix.innerStride()} : axis{matrix.cols(), matrix.colStride()};
     } else if constexpr (detail::integers_in_memory<X>) {
       const auto list = detail::list_of(lists);
       set_memory(list.data);
@@ -128,14 +129,6 @@ class selected_keys {
     Index stride = 0;  // from an entry to the next, in integers
   };
 
-  template <class X>
-  static constexpr bool is_matrix() {
-    if constexpr (detail::dense_integers_in_memory<X>)
-      return !bool(
-          std::remove_cvref_t<decltype(detail::dense_of(std::declval<const X&>()))>::IsVectorAtCompileTime);
-    else
-      return false;
-  }
   template <class Integer>
   void set_memory(const Integer* lists) {
     static_assert(detail::key_index<Integer>,

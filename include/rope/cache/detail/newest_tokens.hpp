@@ -108,15 +108,12 @@ class newest_tokens {
   std::span<const Index> counts(const char* function, Index queries) const {
     if (queries <= even_) return {};
     if (even_ == 0 && queries == width_) return {counts_.data(), counts_.size()};
+    const char* rule =
+        "the rows differ in the tokens that they took or lost; give counts, how many queries each row has";
     if (even_ == 0 && width_ == unknown)
-      throw_invalid(function,
-                    "the rows differ in the tokens that they took or lost; give counts, how many queries "
-                    "each row has, got none, for q.tokens = ",
-                    queries);
-    throw_invalid(function,
-                  "the rows differ in the tokens that they took or lost; give counts, how many queries each "
-                  "row has, or q.tokens of ",
-                  even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries);
+      throw_invalid(function, rule, ", got none, for q.tokens = ", queries);
+    throw_invalid(function, rule, ", or q.tokens of ", even_ > 0 ? "at most " : "",
+                  even_ > 0 ? even_ : width_, ", got ", queries);
   }
 
   /// Describes the queries of row b in a call without counts; empty if any number is valid.

@@ -94,16 +94,9 @@ template <class From, class To>
 void copy_channels(const From& x, const To& out) {
   using X = typename From::value_type;
   using T = typename To::value_type;
-  if constexpr (is_quantized<T> && is_quantized<X>) {
-    for (Index b = 0; b < x.batch; ++b)
-      for (Index h = 0; h < x.heads; ++h)
-        for (Index t = 0; t < x.tokens; ++t) {
-          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-          *out.scale_at(b, t, h) = *x.scale_at(b, t, h);
-        }
-  } else if constexpr (is_quantized<T>) {
+  if constexpr (is_quantized<T> && !is_quantized<X>) {
     quantize_all(x, out);
-  } else if constexpr (is_quantized<X>) {
+  } else if constexpr (is_quantized<X> && !is_quantized<T>) {
     dequantize_all(x, out);
   } else {
     for (Index b = 0; b < x.batch; ++b)
@@ -115,6 +108,7 @@ void copy_channels(const From& x, const To& out) {
             Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
                 Eigen::Map<const Eigen::Array<X, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
                     .template cast<T>();
+          if constexpr (is_quantized<T>) *out.scale_at(b, t, h) = *x.scale_at(b, t, h);
         }
   }
 }
