@@ -125,7 +125,7 @@ class any_integers {
     return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
   }
   std::int64_t read(std::size_t i) const {
-    constexpr std::int64_t (*by_kind[])(const char*) = {
+    static constexpr std::int64_t (*by_kind[])(const char*) = {
         as<std::uint8_t>, as<std::uint16_t>, as<std::uint32_t>, as<std::uint64_t>,
         as<std::int8_t>,  as<std::int16_t>,  as<std::int32_t>,  as<std::int64_t>};
     return by_kind[step_ & 7](address(i));
