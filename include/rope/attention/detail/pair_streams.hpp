@@ -27,7 +27,7 @@
 namespace rope::inline ROPE_ABI::detail {
 
 /// scores[r * tile + n] = sum_d queries[r * depth + d] * keys[n * stride + d], for rows x keys scores, like
-/// score_block.
+/// score_blocks.
 template <class Products, int rows, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* queries,
                                               row_block<typename Products::stored> keys, Index depth,

@@ -74,75 +74,80 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows
 template <class Rows>
 inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
 
-/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for rows x keys scores. The
-/// order of each sum does not depend on the number of rows and keys.
+/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for `rows` queries and as many
+/// whole blocks of keys as `count` has. Returns the number of these keys. The order of each sum does not
+/// depend on the number of rows and keys.
 template <class A, int rows, class Rows, std::size_t... n>
-EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows keys, Index depth, A* scores,
-                                     stream_ahead* ahead, std::uintptr_t again,
+EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows keys, Index count,
+                                     Index depth, A* scores, stream_ahead* ahead, repeated_prefetch& again,
                                      std::index_sequence<n...> each_key) {
   using P = packet<A>;
   using K = typename Rows::value_type;
-  constexpr Index L = lanes<P>, line = line_bytes / Index(sizeof(K)), count = sizeof...(n);
+  constexpr Index L = lanes<P>, line = line_bytes / Index(sizeof(K)), block = sizeof...(n);
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
-  P sums[padded];
-  unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sums[i] = fill<P>(A(0)); });
-  std::uintptr_t next = 0;
-  if constexpr (!are_listed_rows<Rows>)
-    if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(K)));
   const Index whole = depth / L * L;
-  Index d = 0;
-  while (d < whole) {
-    if constexpr (are_listed_rows<Rows>) {
-      prefetch_rows<line_bytes>(keys.next, count, d);
-    } else if (ahead != nullptr) {
-      (prefetch_line(next + n * line_bytes), ...);
-      next += count * line_bytes;
-      if (again != 0) {
-        (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(K)))), ...);
-        again += line_bytes;
+  Index scored = 0;
+  for (; scored + block <= count; scored += block, keys = keys.from_row(block), scores += block) {
+    P sums[padded];
+    unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sums[i] = fill<P>(A(0)); });
+    std::uintptr_t next = 0, repeated = again.address;
+    if constexpr (!are_listed_rows<Rows>)
+      if (ahead != nullptr) next = ahead->take(block * depth * Index(sizeof(K)));
+    Index d = 0;
+    while (d < whole) {
+      if constexpr (are_listed_rows<Rows>) {
+        prefetch_rows<line_bytes>(keys.next, block, d);
+      } else if (ahead != nullptr) {
+        (prefetch_line(next + n * line_bytes), ...);
+        next += block * line_bytes;
+        if (repeated != 0) {
+          (prefetch_line(repeated + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(K)))),
+           ...);
+          repeated += line_bytes;
+        }
       }
+      for (const Index last = line == L ? d + L : (std::min)(d + line, whole); d < last; d += L)
+        score_packet(queries + d, query_stride, keys.from_channel(d), sums, each_row, each_key);
     }
-    for (const Index last = line == L ? d + L : (std::min)(d + line, whole); d < last; d += L)
-      score_packet(queries + d, query_stride, keys.from_channel(d), sums, each_row, each_key);
-  }
+    again.advance(block);
 
-  A totals[padded];
-  unrolled<padded / std::size_t(L)>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
-    P group[std::size_t(L)];
-    unrolled<std::size_t(L)>([&](auto j)
-                                 ROPE_DETAIL_INLINE_LAMBDA { group[j] = sums[i * std::size_t(L) + j]; });
-    store(totals + i * std::size_t(L), sums_of_lanes(group));
-  });
-  for (; d < depth; ++d)
-    for (Index i = 0; i < Index(size); ++i)
-      totals[i] = as_computed(multiply_add(queries[i / count * query_stride + d],
-                                           static_cast<A>(keys.at(i % count)[d]), totals[i]));
-  for (Index r = 0; r < rows; ++r) std::copy_n(totals + r * count, count, scores + r * panel_shape<A>::tile);
+    A totals[padded];
+    unrolled<padded / std::size_t(L)>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
+      P group[std::size_t(L)];
+      unrolled<std::size_t(L)>([&](auto j)
+                                   ROPE_DETAIL_INLINE_LAMBDA { group[j] = sums[i * std::size_t(L) + j]; });
+      store(totals + i * std::size_t(L), sums_of_lanes(group));
+    });
+    for (; d < depth; ++d)
+      for (Index i = 0; i < Index(size); ++i)
+        totals[i] = as_computed(multiply_add(queries[i / block * query_stride + d],
+                                             static_cast<A>(keys.at(i % block)[d]), totals[i]));
+    for (Index r = 0; r < rows; ++r)
+      std::copy_n(totals + r * block, block, scores + r * panel_shape<A>::tile);
+  }
+  return scored;
 }
 
 /// Computes the scores of `rows` queries with keys [0, count).
 ///
 /// \param ahead  what to prefetch; null if these keys were just read
 template <class A, int rows, class Rows>
-EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, Rows keys, Index count, Index depth,
-                                  A* scores, stream_ahead* ahead) {
-  constexpr int block = stream_sums / rows;
+void score_rows(const A* queries, Index query_stride, Rows keys, Index count, Index depth, A* scores,
+                stream_ahead* ahead) {
+  constexpr std::size_t block = stream_sums / rows;
   repeated_prefetch again = {};
   if constexpr (!are_listed_rows<Rows>)
     if (ahead != nullptr) again = ahead->again(keys, count);
   Index n = 0;
-  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) ROPE_DETAIL_INLINE_LAMBDA {
-    score_block<A, rows>(queries, query_stride, keys.from_row(n), depth, scores + n, ahead, again.address,
-                         each_key);
-    again.advance(Index(sizeof...(key)));
-    n += Index(sizeof...(key));
+  const auto score = [&](auto each_key) {
+    n += score_blocks<A, rows>(queries, query_stride, keys.from_row(n), count - n, depth, scores + n, ahead,
+                               again, each_key);
   };
-  while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
-  if constexpr (block >= 8)
-    while (n + block / 4 <= count) score(std::make_index_sequence<std::size_t(block / 4)>{});
-  while (n < count) score(std::index_sequence<0>{});
+  score(std::make_index_sequence<block>{});
+  if constexpr (block >= 8) score(std::make_index_sequence<block / 4>{});
+  score(std::index_sequence<0>{});
 }
 
 /// Values of `count` tokens, and what to prefetch while they are processed.
@@ -157,8 +162,8 @@ struct value_run {
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
 /// from c on, over the values of all runs. Sums stay in registers from run to run.
 template <class A, int rows, int packets, class Rows>
-EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<Rows>> runs, Index c,
-                                     A* sums_in_memory, Index sum_stride, bool asks) {
+EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<Rows>> runs, Index c,
+                                   A* sums_in_memory, Index sum_stride, bool asks) {
   using P = packet<A>;
   using V = typename Rows::value_type;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
@@ -194,14 +199,14 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
 
 /// Adds weighted values to the sums of `rows` queries, for all channels.
 template <class A, int rows, class Rows>
-EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index channels,
-                                  A* sums, Index sum_stride, bool asks) {
+void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index channels, A* sums,
+                Index sum_stride, bool asks) {
   constexpr int most = stream_sums / rows < 8 ? stream_sums / rows : 8;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
   // Each addition to a packet of sums waits for the previous addition, so several packets are processed in
   // parallel while enough are left.
-  const auto add_blocks = [&](auto packets) ROPE_DETAIL_INLINE_LAMBDA {
+  const auto add_blocks = [&](auto packets) {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)
         value_block<A, rows, packets()>(weights, runs, c, sums + c, sum_stride, asks);
