@@ -78,7 +78,8 @@ class decode_operands {
   }
 
   /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,
-  /// the other groups from a cache.
+  /// the other groups from a cache. Listed keys are copied for many rows, which read a copy faster: with one
+  /// key head, 2048 of 16384 keys in place take 0.88 of the time with 4 query heads, and 1.08 with 32.
   void score(key_runs<C>& keys, Index i, A* scores) {
     const Index depth = call_.q.head_dim, kv = keys.head, first = keys.run[i].first,
                 count = keys.run[i].last - first;
@@ -90,7 +91,7 @@ class decode_operands {
     };
     if (widens_once())
       score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
-    else if (!reads_list<key_type, Rotation::rotates>(keys, score_with))
+    else if (call_.rotation.is_given() || of_.rows > shape::rows || !reads_list<key_type>(keys, score_with))
       score_with(read_keys<key_type>(call_, keys.tokens(i), buffers_));
     if constexpr (scales_apart<key_type>)
       multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
@@ -125,7 +126,7 @@ class decode_operands {
       }
     };
     if (widens_once()) return one_by_one(std::type_identity<wide_type<value_type>>{});
-    if (reads_list<value_type, false>(keys, [&](const listed_rows<C>& values) {
+    if (reads_list<value_type>(keys, [&](const listed_rows<C>& values) {
           const value_run<listed_rows<C>> run = {values, keys.last() - keys.first(), nullptr, {}};
           add_with(keys.first(), std::span(&run, std::size_t{1}));
         }))
@@ -180,9 +181,9 @@ class decode_operands {
 
   /// Calls body(rows) with listed keys or values if they are read as `Storage` in place, and returns whether
   /// they are.
-  template <class Storage, bool rotates>
+  template <class Storage>
   static bool reads_list(const key_runs<C>& keys, const auto& body) {
-    if constexpr (std::is_same_v<Storage, C> && !rotates)
+    if constexpr (std::is_same_v<Storage, C>)
       if (keys.is_listed()) return body(keys.list), true;
     return false;
   }
