@@ -9,6 +9,8 @@
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/rotation_plan.hpp>
@@ -63,7 +65,7 @@ struct read_positions {
 
   /// A key that is hidden from every query may be at a position outside the table. It is rotated by the
   /// table's first row.
-  std::int64_t operator()(Index /*b*/, Index t) const {
+  std::int64_t operator()(Index t) const {
     if (!of_keys) return row_of_zero + rules->query_position(row, first + t);
     const std::int64_t position = advance(rules->key_position(row, first + t), row_of_zero);
     return position >= first_of_table && position < end_of_table ? position : first_of_table;
@@ -92,7 +94,7 @@ class read_rotation {
   bool is_given() const { return rotate_ != nullptr; }
 
   /// Rotates tokens first, first + 1, ... of a row into `to` [tokens, heads, head_dim], with the bits of
-  /// `rotate`. `from` has these tokens only, at regular strides.
+  /// `rotate`. `from` has these tokens only, at most those of a tile, at regular strides.
   void rotate_queries(const head_view<const T>& from, const visibility& rules, Index row, Index first,
                       T* to) const {
     rotate_(from, queries_, {&rules, row_of_zero_, row, first, false, 0, 0}, to);
@@ -107,8 +109,10 @@ class read_rotation {
   static void rotate_rows(const head_view<const T>& from, const void* table, const read_positions& positions,
                           T* to) {
     const head_view<T> out = bshd(to, Index{1}, from.tokens, from.heads, from.head_dim);
+    std::int64_t found[panel_shape<arithmetic<T>>::tile];
+    for (Index t = 0; t < from.tokens; ++t) found[t] = positions(t);
     rotation_plan<Layout, false, T, S>(from, out, *static_cast<const placed_table<S>*>(table))
-        .run(positions, 0, from.tokens);
+        .rotate_few(found);
   }
 
   void (*rotate_)(const head_view<const T>&, const void*, const read_positions&, T*) = nullptr;

@@ -197,6 +197,8 @@ class rotation_plan {
                    });
   }
 
+  void rotate_few(const std::int64_t* positions) const;
+
  private:
   /// The view with stride 0 for a single head or token: that stride is arbitrary and must not be added to a
   /// pointer.
@@ -260,7 +262,7 @@ class rotation_plan {
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
       if (table.is_identity(positions[t])) {
-        if constexpr (!in_place) copy(x, 1, 0);
+        copy(x, 1, 0);
         continue;
       }
       const S* cos = table.cos(positions[t]);
@@ -289,6 +291,7 @@ class rotation_plan {
   /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
   /// first_channel_ on.
   EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+    if (in_place_ || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
     for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
       for (Index h = 0; h < x.heads; ++h) {
@@ -325,7 +328,7 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
-    if (!in_place_ && 2 * table_.pairs < x_.head_dim) copy(x, count, 2 * table_.pairs);
+    copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
       in_place_ ? rotate_tokens<true, head_order::of_memory>(x, count, positions)
                 : rotate_tokens<false, head_order::of_memory>(x, count, positions);
@@ -336,6 +339,17 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
       in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
                 : rotate_tokens<false, head_order::together>(x, count, positions);
   }
+}
+
+/// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does. For few tokens, whose
+/// order does not matter: the other orders need not be compiled.
+template <class Layout, bool inverse, class T, class S>
+void rotation_plan<Layout, inverse, T, S>::rotate_few(const std::int64_t* positions) const {
+  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
+                            out_.head_stride};
+  copy(x, x_.tokens, 2 * table_.pairs);
+  x_.heads == 1 ? rotate_tokens<false, head_order::one>(x, x_.tokens, positions)
+                : rotate_tokens<false, head_order::together>(x, x_.tokens, positions);
 }
 
 /// A rotation_plan together with its positions.
