@@ -159,26 +159,22 @@ struct value_run {
   repeated_prefetch again;
 };
 
-/// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
-/// from c on, over the values of all runs. Sums stay in registers from run to run.
-template <class A, int rows, int packets, class Rows>
+/// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for each row r and the channels of
+/// each packet n from channel c on, over the values of all runs. Sums stay in registers from run to run.
+template <class A, class Rows, std::size_t... r, std::size_t... n>
 EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<Rows>> runs, Index c,
-                                   A* sums_in_memory, Index sum_stride, bool asks) {
+                                   A* sums_in_memory, Index sum_stride, bool asks,
+                                   std::index_sequence<r...> each_row, std::index_sequence<n...>) {
   using P = packet<A>;
   using V = typename Rows::value_type;
-  constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
-  P sums[std::size_t(rows * packets)];
+  constexpr std::size_t rows = sizeof...(r), packets = sizeof...(n);
+  constexpr Index L = lanes<P>, bytes = Index(packets) * L * Index(sizeof(V)),
+                  together = tokens_per_prefetch(bytes);
+  P sums[rows * packets];
   const auto in_memory = [&](std::size_t i) {
     return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * L;
   };
-  unrolled<std::size_t(rows * packets)>([&](auto i) { sums[i] = load<P>(in_memory(i)); });
-  const auto step = [&]<std::size_t... r, std::size_t... n>(
-      const V* value, std::index_sequence<r...> all, std::index_sequence<n...>) ROPE_DETAIL_INLINE_LAMBDA {
-    const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile]))...};
-    (multiply_add_each<int(n) * rows>(
-         in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; }, all),
-     ...);
-  };
+  unrolled<rows * packets>([&](auto i) { sums[i] = load<P>(in_memory(i)); });
   for (const value_run<Rows>& run : runs) {
     Rows values = run.rows.from_channel(c);
     repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
@@ -190,11 +186,15 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
         else if (asks)
           prefetch_batch<bytes>(*run.ahead, again, tokens);
       }
-      step(values.at(0), std::make_index_sequence<std::size_t(rows)>{},
-           std::make_index_sequence<std::size_t(packets)>{});
+      const V* value = values.at(0);
+      const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile]))...};
+      (multiply_add_each<int(n * rows)>(
+           in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; },
+           each_row),
+       ...);
     }
   }
-  unrolled<std::size_t(rows * packets)>([&](auto i) { store(in_memory(i), sums[i]); });
+  unrolled<rows * packets>([&](auto i) { store(in_memory(i), sums[i]); });
 }
 
 /// Adds weighted values to the sums of `rows` queries, for all channels.
@@ -209,7 +209,9 @@ void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index c
   const auto add_blocks = [&](auto packets) {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)
-        value_block<A, rows, packets()>(weights, runs, c, sums + c, sum_stride, asks);
+        value_block(weights, runs, c, sums + c, sum_stride, asks,
+                    std::make_index_sequence<std::size_t(rows)>{},
+                    std::make_index_sequence<std::size_t(packets())>{});
   };
   add_blocks(std::integral_constant<int, 8>{});
   add_blocks(std::integral_constant<int, 4>{});
