@@ -51,7 +51,7 @@ constexpr bool reads_window(const hugging_face_record& record) {
 /// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
 inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
   static constexpr std::string_view periods =
-      " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 plamo3 ";
+      " cohere2 cohere2moe embeddinggemma2 exaone4 gemma3 plamo3 t5gemma2 t5gemma2decoder ";
   static constexpr key_of_few keys[] = {
       {"_sliding_window_pattern", periods},
       {"add_full_attention_sink_bias", " mimov2 "},
@@ -60,7 +60,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"attn_type_list", " minimaxm1 "},
       {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
-      {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
+      {"global_head_dim", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
       {"hidden_size_per_head", " plamo2 "},
       {"hybrid_layer_pattern", " mimov2 "},
@@ -70,7 +70,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"max_seq_len", " dbrx step3 "},
       {"no_rope_layer_interval", " llama4 smollm3 "},
       {"no_rope_layers", " llama4 smollm3 "},
-      {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
+      {"per_layer_config", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
       {"rope_freq_constant", " openelm "},
       {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
@@ -125,8 +125,8 @@ inline constexpr std::string_view partial_by_default =
 ///
 /// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view dictionary_by_type =
-    " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum mimov2 "
-    "modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
+    " coherecompass deepseekv4 diffusiongemma embeddinggemma2 gemma3 gemma3n gemma4 gemma4unified laguna "
+    "mellum mimov2 modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
 
 /// Whether transformers has a class for the architecture, and the class is not in the list.
 constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
@@ -216,6 +216,7 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"diffusiongemma", 2304, 8, 4, 30, 131072},
       {"doge", 1024, 8, 0, 32, 2048},
       {"dots1", 4608, 32, 0, 62, 2048},
+      {"embeddinggemma2", 512, 4, 2, 24, 262144},
       {"emu3", 4096, 32, 8, 32, 9216},
       {"ernie45", 1024, 16, 2, 18, 131072},
       {"ernie45moe", 2560, 20, 4, 28, 131072},
