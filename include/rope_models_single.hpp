@@ -5076,7 +5076,7 @@ class any_integers {
     return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
   }
   std::int64_t read(std::size_t i) const {
-    constexpr std::int64_t (*by_kind[])(const char*) = {
+    static constexpr std::int64_t (*by_kind[])(const char*) = {
         as<std::uint8_t>, as<std::uint16_t>, as<std::uint32_t>, as<std::uint64_t>,
         as<std::int8_t>,  as<std::int16_t>,  as<std::int32_t>,  as<std::int64_t>};
     return by_kind[step_ & 7](address(i));
@@ -5845,11 +5845,12 @@ class selected_keys {
       queries_ = {memory.extents.front(), memory.strides.front()};
       if constexpr (rank == 3) heads_ = {memory.extents[1], memory.strides[1]};
       keys_ = {memory.extents.back(), memory.strides.back()};
-    } else if constexpr (is_matrix<X>()) {
+    } else if constexpr (detail::dense_integers_in_memory<X>) {
       const auto& matrix = detail::dense_of(lists);
+      constexpr bool is_vector = std::remove_cvref_t<decltype(matrix)>::IsVectorAtCompileTime;
       set_memory(matrix.data());
-      queries_ = {matrix.rows(), matrix.rowStride()};
-      keys_ = {matrix.cols(), matrix.colStride()};
+      if (!is_vector) queries_ = {matrix.rows(), matrix.rowStride()};
+      keys_ = is_vector ? axis{matrix.size(), matrix.innerStride()} : axis{matrix.cols(), matrix.colStride()};
     } else if constexpr (detail::integers_in_memory<X>) {
       const auto list = detail::list_of(lists);
       set_memory(list.data);
@@ -5895,14 +5896,6 @@ class selected_keys {
     Index extent = 1;  // the number of entries
     Index stride = 0;  // from an entry to the next, in integers
   };
-  template <class X>
-  static constexpr bool is_matrix() {
-    if constexpr (detail::dense_integers_in_memory<X>)
-      return !bool(
-          std::remove_cvref_t<decltype(detail::dense_of(std::declval<const X&>()))>::IsVectorAtCompileTime);
-    else
-      return false;
-  }
   template <class Integer>
   void set_memory(const Integer* lists) {
     static_assert(detail::key_index<Integer>,
@@ -8627,7 +8620,7 @@ constexpr bool reads_window(const hugging_face_record& record) {
 /// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
 inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
   static constexpr std::string_view periods =
-      " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 plamo3 ";
+      " cohere2 cohere2moe embeddinggemma2 exaone4 gemma3 plamo3 t5gemma2 t5gemma2decoder ";
   static constexpr key_of_few keys[] = {
       {"_sliding_window_pattern", periods},
       {"add_full_attention_sink_bias", " mimov2 "},
@@ -8636,7 +8629,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"attn_type_list", " minimaxm1 "},
       {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
-      {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
+      {"global_head_dim", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
       {"hidden_size_per_head", " plamo2 "},
       {"hybrid_layer_pattern", " mimov2 "},
@@ -8646,7 +8639,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"max_seq_len", " dbrx step3 "},
       {"no_rope_layer_interval", " llama4 smollm3 "},
       {"no_rope_layers", " llama4 smollm3 "},
-      {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
+      {"per_layer_config", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
       {"rope_freq_constant", " openelm "},
       {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
@@ -8699,8 +8692,8 @@ inline constexpr std::string_view partial_by_default =
 ///
 /// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view dictionary_by_type =
-    " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum mimov2 "
-    "modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
+    " coherecompass deepseekv4 diffusiongemma embeddinggemma2 gemma3 gemma3n gemma4 gemma4unified laguna "
+    "mellum mimov2 modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
 /// Whether transformers has a class for the architecture, and the class is not in the list.
 constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
   return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
@@ -8782,6 +8775,7 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"diffusiongemma", 2304, 8, 4, 30, 131072},
       {"doge", 1024, 8, 0, 32, 2048},
       {"dots1", 4608, 32, 0, 62, 2048},
+      {"embeddinggemma2", 512, 4, 2, 24, 262144},
       {"emu3", 4096, 32, 8, 32, 9216},
       {"ernie45", 1024, 16, 2, 18, 131072},
       {"ernie45moe", 2560, 20, 4, 28, 131072},
@@ -10289,6 +10283,17 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .sliding_window = 512,
        .window = window_span::both_sides_if_asked,
        .scale = one,
+       .own_rule = true},
+      {.names = "embeddinggemma2",
+       .head_dim = 256,
+       .full_head_dim = 512,
+       .full_every = 6,
+       .full_offset = 5,
+       .ends_full = true,
+       .sliding_window = 512,
+       .window = window_span::each_side,
+       .scale = one,
+       .causal = false,
        .own_rule = true},
       {.names = "exaone4 exaone45 exaonemoe",
        .full_every = 4,
@@ -14260,13 +14265,9 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
 /// Whether a layout is rotated in packets of the arithmetic type of T. The table entries S must have that
 /// type.
 template <class Layout, class T, class S>
-inline constexpr bool rotates_in_packets = false;
-template <class T>
-inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
-    has_packets<T, packet<arithmetic<T>>>;
-template <class T>
-inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
-    has_packets<T, packet<arithmetic<T>>>;
+inline constexpr bool rotates_in_packets =
+    has_packets<T, packet<arithmetic<T>>>&& std::is_same_v<S, arithmetic<T>> &&
+    (std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>);
 /// The number of pairs of a block, or 0 if pairs are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
@@ -14499,6 +14500,7 @@ class rotation_plan {
                      rotate_piece(b, t, count, found);
                    });
   }
+  void rotate_few(const std::int64_t* positions) const;
  private:
   /// The view with stride 0 for a single head or token: that stride is arbitrary and must not be added to a
   /// pointer.
@@ -14557,7 +14559,7 @@ class rotation_plan {
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
       if (table.is_identity(positions[t])) {
-        if constexpr (!in_place) copy(x, 1, 0);
+        copy(x, 1, 0);
         continue;
       }
       const S* cos = table.cos(positions[t]);
@@ -14584,6 +14586,7 @@ class rotation_plan {
   /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
   /// first_channel_ on.
   EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+    if (in_place_ || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
     for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
       for (Index h = 0; h < x.heads; ++h) {
@@ -14618,7 +14621,7 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
-    if (!in_place_ && 2 * table_.pairs < x_.head_dim) copy(x, count, 2 * table_.pairs);
+    copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
       in_place_ ? rotate_tokens<true, head_order::of_memory>(x, count, positions)
                 : rotate_tokens<false, head_order::of_memory>(x, count, positions);
@@ -14629,6 +14632,16 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
       in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
                 : rotate_tokens<false, head_order::together>(x, count, positions);
   }
+}
+/// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does. For few tokens, whose
+/// order does not matter: the other orders need not be compiled.
+template <class Layout, bool inverse, class T, class S>
+void rotation_plan<Layout, inverse, T, S>::rotate_few(const std::int64_t* positions) const {
+  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
+                            out_.head_stride};
+  copy(x, x_.tokens, 2 * table_.pairs);
+  x_.heads == 1 ? rotate_tokens<false, head_order::one>(x, x_.tokens, positions)
+                : rotate_tokens<false, head_order::together>(x, x_.tokens, positions);
 }
 /// A rotation_plan together with its positions.
 template <class Plan, class Source>

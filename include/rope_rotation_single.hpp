@@ -4849,13 +4849,9 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
   }
 }
 template <class Layout, class T, class S>
-inline constexpr bool rotates_in_packets = false;
-template <class T>
-inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
-    has_packets<T, packet<arithmetic<T>>>;
-template <class T>
-inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
-    has_packets<T, packet<arithmetic<T>>>;
+inline constexpr bool rotates_in_packets =
+    has_packets<T, packet<arithmetic<T>>>&& std::is_same_v<S, arithmetic<T>> &&
+    (std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>);
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -5034,6 +5030,7 @@ class rotation_plan {
                      rotate_piece(b, t, count, found);
                    });
   }
+  void rotate_few(const std::int64_t* positions) const;
  private:
   template <class X>
   static head_view<X> with_taken_strides(head_view<X> x) {
@@ -5076,7 +5073,7 @@ class rotation_plan {
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
       if (table.is_identity(positions[t])) {
-        if constexpr (!in_place) copy(x, 1, 0);
+        copy(x, 1, 0);
         continue;
       }
       const S* cos = table.cos(positions[t]);
@@ -5101,6 +5098,7 @@ class rotation_plan {
       rotate_token<Layout>(token, row);
   }
   EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+    if (in_place_ || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
     for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
       for (Index h = 0; h < x.heads; ++h) {
@@ -5130,7 +5128,7 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
-    if (!in_place_ && 2 * table_.pairs < x_.head_dim) copy(x, count, 2 * table_.pairs);
+    copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
       in_place_ ? rotate_tokens<true, head_order::of_memory>(x, count, positions)
                 : rotate_tokens<false, head_order::of_memory>(x, count, positions);
@@ -5141,6 +5139,14 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
       in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
                 : rotate_tokens<false, head_order::together>(x, count, positions);
   }
+}
+template <class Layout, bool inverse, class T, class S>
+void rotation_plan<Layout, inverse, T, S>::rotate_few(const std::int64_t* positions) const {
+  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
+                            out_.head_stride};
+  copy(x, x_.tokens, 2 * table_.pairs);
+  x_.heads == 1 ? rotate_tokens<false, head_order::one>(x, x_.tokens, positions)
+                : rotate_tokens<false, head_order::together>(x, x_.tokens, positions);
 }
 template <class Plan, class Source>
 struct plan_at {
