@@ -75,12 +75,16 @@ class axes_rows {
     return tokens;
   }
 
+  /// Whether text can go on after every row at an integer position. Without axes it can.
+  bool end_at_integers() const {
+    return std::all_of(rows_.begin(), rows_.end(), [](const axes_row& of) { return of.ends_at_integer(); });
+  }
   /// The next integer position of each row, [batch].
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
     for (const axes_row& of : rows_)
-      if (!equal(of.largest, std::floor(of.largest)))
+      if (!of.ends_at_integer())
         throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
                       of.largest, "; give coordinates, see next_coordinates");
     return {next_.data(), next_.size()};
@@ -216,6 +220,7 @@ class axes_rows {
   /// Below every coordinate.
   static constexpr double none_evicted = -0x1p60;
   struct axes_row {
+    bool ends_at_integer() const { return equal(largest, std::floor(largest)); }
     double largest = -1.0;
     double evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
   };

@@ -98,13 +98,16 @@ class stored_tokens {
   template <class K, class V, class At, class Threads>
   void store(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
              const Threads& threads) {
-    memory_.check_new(function, k, v, counts);
     if constexpr (std::is_same_v<At, next_tokens>) {
-      rows_.check_room(function, k.tokens, counts);
-      check_needs_no_table(function);  // before the next position, which may not be an integer
-      store_at(function, k, v, next_source(function), counts, threads);
+      if (!coordinates_.end_at_integers()) check_needs_no_table(function);
+      store(function, k, v, next_source(function), counts, threads);
     } else {
-      store_at(function, k, v, at, counts, threads);
+      memory_.check_new(function, k, v, counts);
+      check_places(function, k.tokens, at, counts);
+      check_needs_no_table(function);
+      write(k, v, at, counts, threads);
+      rotation_ = {};
+      note(k.tokens, counts, at);
     }
   }
   /// Stores keys unchanged, and records that `table` rotated them.
@@ -297,15 +300,6 @@ class stored_tokens {
     if (const key_rotation given = rotation_of<Layout>(function, table);
         !on_axes() || empty() || given.frequencies != 0)
       rotation_ = given;
-  }
-  template <class K, class V, class At, class Threads>
-  void store_at(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
-                const Threads& threads) {
-    check_places(function, k.tokens, at, counts);
-    check_needs_no_table(function);
-    write(k, v, at, counts, threads);
-    rotation_ = {};
-    note(k.tokens, counts, at);
   }
   void check_needs_no_table(const char* function) const {
     if (rotates_keys())
