@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
-#include <utility>  // std::pair
 
 #include <rope/attention/options.hpp>
 #include <rope/base/owned_array.hpp>
@@ -178,8 +177,8 @@ class token_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    const auto [keys, values] = keys_and_values(k, v);
-    tokens_.store(Cache::names.append, keys, values, detail::next_tokens{}, counts, threads);
+    tokens_.store(Cache::names.append, one_of<of_heads>(k, v), one_of<!of_heads>(k, v), detail::next_tokens{},
+                  counts, threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
   /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
@@ -198,10 +197,10 @@ class token_cache {
                                                           const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append", Layout);
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, keys, values,
-                                          transform_of(Cache::names.append, table), counts, threads);
+      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, one_of<of_heads>(k, v),
+                                          one_of<!of_heads>(k, v), transform_of(Cache::names.append, table),
+                                          counts, threads);
   }
 
   /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
@@ -222,9 +221,8 @@ class token_cache {
       head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
       const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    const auto [keys, values] = keys_and_values(k, v);
-    tokens_.store(Cache::names.append_at, keys, values, detail::place_source(positions, k.tokens), counts,
-                  threads);
+    tokens_.store(Cache::names.append_at, one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
+                  detail::place_source(positions, k.tokens), counts, threads);
   }
   /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
   /// with a table
@@ -236,9 +234,9 @@ class token_cache {
                                                              const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_at", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at, keys, values,
+      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at,
+                                             one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
                                              transform_of(Cache::names.append_at, table),
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
@@ -265,9 +263,9 @@ class token_cache {
       const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_rotated", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_rotated", Threads);
-    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated, keys, values,
+      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated,
+                                                one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
                                                 cache().placed(Cache::names.append_rotated, table),
                                                 detail::place_source(positions, k.tokens), counts, threads);
   }
@@ -366,15 +364,13 @@ class token_cache {
   detail::stored_tokens<T, place, Rows> tokens_;  // keys, values, and the positions and slots of tokens
 
  private:
-  /// The views of what is stored as keys and as values. Latents, which are values, come first.
-  template <class A, class B>
-  static auto keys_and_values(const head_view<A>& a, const head_view<B>& b) {
-    const head_view<const std::remove_const_t<A>> first(a);
-    const head_view<const std::remove_const_t<B>> second(b);
-    if constexpr (of_heads)
-      return std::pair(first, second);
+  /// One of two new views. Heads come as keys and values, a latent before its keys.
+  template <bool first, class A, class B>
+  static auto one_of(const head_view<A>& a, const head_view<B>& b) {
+    if constexpr (first)
+      return head_view<const std::remove_const_t<A>>(a);
     else
-      return std::pair(second, first);
+      return head_view<const std::remove_const_t<B>>(b);
   }
   template <class Table>
   auto transform_of(const char* function, const Table& table) const {
