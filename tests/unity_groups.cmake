@@ -25,7 +25,6 @@ set(unity_groups
   "cache/laws/axes_states cache/laws/shift"
   "cache/laws/axes_rotations cache/laws/rebase"
   "cache/laws/latent_attention cache/laws/remembered_counts"
-  "cache/laws/pages cache/laws/quantized_caches"
   "frequencies/axes frequencies/frequencies frequencies/laws/longrope"
   "frequencies/scaling frequencies/scaling_variants frequencies/laws/video_axes"
   "laws/coming_from_ggml laws/every_extent laws/null_views"
