@@ -205,6 +205,9 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .kind = never_rotates},
       {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
       {.names = " longt5 mt5 t5 umt5 ", .reason = "biases by distance", .kind = never_rotates},
+      {.names = " neucodec xcodec2 ",
+       .reason = "the numbers of heads for positions, which cancel in the scores",
+       .kind = never_rotates},
   };
   for (const Refused& one : refused)
     if (is_listed(one.names, architecture)) return &one;

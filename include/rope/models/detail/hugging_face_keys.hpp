@@ -338,7 +338,6 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"vaultgemma", 2304, 8, 4, 26, 8192},
       {"voxtralrealtime", 4096, 32, 8, 32, 131072},
       {"voxtralrealtimeencoder", 1280, 32, 0, 32, 1500},
-      {"xcodec2", 1024, 16, 0, 12, 4096},
       {"youtu", 2048, 16, 0, 32, 131072, 128, 64},
       {"zamba2", 2560, 32, 0, 54, 4096},
       {"zaya", 2048, 8, 2, 40, 131072},

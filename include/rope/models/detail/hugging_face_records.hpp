@@ -282,7 +282,6 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .sliding_window = 4096,
        .slides = every},
       {.names = "voxtralrealtimeencoder", .head_dim = 64, .sliding_window = 750, .slides = every},
-      {.names = "xcodec2", .head_dim = 64},
       {.names = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
       {.names = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
       {.names = "zaya1vl", .base = 1e6, .partial_rotary_factor = 0.5, .head_dim = 128},
