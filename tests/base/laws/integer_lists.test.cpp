@@ -103,10 +103,10 @@ TEST_CASE("an expression of integers is evaluated once, and a copy owns its memo
   using evaluated = rope::detail::evaluated_list<int>;
   const evaluated first(counted);
   CHECK(evaluations == 12);
-  check_matrix(first.list, 3, 4);
+  check_matrix(first, 3, 4);
   const evaluated second(first);
-  check_matrix(second.list, 3, 4);
-  CHECK(second.list.data == second.memory.data());
-  CHECK(second.list.data != first.list.data);
+  check_matrix(second, 3, 4);
+  CHECK(second.data == second.memory.data());
+  CHECK(second.data != first.data);
   CHECK(evaluations == 12);
 }
