@@ -8897,7 +8897,6 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"vaultgemma", 2304, 8, 4, 26, 8192},
       {"voxtralrealtime", 4096, 32, 8, 32, 131072},
       {"voxtralrealtimeencoder", 1280, 32, 0, 32, 1500},
-      {"xcodec2", 1024, 16, 0, 12, 4096},
       {"youtu", 2048, 16, 0, 32, 131072, 128, 64},
       {"zamba2", 2560, 32, 0, 54, 4096},
       {"zaya", 2048, 8, 2, 40, 131072},
@@ -10771,7 +10770,6 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .sliding_window = 4096,
        .slides = every},
       {.names = "voxtralrealtimeencoder", .head_dim = 64, .sliding_window = 750, .slides = every},
-      {.names = "xcodec2", .head_dim = 64},
       {.names = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
       {.names = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
       {.names = "zaya1vl", .base = 1e6, .partial_rotary_factor = 0.5, .head_dim = 128},
@@ -10963,6 +10961,9 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .kind = never_rotates},
       {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
       {.names = " longt5 mt5 t5 umt5 ", .reason = "biases by distance", .kind = never_rotates},
+      {.names = " neucodec xcodec2 ",
+       .reason = "the numbers of heads for positions, which cancel in the scores",
+       .kind = never_rotates},
   };
   for (const Refused& one : refused)
     if (is_listed(one.names, architecture)) return &one;

@@ -17370,12 +17370,16 @@ class axes_rows {
         for (Index a = 0; a < axes_; ++a) tokens(size + t, a) = token(b, t)[a];
     return tokens;
   }
+  /// Whether text can go on after every row at an integer position. Without axes it can.
+  bool end_at_integers() const {
+    return std::all_of(rows_.begin(), rows_.end(), [](const axes_row& of) { return of.ends_at_integer(); });
+  }
   /// The next integer position of each row, [batch].
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
     for (const axes_row& of : rows_)
-      if (!equal(of.largest, std::floor(of.largest)))
+      if (!of.ends_at_integer())
         throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
                       of.largest, "; give coordinates, see next_coordinates");
     return {next_.data(), next_.size()};
@@ -17509,6 +17513,7 @@ class axes_rows {
   /// Below every coordinate.
   static constexpr double none_evicted = -0x1p60;
   struct axes_row {
+    bool ends_at_integer() const { return equal(largest, std::floor(largest)); }
     double largest = -1.0;
     double evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
   };
@@ -17624,13 +17629,16 @@ class stored_tokens {
   template <class K, class V, class At, class Threads>
   void store(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
              const Threads& threads) {
-    memory_.check_new(function, k, v, counts);
     if constexpr (std::is_same_v<At, next_tokens>) {
-      rows_.check_room(function, k.tokens, counts);
-      check_needs_no_table(function);  // before the next position, which may not be an integer
-      store_at(function, k, v, next_source(function), counts, threads);
+      if (!coordinates_.end_at_integers()) check_needs_no_table(function);
+      store(function, k, v, next_source(function), counts, threads);
     } else {
-      store_at(function, k, v, at, counts, threads);
+      memory_.check_new(function, k, v, counts);
+      check_places(function, k.tokens, at, counts);
+      check_needs_no_table(function);
+      write(k, v, at, counts, threads);
+      rotation_ = {};
+      note(k.tokens, counts, at);
     }
   }
   /// Stores keys unchanged, and records that `table` rotated them.
@@ -17818,15 +17826,6 @@ class stored_tokens {
     if (const key_rotation given = rotation_of<Layout>(function, table);
         !on_axes() || empty() || given.frequencies != 0)
       rotation_ = given;
-  }
-  template <class K, class V, class At, class Threads>
-  void store_at(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
-                const Threads& threads) {
-    check_places(function, k.tokens, at, counts);
-    check_needs_no_table(function);
-    write(k, v, at, counts, threads);
-    rotation_ = {};
-    note(k.tokens, counts, at);
   }
   void check_needs_no_table(const char* function) const {
     if (rotates_keys())
@@ -18100,8 +18099,8 @@ class token_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    const auto [keys, values] = keys_and_values(k, v);
-    tokens_.store(Cache::names.append, keys, values, detail::next_tokens{}, counts, threads);
+    tokens_.store(Cache::names.append, one_of<of_heads>(k, v), one_of<!of_heads>(k, v), detail::next_tokens{},
+                  counts, threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
   /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
@@ -18120,10 +18119,10 @@ class token_cache {
                                                           const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append", Layout);
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, keys, values,
-                                          transform_of(Cache::names.append, table), counts, threads);
+      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, one_of<of_heads>(k, v),
+                                          one_of<!of_heads>(k, v), transform_of(Cache::names.append, table),
+                                          counts, threads);
   }
   /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
   /// positions. Attention uses these positions, not the order of appending: `causal` admits keys at positions
@@ -18143,9 +18142,8 @@ class token_cache {
       head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
       const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    const auto [keys, values] = keys_and_values(k, v);
-    tokens_.store(Cache::names.append_at, keys, values, detail::place_source(positions, k.tokens), counts,
-                  threads);
+    tokens_.store(Cache::names.append_at, one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
+                  detail::place_source(positions, k.tokens), counts, threads);
   }
   /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
   /// with a table
@@ -18157,9 +18155,9 @@ class token_cache {
                                                              const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_at", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at, keys, values,
+      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at,
+                                             one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
                                              transform_of(Cache::names.append_at, table),
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
@@ -18185,9 +18183,9 @@ class token_cache {
       const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_rotated", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_rotated", Threads);
-    const auto [keys, values] = keys_and_values(k, v);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated, keys, values,
+      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated,
+                                                one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
                                                 cache().placed(Cache::names.append_rotated, table),
                                                 detail::place_source(positions, k.tokens), counts, threads);
   }
@@ -18278,15 +18276,13 @@ class token_cache {
   const Cache& cache() const { return static_cast<const Cache&>(*this); }
   detail::stored_tokens<T, place, Rows> tokens_;  // keys, values, and the positions and slots of tokens
  private:
-  /// The views of what is stored as keys and as values. Latents, which are values, come first.
-  template <class A, class B>
-  static auto keys_and_values(const head_view<A>& a, const head_view<B>& b) {
-    const head_view<const std::remove_const_t<A>> first(a);
-    const head_view<const std::remove_const_t<B>> second(b);
-    if constexpr (of_heads)
-      return std::pair(first, second);
+  /// One of two new views. Heads come as keys and values, a latent before its keys.
+  template <bool first, class A, class B>
+  static auto one_of(const head_view<A>& a, const head_view<B>& b) {
+    if constexpr (first)
+      return head_view<const std::remove_const_t<A>>(a);
     else
-      return std::pair(second, first);
+      return head_view<const std::remove_const_t<B>>(b);
   }
   template <class Table>
   auto transform_of(const char* function, const Table& table) const {
