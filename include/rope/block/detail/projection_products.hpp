@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::min, std::copy_n, std::fill_n
 #include <cstddef>
-#include <numeric>  // std::lcm
 #include <type_traits>
 
 #include <rope/base/parallel.hpp>
@@ -90,7 +89,11 @@ inline constexpr Index terms_per_pass = 256;
 
 /// The number of rows that are packed together: a multiple of the strip and of the packet size.
 template <class A>
-inline constexpr Index rows_per_pass = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
+inline constexpr Index rows_per_pass = [] {
+  Index rows = panel_shape<A>::rows;
+  while (rows % lanes<packet<A>> != 0) rows += panel_shape<A>::rows;
+  return rows;
+}();
 
 /// out[r * stride + n] = sum_d strip[d * rows_per_pass + r] * panel[d * width + n], or += if `add`, for one
 /// strip of rows and one panel.

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>  // std::iota
 #include <span>
 #include <string>
 #include <utility>  // std::move, std::swap
@@ -279,7 +278,8 @@ class cache_rows : public slot_rows<growing_row> {
         std::copy_n(row(b) + from, count, row(b) + to);
       });
       of(b).used -= tokens.size();
-      if (on_axes) std::iota(row(b), row(b) + size(b), std::int64_t{0});
+      if (on_axes)
+        for (Index i = 0; i < size(b); ++i) row(b)[i] = i;
       look_again(b, tokens.first());
     }
   }
