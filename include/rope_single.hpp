@@ -8461,13 +8461,27 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows
 /// than its compilation takes.
 template <class Rows>
 inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
+/// Calls body(asks), where `asks` tells a kernel whether to prefetch the rows ahead. It is a constant for
+/// groups of four queries, which lose by testing it if their keys are in cache, and for listed
+/// rows, which have no rows ahead. Other kernels are compiled once.
+template <class Rows, int rows, class Body>
+void with_prefetches(bool asks, const Body& body) {
+  if constexpr (are_listed_rows<Rows>)
+    body(std::false_type{});
+  else if constexpr (rows < 4)
+    body(asks);
+  else if (asks)
+    body(std::true_type{});
+  else
+    body(std::false_type{});
+}
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for `rows` queries and as many
 /// whole blocks of keys as `count` has. Returns the number of these keys. The order of each sum does not
 /// depend on the number of rows and keys.
-template <class A, int rows, class Rows, std::size_t... n>
+template <class A, int rows, class Rows, class Asks, std::size_t... n>
 EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows keys, Index count,
-                                     Index depth, A* scores, stream_ahead* ahead, repeated_prefetch& again,
-                                     std::index_sequence<n...> each_key) {
+                                     Index depth, A* scores, Asks asks, stream_ahead* ahead,
+                                     repeated_prefetch& again, std::index_sequence<n...> each_key) {
   using P = packet<A>;
   using K = typename Rows::value_type;
   constexpr Index L = lanes<P>, line = line_bytes / Index(sizeof(K)), block = sizeof...(n);
@@ -8481,12 +8495,12 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
     unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sums[i] = fill<P>(A(0)); });
     std::uintptr_t next = 0, repeated = again.address;
     if constexpr (!are_listed_rows<Rows>)
-      if (ahead != nullptr) next = ahead->take(block * depth * Index(sizeof(K)));
+      if (asks) next = ahead->take(block * depth * Index(sizeof(K)));
     Index d = 0;
     while (d < whole) {
       if constexpr (are_listed_rows<Rows>) {
         prefetch_rows<line_bytes>(keys.next, block, d);
-      } else if (ahead != nullptr) {
+      } else if (asks) {
         (prefetch_line(next + n * line_bytes), ...);
         next += block * line_bytes;
         if (repeated != 0) {
@@ -8527,8 +8541,10 @@ void score_rows(const A* queries, Index query_stride, Rows keys, Index count, In
     if (ahead != nullptr) again = ahead->again(keys, count);
   Index n = 0;
   const auto score = [&](auto each_key) {
-    n += score_blocks<A, rows>(queries, query_stride, keys.from_row(n), count - n, depth, scores + n, ahead,
-                               again, each_key);
+    with_prefetches<Rows, rows>(ahead != nullptr, [&](auto asks) {
+      n += score_blocks<A, rows>(queries, query_stride, keys.from_row(n), count - n, depth, scores + n, asks,
+                                 ahead, again, each_key);
+    });
   };
   score(std::make_index_sequence<block>{});
   if constexpr (block >= 8) score(std::make_index_sequence<block / 4>{});
@@ -8544,9 +8560,9 @@ struct value_run {
 };
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for each row r and the channels of
 /// each packet n from channel c on, over the values of all runs. Sums stay in registers from run to run.
-template <class A, class Rows, std::size_t... r, std::size_t... n>
+template <class A, class Rows, class Asks, std::size_t... r, std::size_t... n>
 EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<Rows>> runs, Index c,
-                                   A* sums_in_memory, Index sum_stride, bool asks,
+                                   A* sums_in_memory, Index sum_stride, Asks asks,
                                    std::index_sequence<r...> each_row, std::index_sequence<n...>) {
   using P = packet<A>;
   using V = typename Rows::value_type;
@@ -8591,9 +8607,11 @@ void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index c
   const auto add_blocks = [&](auto packets) {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)
-        value_block(weights, runs, c, sums + c, sum_stride, asks,
-                    std::make_index_sequence<std::size_t(rows)>{},
-                    std::make_index_sequence<std::size_t(packets())>{});
+        with_prefetches<Rows, rows>(asks, [&](auto known) {
+          value_block(weights, runs, c, sums + c, sum_stride, known,
+                      std::make_index_sequence<std::size_t(rows)>{},
+                      std::make_index_sequence<std::size_t(packets())>{});
+        });
   };
   add_blocks(std::integral_constant<int, 8>{});
   add_blocks(std::integral_constant<int, 4>{});
@@ -14258,7 +14276,6 @@ inline constexpr block_rotation<unnamed_layout, no_table, std::int64_t, std::int
 
 #ifndef ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 #define ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
-#include <numeric>  // std::lcm
 
 #ifndef ROPE_BLOCK_WEIGHTS_HPP
 #define ROPE_BLOCK_WEIGHTS_HPP
@@ -14547,7 +14564,11 @@ struct operand {
 inline constexpr Index terms_per_pass = 256;
 /// The number of rows that are packed together: a multiple of the strip and of the packet size.
 template <class A>
-inline constexpr Index rows_per_pass = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
+inline constexpr Index rows_per_pass = [] {
+  Index rows = panel_shape<A>::rows;
+  while (rows % lanes<packet<A>> != 0) rows += panel_shape<A>::rows;
+  return rows;
+}();
 /// out[r * stride + n] = sum_d strip[d * rows_per_pass + r] * panel[d * width + n], or += if `add`, for one
 /// strip of rows and one panel.
 template <class A>
@@ -16976,7 +16997,8 @@ class cache_rows : public slot_rows<growing_row> {
         std::copy_n(row(b) + from, count, row(b) + to);
       });
       of(b).used -= tokens.size();
-      if (on_axes) std::iota(row(b), row(b) + size(b), std::int64_t{0});
+      if (on_axes)
+        for (Index i = 0; i < size(b); ++i) row(b)[i] = i;
       look_again(b, tokens.first());
     }
   }
