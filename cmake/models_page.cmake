@@ -58,7 +58,7 @@ function(read_records)
       string(REPLACE "= ${CMAKE_MATCH_1}}" "= ${CMAKE_MATCH_2}}" text "${text}")
     endforeach()
     string(REGEX MATCHALL "{[.]names = [^}]*}" in_file "${text}")
-    foreach(record IN LISTS in_file) # one for each name
+    foreach(record IN LISTS in_file) # becomes one record for each of its names
       string(REGEX MATCH "^{[.]names = \"([^\"]*)\"" start "${record}")
       string(REPLACE " " ";" names "${CMAKE_MATCH_1}")
       foreach(name IN LISTS names)
@@ -341,7 +341,7 @@ foreach(record IN LISTS records)
   remark(mrope_side "without mrope_section height and width have ${mrope_side} pairs each if they fit, and time the others")
   remark(xdrope "mrope_section may be called xdrope_section")
   if(architecture MATCHES "^(phimsft|phixtral)$")
-    list(APPEND words "rotary_dim channels rotate, or 32")
+    list(APPEND words "the first rotary_dim channels rotate, or 32 if the key is absent")
   endif()
   remark(rotates_if "nothing rotates without ${rotates_if}")
   remark(own_rule "a file must have the rope dictionary")
@@ -588,8 +588,8 @@ ${refused_axes}
   checkpoint, not numbers of its description, and no single pair of channels is rotated.
 - M-RoPE sections that do not add up to the pairs throw. Only alternating sections of a config.json are cut as the classes of Qwen3-VL
   cut them, with a warning. In a GGUF file they throw too, and `ggml_interleaved_sections` does the same as ggml.
-- The rope type `yarn_log`: SGLang's code of Grok mixes the logarithms of frequencies by it, and no released file names it. Released files of TeleChat 3 have `telechat3-yarn`, which is YaRN with
-  m = 0.07 ln(factor) + 1.
+- The rope type `yarn_log`: in SGLang's code of Grok it interpolates between logarithms of frequencies. No released file names it.
+  Released files of TeleChat 3 have `telechat3-yarn`, which is YaRN with m = 0.07 ln(factor) + 1.
 - The towers for vision and sound of a language model: `vision_config` and `audio_config` are not read, and a warning names their keys
   about positions or windows. Scales in `quantization_config` are scales of weights.
 ")

@@ -168,8 +168,8 @@ const Refused* refused_architecture_of(std::string_view architecture) {
                  "that attend to the keys of others",
        .kind = rotates_otherwise},
       {.names = " moondream1 moondream3 ",
-       .reason = "has its sizes in its code: rotate<half_split> the first 32 of 64 channels of a head by "
-                 "frequencies(32), of moondream3 by frequencies(32, 1500000), and the first 730 tokens see "
+       .reason = "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
+                 "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see "
                  "each other",
        .kind = rotates_otherwise},
       {.names = " musicflamingo ",
@@ -206,7 +206,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
       {.names = " longt5 mt5 t5 umt5 ", .reason = "biases by distance", .kind = never_rotates},
       {.names = " neucodec xcodec2 ",
-       .reason = "the numbers of heads for positions, which cancel in the scores",
+       .reason = "head numbers in place of token positions, which cancel in the scores",
        .kind = never_rotates},
   };
   for (const Refused& one : refused)

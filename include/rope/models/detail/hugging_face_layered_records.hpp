@@ -33,7 +33,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 1,
        .interval = "layer_group_size",
-       .note = "before version 3, layers of linear attention rotate queries and keys too, which this "
+       .note = "before Ling 3, layers of linear attention rotate queries and keys too, which this "
                "description leaves out"},
       {.names = "bailingmoelinear bailingmoelinearv2",
        .base = 0,

@@ -185,8 +185,8 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .causal = false,
        .rotates_if = "position_embedding_type",
        .instead = "learned positions",
-       .note =
-           "with logn_attention_scale, and logn_attention_clip1, queries grow with the length of the text"},
+       .note = "with logn_attention_scale queries grow with the length of the text, with "
+               "logn_attention_clip1 by a factor of at least 1"},
       {.names = "nomicbert", .base = 1000, .causal = false},
       {.names = "openaiprivacyfilter",
        .layout = interleaved,
