@@ -1,7 +1,7 @@
 // Operations of engines with many users, each next to a call without the feature: rotation of a window or by
 // coordinates inside attention, decoding from pages, from integers (multiplied as floats, and as they are), a chunk
 // whose keys are integers multiplied as they are, latents (MLA), a batch of steps and a chunk, keys that were rotated
-// earlier, tokens that are evicted, rotations that are compared, caches that grow, rows that move, heads as rows,
+// earlier, tokens that are evicted, comparisons of rotations, caches that grow, rows that move, heads as rows,
 // positions of a mask, and the attention that keys receive.
 // Names: what/queries x keys x heads + key heads x head_dim/threads.
 
@@ -220,7 +220,8 @@ void reserve(row& of, Index tokens, Index kv_heads, Index head_dim) {
             }}}}});
 }
 
-/// Whether stored keys have the rotation of a table, for tokens with three coordinates, next to one appended token.
+/// Comparing the rotation of stored keys with that of a table, for tokens with three coordinates, next to
+/// appending one token.
 void compare_rotations(row& of, Index kv_heads, Index head_dim) {
   const prompt x = {1, 1, kv_heads, head_dim};
   const rope::frequency_table<float> table(

@@ -323,7 +323,7 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
         "positions must stay within 2^53"));
     CHECK(empty.size() == 0);
   }
-  // Moved keys.
+  // Tables of shifts and rebases.
   rejected(
       invalid, [&] { cache.shift<half_split>(0, 1, 1, others); }, "got a table with different angles");
   rejected(

@@ -85,7 +85,7 @@ void options(rope::head_view<float> x, const Eigen::ArrayXXf& scores, const bool
 #endif
 }
 
-/// Threads of a program, and the mistake of a function that is not const.
+/// Threads of a program. In the second type the mistake is a function that is not const.
 struct pool {
   rope::Index threads() const { return 1; }
   void parallel_for(rope::Index count, const auto& body) const {

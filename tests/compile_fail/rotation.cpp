@@ -10,7 +10,7 @@
 
 using rope::half_split, rope::interleaved;
 
-/// A layout, with the mistake of one parameter too few.
+/// A layout. With BAD_LAYOUT its function `second` has one parameter too few.
 struct layout {
   static rope::Index first(rope::Index i, rope::Index /*pairs*/) { return i; }
 #ifdef BAD_LAYOUT

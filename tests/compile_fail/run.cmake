@@ -1,4 +1,4 @@
-# Compiles FILE. With CASE, the compiler must stop with the message that is expected of this mistake.
+# Compiles FILE. With CASE, the compiler must stop with the message that the file expects of this mistake.
 cmake_minimum_required(VERSION 3.24)
 set(ENV{LC_ALL} C) # plain quotes in the messages
 

@@ -235,7 +235,7 @@ answer cached(operands x, Cache cache, const pool& threads) {
   return all;
 }
 
-/// Every form of an append, to caches of C that take some of the tokens of their second row.
+/// Adds every form of append to caches of C. Most have fewer new tokens in the second row.
 template <class C>
 void add_appends(std::vector<call>& calls) {
   const auto add = [&](const char* name, const auto& empty, const auto& append) {

@@ -74,7 +74,7 @@ bool is_noticed(const std::vector<const json*>& files) {
   return false;
 }
 
-/// Whether a probe of one of the architectures fails.
+/// Whether a probe fails for one of the architectures with these names.
 bool is_noticed_by_a_probe(const std::string& format, std::string_view names) {
   static const json file = probes::file_of("probes");
   static const std::map<std::string, std::set<std::string>> asked = {

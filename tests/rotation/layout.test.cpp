@@ -109,8 +109,8 @@ TEST_CASE("calls without a layout have no default", "[rotation][layout]") {
   STATIC_REQUIRE_FALSE(rope::pair_layout<rope::detail::unnamed_layout>);
 }
 
-// A user-defined layout with a channel in two pairs would rotate it twice: every call with a layout throws
-// before anything is written.
+// A user-defined layout with a channel in two pairs would rotate this channel twice, so every call with such
+// a layout throws before anything is written.
 
 using namespace rope;
 using testing::guarded_memory;

@@ -63,7 +63,7 @@ inline Eigen::ArrayXXd at(std::initializer_list<double> coordinates) {
   return row;
 }
 
-/// A number without zeros at its end.
+/// A number as text, without zeros at the end of its fraction.
 template <class Scalar>
 std::string spelled(const Scalar& x) requires std::is_arithmetic_v<Scalar> {
   std::string text = std::to_string(x);
@@ -72,7 +72,7 @@ std::string spelled(const Scalar& x) requires std::is_arithmetic_v<Scalar> {
   if (text.back() == '.') text.pop_back();
   return text;
 }
-/// Coordinates of tokens: "(0,0,0)(1,1,1)".
+/// Coordinates of tokens as text, such as "(0,0,0)(1,1,1)".
 template <class Derived>
 std::string spelled(const Eigen::DenseBase<Derived>& coordinates) {
   std::string text;

@@ -2,7 +2,8 @@
 #ifndef ROPE_TESTS_CACHE_HISTORY_HPP
 #define ROPE_TESTS_CACHE_HISTORY_HPP
 
-/// A kv_cache of two rows after any calls, compared with lists of tokens and with attention by its definition.
+/// A kv_cache with two rows. After any calls it is compared with lists of tokens, and with attention by its
+/// definition.
 
 #include <algorithm>
 #include <cstddef>

@@ -11,7 +11,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
-/// Checks of coordinates of tokens, which are integers or reals, and copies them as doubles.
+/// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -24,7 +24,7 @@ constexpr bool at_most(Integer value, std::int64_t most) {
     return static_cast<std::int64_t>(value) <= most;
 }
 
-/// Whether a coordinate is finite and at most 2^53 in magnitude, as a double holds every integer up to there.
+/// Whether a coordinate is finite and at most 2^53 in magnitude. A double holds every integer up to 2^53.
 template <class Scalar>
 bool is_coordinate(Scalar value) {
   constexpr std::int64_t most = std::int64_t{1} << 53;

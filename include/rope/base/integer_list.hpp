@@ -188,7 +188,7 @@ auto list_in_memory(const X& x) {
   if constexpr (integers_in_memory<X>) return list_of(x);
 }
 
-/// The type of the integers in a list, in memory or an expression.
+/// A value of the type of the integers in a list. The list may be in memory or an expression.
 template <class X>
 requires dense_integers<X> || integers_in_memory<X>
 auto integer_in(const X& x) {

@@ -76,7 +76,7 @@ class block_gradient {
         options_(self ? block.options().attention : block.all_visible()),
         rotation_(rotation),
         threads_(threads) {
-    options_.log_sum_exp = {};  // the forward pass wrote it; the backward pass recomputes it in scratch
+    options_.log_sum_exp = {};  // written by the forward pass, and recomputed here in scratch memory
     if (self)
       for (const Index rows : {tape.context.rows(), gradients.context.rows()})
         if (rows > 0)

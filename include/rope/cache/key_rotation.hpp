@@ -95,7 +95,7 @@ key_rotation rotation_by(const placed_table<S>& placed) {
 }
 
 /// Throws:  std::invalid_argument unless `stored` and `given` rotate keys in the same way. On axes every
-///          append has its own table, and only the frequencies must agree
+///          append has its own table, so the frequencies must be equal, not the coordinates
 inline void require_rotation(const char* owner, const key_rotation& stored, const key_rotation& given,
                              bool on_axes) {
   if (stored == given) return;

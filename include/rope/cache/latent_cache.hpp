@@ -80,8 +80,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// The number of channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// The table at the channel at which it rotates a stored key: the first after the latent. A table that is
-  /// already placed must be placed there.
+  /// The table, placed at the first channel after the latent, where the rotated part begins. A table that is
+  /// already placed must be placed at this channel.
   ///
   /// Throws:  std::invalid_argument unless the table rotates exactly the channels of the rotated part
   template <class S>

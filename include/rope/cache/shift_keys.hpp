@@ -33,7 +33,7 @@ void check_rotated_keys(const char* function, const head_view<T>& keys, const pl
   check_rotation<Layout>(function, keys, table, known_range{});
 }
 
-/// Throws:  std::invalid_argument also if the keys are raw; and as page_view::check_blocks
+/// Throws:  as check_rotation and page_view::check_blocks; std::invalid_argument if the keys are raw
 template <class Layout, class T, class S>
 void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");

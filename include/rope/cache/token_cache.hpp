@@ -364,7 +364,8 @@ class token_cache {
   detail::stored_tokens<T, place, Rows> tokens_;  // keys, values, and the positions and slots of tokens
 
  private:
-  /// One of two new views. Heads come as keys and values, a latent before its keys.
+  /// The first or the second view of new tokens. Caches of heads take keys, then values. A latent_cache takes
+  /// latents, which are its values, then the rotated parts of keys.
   template <bool first, class A, class B>
   static auto one_of(const head_view<A>& a, const head_view<B>& b) {
     if constexpr (first)

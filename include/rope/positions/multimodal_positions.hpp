@@ -193,8 +193,8 @@ struct prompt_walk {
   }
 };
 
-/// The coordinates of the tokens of all runs. add_vision(walk, run) adds an image or a video that has tokens,
-/// add_both(walk, run) a video with sound, and each sets walk.prompt.next.
+/// The coordinates of the tokens of all runs. add_vision(walk, run) must add an image or a video, and is only
+/// called if it has tokens. add_both(walk, run) must add a video with sound. Both must set walk.prompt.next.
 template <class Scalar, class Runs, class AddVision, class AddBoth = std::nullptr_t>
 prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start,
                                      const AddVision& add_vision, const AddBoth& add_both = nullptr) {
@@ -215,7 +215,7 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
   return std::move(walk.prompt);
 }
 
-/// The prompt, continued one after the largest of its coordinates.
+/// The prompt, whose next position becomes one after its largest coordinate.
 template <class Scalar>
 prompt_positions<Scalar> continued_past_largest(prompt_positions<Scalar> prompt) {
   const auto& all = prompt.coordinates;

@@ -46,7 +46,8 @@ inline Index tokens_of_run(const char* function, const sounding_video_run& run) 
   return with_tokens_before(function, both, 4);  // two opening and two closing tokens
 }
 
-/// walk_prompt with images and videos as in qwen_vl_positions, continued past the largest coordinate.
+/// walk_prompt with images and videos as in qwen_vl_positions. The next position is one after the largest
+/// coordinate.
 template <class Scalar, class Runs, class AddBoth>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
                                           const AddBoth& add_both) {

@@ -31,8 +31,8 @@ concept position_list = detail::integers_in_memory<X> || detail::dense_integers<
 
 namespace detail {
 
-/// A list of integers as an argument that is kept: it refers to the caller's memory. Taken by value, so that
-/// compilers which know lifetimebound warn where a temporary list would be kept.
+/// A parameter for a list of integers that an object refers to without copying it. Constructors take it by
+/// value, so that compilers with lifetimebound warn if the list is a temporary object.
 template <position_integer Integer>
 struct kept_integers : integer_list<Integer> {
   kept_integers() = default;

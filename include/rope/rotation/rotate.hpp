@@ -35,7 +35,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
 
-/// Rotates checked float `x` to 16-bit `out`: pieces are rotated in float and rounded once.
+/// Writes the rotated float `x` to 16-bit `out`. Pieces are rotated in float and rounded once. Requires a
+/// checked call.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
                       const Source& source, const Threads& threads) {

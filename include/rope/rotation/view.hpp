@@ -300,7 +300,7 @@ template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
 
 /// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
-/// view of a matrix that the caller refuses by its type.
+/// view if the storage order is another one, which the caller rejects at compile time.
 template <bool row_major, class Matrix>
 auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
   if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {

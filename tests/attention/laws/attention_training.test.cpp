@@ -111,13 +111,13 @@ std::vector<float> random_floats(testing::random& numbers, Index count) {
   return values;
 }
 
-/// Gradients of the heads of a model.
+/// Gradients with respect to the queries, keys and values of a model.
 struct head_gradients {
   std::vector<double> q, k, v;
   explicit head_gradients(const model& m) : q(m.q.size()), k(m.k.size()), v(m.v.size()) {}
 };
 
-/// Writes the gradients of the heads, and compares them with differences of the loss.
+/// Computes these gradients, and compares them with differences of the loss.
 template <class... Rotation>
 void check_heads(model& m, head_gradients& d, const Rotation&... rotation) {
   auto out = m.output(rotation...);

@@ -57,7 +57,7 @@ features::result check_definition(const features::setting& s, const operands& x)
   return exact;
 }
 
-/// Compares the bits of attention with a table with those of attention to what `rotate` rotated.
+/// Compares the bits of attention that rotates by a table with those of attention after `rotate`.
 template <class Layout, class T>
 void check_rotation(const features::setting& s, const operands& x) {
   const rope::frequency_table<float> table(rope::frequencies(x.q.dim), -700, 1400);
@@ -72,7 +72,7 @@ void check_rotation(const features::setting& s, const operands& x) {
   CHECK(same_bits(got, attend_to<T>(rotated, s.options)));
 }
 
-/// Whether a call with these options throws `rule` and the value, and writes nothing.
+/// Whether a call with these options writes nothing and throws a message with `rule` and `got`.
 bool rejects(const operands& x, const rope::attention_options& options, const char* rule, const char* got) {
   bool rejected = false;
   attention_call::output_of<float>(x, testing::axes::bshd, [&](auto q, auto k, auto v, auto out) {
@@ -268,8 +268,8 @@ TEST_CASE("invalid ranges throw and nothing is written", "[attention]") {
   });
 }
 
-// Selected keys: a list of all keys is attention to all of them, the order of a list is the order of its
-// sums, and every list follows its definition together with all other options.
+// Selected keys: a list of all keys gives attention to all of them, values are added in the order of the
+// list, and every list follows its definition together with all other options.
 
 namespace {
 

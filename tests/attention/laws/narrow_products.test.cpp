@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Products in bfloat16 and of integers: the operands for which they throw, their errors, and all properties
-// that they share with full precision.
+// Products in bfloat16 and of integers: the operands that they reject, their rounding errors, and all
+// properties that they share with full precision.
 #include <rope/attention/options.hpp>
 
 #include <algorithm>
@@ -33,7 +33,8 @@ namespace {
 using rope::product_precision;
 using testing::throws_saying;
 
-/// A setting with narrow products. Every `seldom`-th has up to 3000 keys.
+/// Random setting `number` with narrow products. Every sixth setting of bfloat16 and every fourth of integers
+/// has up to 3000 keys, the others up to 300.
 features::setting draw(features::dice& dice, int number, product_precision products) {
   const bool narrow = products == product_precision::bfloat16, even = number % 2 == 0;
   const int seldom = narrow ? 6 : 4;

@@ -98,7 +98,7 @@ TEMPLATE_TEST_CASE("attention gives the same bits for every number of threads", 
   }
 }
 
-// Tasks add to every tile in their own order, on any number of threads.
+// Tasks that share the sums of a tile add to it one at a time, in ascending order, on any number of threads.
 
 using rope::Index;
 using rope::detail::sum_order;

@@ -287,7 +287,8 @@ TEST_CASE("hyperbolic tangents of a row are those of its packets, and nothing af
   }
 }
 
-// Packets of half: every half, and every float near one, converts as Eigen's scalar conversions do.
+// Packets of half convert every half, and every float next to a half or a midpoint of two, as Eigen converts
+// scalars.
 
 namespace {
 
@@ -369,8 +370,8 @@ TEST_CASE("packets of half convert as scalars do", "[base]") {
   check_halfs<half_packet<packet<float>>>();
 }
 
-// Sums of products in double: every channel counts once, and the library decides about fusing, not the
-// compiler.
+// Sums of products in double contain every channel once. The library decides whether products and sums are
+// fused, not the compiler.
 
 using rope::detail::channels_per_step;
 using rope::detail::sum_of_products;

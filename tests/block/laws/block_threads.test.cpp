@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A block on the caller's threads: the same bits for any number of threads, in every form and in the backward
-// pass, and every step that is large enough uses all of them.
+// A block gives the same bits on any number of the caller's threads, in every form and in the backward pass.
+// Every step that is large enough uses all threads.
 #include <rope/block/multi_head_attention.hpp>
 
 #include <array>

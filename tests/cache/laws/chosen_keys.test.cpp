@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Keys that are chosen for queries to caches and pages, as ranges or as lists: both refer to the tokens of the
-// row in the order in which they were appended, whatever their positions. Compared with plain loops in double.
+// Keys in caches and pages that are chosen for each query, as a range or as a list. Both number the tokens of
+// a row in the order of appending, not by position. Compared with plain loops in double.
 #include <rope/cache/attention.hpp>
 
 #include <Eigen/Core>
@@ -87,7 +87,7 @@ double bound() {
          static_cast<double>(tolerance::unit_roundoff<T>());
 }
 
-/// A cache of C with rows of these lengths, of random tokens of T. Unless they ascend, positions are random.
+/// A cache of C with random tokens of T in rows of the given lengths. Positions ascend or are random.
 template <class T, class C>
 struct random_cache {
   Index longest;

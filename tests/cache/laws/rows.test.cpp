@@ -530,7 +530,7 @@ TEMPLATE_TEST_CASE("a cache that grows keeps its tokens, and has more free slots
   CHECK(latents.size() == 3);
 }
 
-// The counts of the rows of a batch are a list of any integer type, in every call that takes counts.
+// Every call that takes counts of the rows of a batch accepts a list of any integer type.
 
 namespace {
 

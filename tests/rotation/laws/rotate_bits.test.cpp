@@ -326,8 +326,8 @@ TEMPLATE_LIST_TEST_CASE("values at the ends of the range of a type get the bits 
   }
 }
 
-// At every offset in memory, contiguous heads rotate with the bits of one channel at a time, and nothing
-// around them is touched.
+// At every offset in memory, contiguous heads are rotated with the bits of code that takes one channel at a
+// time, and memory around them does not change.
 
 using namespace rope;
 

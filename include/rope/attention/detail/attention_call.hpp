@@ -94,7 +94,7 @@ class read_rotation {
   bool is_given() const { return rotate_ != nullptr; }
 
   /// Rotates tokens first, first + 1, ... of a row into `to` [tokens, heads, head_dim], with the bits of
-  /// `rotate`. `from` has these tokens only, at most those of a tile, at regular strides.
+  /// `rotate`. `from` has these tokens only, at most one tile of them, at regular strides.
   void rotate_queries(const head_view<const T>& from, const visibility& rules, Index row, Index first,
                       T* to) const {
     rotate_(from, queries_, {&rules, row_of_zero_, row, first, false, 0, 0}, to);

@@ -74,9 +74,9 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows
 template <class Rows>
 inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
 
-/// Calls body(asks), where `asks` tells a kernel whether to prefetch the rows ahead. It is a constant for
-/// groups of four queries, which lose by testing it if their keys are in cache, and for listed
-/// rows, which have no rows ahead. Other kernels are compiled once.
+/// Calls body(asks). A kernel prefetches the rows ahead if `asks` is true. It is a constant for groups of
+/// four queries, because a test makes their kernels slower if the keys are in cache, and for listed rows,
+/// which have no rows ahead. Other kernels are compiled once and test it.
 template <class Rows, int rows, class Body>
 void with_prefetches(bool asks, const Body& body) {
   if constexpr (are_listed_rows<Rows>)
@@ -89,8 +89,8 @@ void with_prefetches(bool asks, const Body& body) {
     body(std::false_type{});
 }
 
-/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for `rows` queries and as many
-/// whole blocks of keys as `count` has. Returns the number of these keys. The order of each sum does not
+/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for `rows` queries and all
+/// whole blocks in `count` keys. Returns the number of keys in these blocks. The order of each sum does not
 /// depend on the number of rows and keys.
 template <class A, int rows, class Rows, class Asks, std::size_t... n>
 EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows keys, Index count,

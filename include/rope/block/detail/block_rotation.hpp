@@ -35,11 +35,11 @@ inline constexpr bool is_segmented = false;
 template <class Integer>
 inline constexpr bool is_segmented<segments<Integer>> = true;
 
-/// Stands where a table would be if queries and keys do not rotate.
+/// The table of a block that does not rotate queries and keys.
 struct no_table {};
 
-/// Queries and keys are normalised and rotated by one table, a placed_table, or only normalised. Their
-/// positions may differ.
+/// Normalises queries and keys if the block has norms, and rotates both by one placed_table, unless Table is
+/// no_table. Positions of queries and of keys may differ.
 template <class Layout, class Table, class PQ, class PK>
 struct block_rotation {
   Table table;
@@ -105,7 +105,7 @@ struct block_rotation {
 
   /// The number of segments of the queries; 0 if positions are not `segments`.
   std::size_t segments() const { return is_segmented<PQ> ? static_cast<std::size_t>(segment_count()) : 0; }
-  /// Segments are sequences that must not attend to each other. Without them there is one, the whole call.
+  /// Segments are sequences that must not attend to each other. A call without segments counts as one.
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
       return query_positions.offsets.size() - 1;

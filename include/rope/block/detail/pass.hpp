@@ -86,7 +86,8 @@ struct block_pass {
            "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
-  /// Checks a call with tokens of queries and of keys, before the first product.
+  /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
+  /// keys and values from `context`.
   template <class Out, class Rotation>
   void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out, Index batch,
                   const Rotation& rotation, const attention_options& attention) const {

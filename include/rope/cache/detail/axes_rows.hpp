@@ -75,7 +75,7 @@ class axes_rows {
     return tokens;
   }
 
-  /// Whether text can go on after every row at an integer position. Without axes it can.
+  /// Whether the next position of every row is an integer. True for a cache without axes.
   bool end_at_integers() const {
     return std::all_of(rows_.begin(), rows_.end(), [](const axes_row& of) { return of.ends_at_integer(); });
   }

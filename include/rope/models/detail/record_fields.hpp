@@ -18,9 +18,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-// Lists of names, with one space between two names. A record may have several names.
+// Names of architectures in one string, with a space between two names. A record may have several names.
 
-/// Whether a list has the name.
+/// Whether a list contains the name.
 constexpr bool is_listed(std::string_view list, std::string_view name) {
   if (name.empty()) return false;
   for (std::size_t at = list.find(name); at != std::string_view::npos; at = list.find(name, at + 1)) {
@@ -30,13 +30,13 @@ constexpr bool is_listed(std::string_view list, std::string_view name) {
   return false;
 }
 
-/// The first name of a record. Lists of architectures have this name for all of them.
+/// The first name of a record. In lists of architectures it stands for all names of the record.
 template <class Record>
 constexpr std::string_view first_name(const Record& record) {
   return record.names.substr(0, record.names.find(' '));
 }
 
-/// The record of an architecture in a table, or nullptr if there is none.
+/// The record that has the name of an architecture, or nullptr if there is none.
 template <class Record, std::size_t count>
 const Record* record_in(const Record (&records)[count], std::string_view architecture) {
   for (const Record& record : records)

@@ -341,8 +341,8 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
   }
 }
 
-/// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does. Their order does not
-/// matter for few tokens, so the other orders need not be compiled.
+/// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does.
+/// head_order::of_memory is for more tokens than a cache holds, so only the other orders are compiled here.
 template <class Layout, bool inverse, class T, class S>
 void rotation_plan<Layout, inverse, T, S>::rotate_few(const std::int64_t* positions) const {
   const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
