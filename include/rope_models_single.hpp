@@ -2405,7 +2405,7 @@ auto list_in_memory(const X& x) {
                 "expression first");
   if constexpr (integers_in_memory<X>) return list_of(x);
 }
-/// The type of the integers in a list, in memory or an expression.
+/// A value of the type of the integers in a list. The list may be in memory or an expression.
 template <class X>
 requires dense_integers<X> || integers_in_memory<X>
 auto integer_in(const X& x) {
@@ -2468,8 +2468,8 @@ concept position_integer = detail::whole_number<Integer>;
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 namespace detail {
-/// A list of integers as an argument that is kept: it refers to the caller's memory. Taken by value, so that
-/// compilers which know lifetimebound warn where a temporary list would be kept.
+/// A parameter for a list of integers that an object refers to without copying it. Constructors take it by
+/// value, so that compilers with lifetimebound warn if the list is a temporary object.
 template <position_integer Integer>
 struct kept_integers : integer_list<Integer> {
   kept_integers() = default;
@@ -3087,7 +3087,7 @@ concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor)
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
 /// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
-/// view of a matrix that the caller refuses by its type.
+/// view if the storage order is another one, which the caller rejects at compile time.
 template <bool row_major, class Matrix>
 auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
   if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {
@@ -3219,7 +3219,7 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 
 #ifndef ROPE_BASE_COORDINATES_HPP
 #define ROPE_BASE_COORDINATES_HPP
-/// Checks of coordinates of tokens, which are integers or reals, and copies them as doubles.
+/// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
@@ -3229,7 +3229,7 @@ constexpr bool at_most(Integer value, std::int64_t most) {
   else
     return static_cast<std::int64_t>(value) <= most;
 }
-/// Whether a coordinate is finite and at most 2^53 in magnitude, as a double holds every integer up to there.
+/// Whether a coordinate is finite and at most 2^53 in magnitude. A double holds every integer up to 2^53.
 template <class Scalar>
 bool is_coordinate(Scalar value) {
   constexpr std::int64_t most = std::int64_t{1} << 53;
@@ -7203,8 +7203,8 @@ std::string code_text(const Model& model) {
 /// Terms in the comments: a layer slides if it attends to a sliding window of tokens, and attends fully if it
 /// sees all tokens up to the query. m is the attention factor of the frequencies.
 namespace rope::inline ROPE_ABI::detail {
-// Lists of names, with one space between two names. A record may have several names.
-/// Whether a list has the name.
+// Names of architectures in one string, with a space between two names. A record may have several names.
+/// Whether a list contains the name.
 constexpr bool is_listed(std::string_view list, std::string_view name) {
   if (name.empty()) return false;
   for (std::size_t at = list.find(name); at != std::string_view::npos; at = list.find(name, at + 1)) {
@@ -7213,12 +7213,12 @@ constexpr bool is_listed(std::string_view list, std::string_view name) {
   }
   return false;
 }
-/// The first name of a record. Lists of architectures have this name for all of them.
+/// The first name of a record. In lists of architectures it stands for all names of the record.
 template <class Record>
 constexpr std::string_view first_name(const Record& record) {
   return record.names.substr(0, record.names.find(' '));
 }
-/// The record of an architecture in a table, or nullptr if there is none.
+/// The record that has the name of an architecture, or nullptr if there is none.
 template <class Record, std::size_t count>
 const Record* record_in(const Record (&records)[count], std::string_view architecture) {
   for (const Record& record : records)
@@ -10110,7 +10110,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 1,
        .interval = "layer_group_size",
-       .note = "before version 3, layers of linear attention rotate queries and keys too, which this "
+       .note = "before Ling 3, layers of linear attention rotate queries and keys too, which this "
                "description leaves out"},
       {.names = "bailingmoelinear bailingmoelinearv2",
        .base = 0,
@@ -10673,8 +10673,8 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .causal = false,
        .rotates_if = "position_embedding_type",
        .instead = "learned positions",
-       .note =
-           "with logn_attention_scale, and logn_attention_clip1, queries grow with the length of the text"},
+       .note = "with logn_attention_scale queries grow with the length of the text, with "
+               "logn_attention_clip1 by a factor of at least 1"},
       {.names = "nomicbert", .base = 1000, .causal = false},
       {.names = "openaiprivacyfilter",
        .layout = interleaved,
@@ -10924,8 +10924,8 @@ const Refused* refused_architecture_of(std::string_view architecture) {
                  "that attend to the keys of others",
        .kind = rotates_otherwise},
       {.names = " moondream1 moondream3 ",
-       .reason = "has its sizes in its code: rotate<half_split> the first 32 of 64 channels of a head by "
-                 "frequencies(32), of moondream3 by frequencies(32, 1500000), and the first 730 tokens see "
+       .reason = "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
+                 "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see "
                  "each other",
        .kind = rotates_otherwise},
       {.names = " musicflamingo ",
@@ -10962,7 +10962,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
       {.names = " longt5 mt5 t5 umt5 ", .reason = "biases by distance", .kind = never_rotates},
       {.names = " neucodec xcodec2 ",
-       .reason = "the numbers of heads for positions, which cancel in the scores",
+       .reason = "head numbers in place of token positions, which cancel in the scores",
        .kind = never_rotates},
   };
   for (const Refused& one : refused)
@@ -14634,8 +14634,8 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
                 : rotate_tokens<false, head_order::together>(x, count, positions);
   }
 }
-/// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does. Their order does not
-/// matter for few tokens, so the other orders need not be compiled.
+/// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does.
+/// head_order::of_memory is for more tokens than a cache holds, so only the other orders are compiled here.
 template <class Layout, bool inverse, class T, class S>
 void rotation_plan<Layout, inverse, T, S>::rotate_few(const std::int64_t* positions) const {
   const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
@@ -14688,7 +14688,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
     throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
-/// Rotates checked float `x` to 16-bit `out`: pieces are rotated in float and rounded once.
+/// Writes the rotated float `x` to 16-bit `out`. Pieces are rotated in float and rounded once. Requires a
+/// checked call.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
                       const Source& source, const Threads& threads) {

@@ -2702,7 +2702,7 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 
 #ifndef ROPE_BASE_COORDINATES_HPP
 #define ROPE_BASE_COORDINATES_HPP
-/// Checks of coordinates of tokens, which are integers or reals, and copies them as doubles.
+/// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
 namespace rope::inline ROPE_ABI::detail {
 template <std::integral Integer>
 constexpr bool at_most(Integer value, std::int64_t most) {

@@ -876,7 +876,7 @@ auto list_in_memory(const X& x) {
                 "expression first");
   if constexpr (integers_in_memory<X>) return list_of(x);
 }
-/// The type of the integers in a list, in memory or an expression.
+/// A value of the type of the integers in a list. The list may be in memory or an expression.
 template <class X>
 requires dense_integers<X> || integers_in_memory<X>
 auto integer_in(const X& x) {
@@ -1993,8 +1993,8 @@ concept position_integer = detail::whole_number<Integer>;
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 namespace detail {
-/// A list of integers as an argument that is kept: it refers to the caller's memory. Taken by value, so that
-/// compilers which know lifetimebound warn where a temporary list would be kept.
+/// A parameter for a list of integers that an object refers to without copying it. Constructors take it by
+/// value, so that compilers with lifetimebound warn if the list is a temporary object.
 template <position_integer Integer>
 struct kept_integers : integer_list<Integer> {
   kept_integers() = default;
@@ -4759,7 +4759,7 @@ concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor)
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
 /// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
-/// view of a matrix that the caller refuses by its type.
+/// view if the storage order is another one, which the caller rejects at compile time.
 template <bool row_major, class Matrix>
 auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
   if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {
@@ -4891,7 +4891,7 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 
 #ifndef ROPE_BASE_COORDINATES_HPP
 #define ROPE_BASE_COORDINATES_HPP
-/// Checks of coordinates of tokens, which are integers or reals, and copies them as doubles.
+/// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
@@ -4901,7 +4901,7 @@ constexpr bool at_most(Integer value, std::int64_t most) {
   else
     return static_cast<std::int64_t>(value) <= most;
 }
-/// Whether a coordinate is finite and at most 2^53 in magnitude, as a double holds every integer up to there.
+/// Whether a coordinate is finite and at most 2^53 in magnitude. A double holds every integer up to 2^53.
 template <class Scalar>
 bool is_coordinate(Scalar value) {
   constexpr std::int64_t most = std::int64_t{1} << 53;
@@ -7931,8 +7931,8 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
                 : rotate_tokens<false, head_order::together>(x, count, positions);
   }
 }
-/// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does. Their order does not
-/// matter for few tokens, so the other orders need not be compiled.
+/// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does.
+/// head_order::of_memory is for more tokens than a cache holds, so only the other orders are compiled here.
 template <class Layout, bool inverse, class T, class S>
 void rotation_plan<Layout, inverse, T, S>::rotate_few(const std::int64_t* positions) const {
   const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
@@ -8088,7 +8088,7 @@ class read_rotation {
         end_of_keys_(tables.keys().table().last()) {}
   bool is_given() const { return rotate_ != nullptr; }
   /// Rotates tokens first, first + 1, ... of a row into `to` [tokens, heads, head_dim], with the bits of
-  /// `rotate`. `from` has these tokens only, at most those of a tile, at regular strides.
+  /// `rotate`. `from` has these tokens only, at most one tile of them, at regular strides.
   void rotate_queries(const head_view<const T>& from, const visibility& rules, Index row, Index first,
                       T* to) const {
     rotate_(from, queries_, {&rules, row_of_zero_, row, first, false, 0, 0}, to);
@@ -8461,9 +8461,9 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows
 /// than its compilation takes.
 template <class Rows>
 inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
-/// Calls body(asks), where `asks` tells a kernel whether to prefetch the rows ahead. It is a constant for
-/// groups of four queries, which lose by testing it if their keys are in cache, and for listed
-/// rows, which have no rows ahead. Other kernels are compiled once.
+/// Calls body(asks). A kernel prefetches the rows ahead if `asks` is true. It is a constant for groups of
+/// four queries, because a test makes their kernels slower if the keys are in cache, and for listed rows,
+/// which have no rows ahead. Other kernels are compiled once and test it.
 template <class Rows, int rows, class Body>
 void with_prefetches(bool asks, const Body& body) {
   if constexpr (are_listed_rows<Rows>)
@@ -8475,8 +8475,8 @@ void with_prefetches(bool asks, const Body& body) {
   else
     body(std::false_type{});
 }
-/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for `rows` queries and as many
-/// whole blocks of keys as `count` has. Returns the number of these keys. The order of each sum does not
+/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for `rows` queries and all
+/// whole blocks in `count` keys. Returns the number of keys in these blocks. The order of each sum does not
 /// depend on the number of rows and keys.
 template <class A, int rows, class Rows, class Asks, std::size_t... n>
 EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows keys, Index count,
@@ -9144,8 +9144,9 @@ class decode_operands {
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
   /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,
-  /// the other groups from a cache. Listed keys are copied for many rows, which read a copy faster: with one
-  /// key head, 2048 of 16384 keys in place take 0.88 of the time with 4 query heads, and 1.08 with 32.
+  /// the other groups from a cache. For many rows listed keys are copied first, because the rows read a copy
+  /// faster. (2048 of 16384 keys of one head, read in place, take 0.88 of the time of a copy with 4 query
+  /// heads, and 1.08 with 32.)
   void score(key_runs<C>& keys, Index i, A* scores) {
     const Index depth = call_.q.head_dim, kv = keys.head, first = keys.run[i].first,
                 count = keys.run[i].last - first;
@@ -11355,7 +11356,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
     throw_invalid(function, "the attention_factor must be at most 2^", 1 - limits::min_exponent,
                   " for its inverse to be a number of the table's type, got ", table.attention_factor());
 }
-/// Rotates checked float `x` to 16-bit `out`: pieces are rotated in float and rounded once.
+/// Writes the rotated float `x` to 16-bit `out`. Pieces are rotated in float and rounded once. Requires a
+/// checked call.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
                       const Source& source, const Threads& threads) {
@@ -14131,10 +14133,10 @@ template <class P>
 inline constexpr bool is_segmented = false;
 template <class Integer>
 inline constexpr bool is_segmented<segments<Integer>> = true;
-/// Stands where a table would be if queries and keys do not rotate.
+/// The table of a block that does not rotate queries and keys.
 struct no_table {};
-/// Queries and keys are normalised and rotated by one table, a placed_table, or only normalised. Their
-/// positions may differ.
+/// Normalises queries and keys if the block has norms, and rotates both by one placed_table, unless Table is
+/// no_table. Positions of queries and of keys may differ.
 template <class Layout, class Table, class PQ, class PK>
 struct block_rotation {
   Table table;
@@ -14197,7 +14199,7 @@ struct block_rotation {
   }
   /// The number of segments of the queries; 0 if positions are not `segments`.
   std::size_t segments() const { return is_segmented<PQ> ? static_cast<std::size_t>(segment_count()) : 0; }
-  /// Segments are sequences that must not attend to each other. Without them there is one, the whole call.
+  /// Segments are sequences that must not attend to each other. A call without segments counts as one.
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
       return query_positions.offsets.size() - 1;
@@ -15202,7 +15204,7 @@ key_rotation rotation_by(const placed_table<S>& placed) {
   return {table.fingerprint(), 0, layout_fingerprint<Layout>(table.pairs()), placed.first_channel()};
 }
 /// Throws:  std::invalid_argument unless `stored` and `given` rotate keys in the same way. On axes every
-///          append has its own table, and only the frequencies must agree
+///          append has its own table, so the frequencies must be equal, not the coordinates
 inline void require_rotation(const char* owner, const key_rotation& stored, const key_rotation& given,
                              bool on_axes) {
   if (stored == given) return;
@@ -17392,7 +17394,7 @@ class axes_rows {
         for (Index a = 0; a < axes_; ++a) tokens(size + t, a) = token(b, t)[a];
     return tokens;
   }
-  /// Whether text can go on after every row at an integer position. Without axes it can.
+  /// Whether the next position of every row is an integer. True for a cache without axes.
   bool end_at_integers() const {
     return std::all_of(rows_.begin(), rows_.end(), [](const axes_row& of) { return of.ends_at_integer(); });
   }
@@ -18298,7 +18300,8 @@ class token_cache {
   const Cache& cache() const { return static_cast<const Cache&>(*this); }
   detail::stored_tokens<T, place, Rows> tokens_;  // keys, values, and the positions and slots of tokens
  private:
-  /// One of two new views. Heads come as keys and values, a latent before its keys.
+  /// The first or the second view of new tokens. Caches of heads take keys, then values. A latent_cache takes
+  /// latents, which are its values, then the rotated parts of keys.
   template <bool first, class A, class B>
   static auto one_of(const head_view<A>& a, const head_view<B>& b) {
     if constexpr (first)
@@ -19064,7 +19067,8 @@ struct block_pass {
            "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
-  /// Checks a call with tokens of queries and of keys, before the first product.
+  /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
+  /// keys and values from `context`.
   template <class Out, class Rotation>
   void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out, Index batch,
                   const Rotation& rotation, const attention_options& attention) const {
@@ -19277,8 +19281,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// The number of channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// The table at the channel at which it rotates a stored key: the first after the latent. A table that is
-  /// already placed must be placed there.
+  /// The table, placed at the first channel after the latent, where the rotated part begins. A table that is
+  /// already placed must be placed at this channel.
   ///
   /// Throws:  std::invalid_argument unless the table rotates exactly the channels of the rotated part
   template <class S>
@@ -19944,7 +19948,7 @@ class block_gradient {
         options_(self ? block.options().attention : block.all_visible()),
         rotation_(rotation),
         threads_(threads) {
-    options_.log_sum_exp = {};  // the forward pass wrote it; the backward pass recomputes it in scratch
+    options_.log_sum_exp = {};  // written by the forward pass, and recomputed here in scratch memory
     if (self)
       for (const Index rows : {tape.context.rows(), gradients.context.rows()})
         if (rows > 0)
@@ -20470,7 +20474,7 @@ void check_rotated_keys(const char* function, const head_view<T>& keys, const pl
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   check_rotation<Layout>(function, keys, table, known_range{});
 }
-/// Throws:  std::invalid_argument also if the keys are raw; and as page_view::check_blocks
+/// Throws:  as check_rotation and page_view::check_blocks; std::invalid_argument if the keys are raw
 template <class Layout, class T, class S>
 void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
@@ -22660,8 +22664,8 @@ struct prompt_walk {
     prompt.next = last + 1;
   }
 };
-/// The coordinates of the tokens of all runs. add_vision(walk, run) adds an image or a video that has tokens,
-/// add_both(walk, run) a video with sound, and each sets walk.prompt.next.
+/// The coordinates of the tokens of all runs. add_vision(walk, run) must add an image or a video, and is only
+/// called if it has tokens. add_both(walk, run) must add a video with sound. Both must set walk.prompt.next.
 template <class Scalar, class Runs, class AddVision, class AddBoth = std::nullptr_t>
 prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start,
                                      const AddVision& add_vision, const AddBoth& add_both = nullptr) {
@@ -22681,7 +22685,7 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
   }
   return std::move(walk.prompt);
 }
-/// The prompt, continued one after the largest of its coordinates.
+/// The prompt, whose next position becomes one after its largest coordinate.
 template <class Scalar>
 prompt_positions<Scalar> continued_past_largest(prompt_positions<Scalar> prompt) {
   const auto& all = prompt.coordinates;
@@ -22843,7 +22847,8 @@ inline Index tokens_of_run(const char* function, const sounding_video_run& run) 
   const Index both = with_tokens_before(function, video, tokens_of_run(function, text_run{run.audio_tokens}));
   return with_tokens_before(function, both, 4);  // two opening and two closing tokens
 }
-/// walk_prompt with images and videos as in qwen_vl_positions, continued past the largest coordinate.
+/// walk_prompt with images and videos as in qwen_vl_positions. The next position is one after the largest
+/// coordinate.
 template <class Scalar, class Runs, class AddBoth>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
                                           const AddBoth& add_both) {
