@@ -102,3 +102,30 @@ TEST_CASE("a position outside either table throws before anything is written", "
     CHECK_NOTHROW(rope::attention<half_split>(q, k, v, to, rope::query_key_tables(queries_only, enough)));
   });
 }
+
+static_assert(rope::rotation_table<rope::frequency_table<float>> &&
+              rope::rotation_table<rope::placed_table<double>>);
+static_assert(!rope::rotation_table<rope::frequencies> && !rope::rotation_table<rope::xpos<float>> &&
+              !rope::rotation_table<rope::query_key_tables<float>>);
+static_assert(rope::attention_tables<rope::placed_table<float>> &&
+              rope::attention_tables<rope::xpos<float>::placed>);
+static_assert(std::is_trivially_copyable_v<rope::placed_table<float>>);
+
+TEST_CASE("a placed table refers to its table", "[tables]") {
+  const rope::frequency_table<double> table(rope::frequencies(8), 20);
+  const auto placed = table.at_channel(5);
+  static_assert(std::is_same_v<decltype(placed), const rope::placed_table<double>>);
+  CHECK(&placed.table() == &table);
+  CHECK(placed.first_channel() == 5);
+  const rope::placed_table first = table;
+  CHECK(&first.table() == &table);
+  CHECK(first.first_channel() == 0);
+}
+
+TEST_CASE("a negative first channel throws", "[tables]") {
+  const rope::frequency_table<float> table(rope::frequencies(8), 20);
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { table.at_channel(-1); }, "first_channel",
+                                                      "at least 0", "-1"));
+  const rope::xpos<float> both(rope::frequencies(8), 20, {.center = 10});
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { both.at_channel(-3); }, "first_channel", "-3"));
+}
