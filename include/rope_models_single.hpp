@@ -624,7 +624,10 @@ namespace rope::inline ROPE_ABI::detail {
 struct uint128 {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
-  friend constexpr auto operator<=>(const uint128&, const uint128&) = default;
+  friend constexpr bool operator==(const uint128&, const uint128&) = default;
+  friend constexpr std::strong_ordering operator<=>(const uint128& a, const uint128& b) {
+    return a.hi != b.hi ? a.hi <=> b.hi : a.lo <=> b.lo;
+  }
   friend constexpr uint128 operator+(uint128 a, uint128 b) {
     const std::uint64_t sum = a.lo + b.lo;
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
