@@ -2441,10 +2441,9 @@ struct evaluated_list : integer_list<Integer> {
   template <class Derived>
   evaluated_list(const Eigen::DenseBase<Derived>& expression) {
     using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    const Index rows = expression.rows(), columns = expression.cols();
-    memory.resize(rows, columns);
-    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
-    integer_list<Integer>::operator=({memory.data(), rows, columns, columns, 1});
+    memory.resize(expression.rows(), expression.cols());
+    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
+    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
   }
 };
 /// The type in which a call keeps positions that it reads more than once.
