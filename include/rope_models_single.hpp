@@ -11885,9 +11885,12 @@ class hugging_face_group_maker {
         return "key_multiplier";
       case score_scale::qk_scale_factor:
         return "qk_scale_factor";
-      default:
-        return nullptr;
+      case score_scale::inverse_root:
+      case score_scale::half_head:
+      case score_scale::one:
+        break;
     }
+    return nullptr;
   }
   /// The factor on q . k.
   double scale_of(const head_shape& head, double latent_multiplier) {
