@@ -25,6 +25,8 @@ else()
   string(REGEX REPLACE "\n *ROPE_DETAIL_ASK[A-Z_]*\\([^;]*;" "" text "${text}")
   # An overload without a comment follows the function that has one.
   string(REGEX REPLACE "([;}]\n)( *)(template <|[a-z_]+\\([^\n]*ROPE_DETAIL_LIFETIMEBOUND)" "\\1\\2/// \\\\overload\n\\2\\3" text "${text}")
+  # It would be taken for the name of its parameter.
+  string(REGEX REPLACE " ROPE_DETAIL_LIFETIMEBOUND([,)])" "\\1" text "${text}")
   string(REGEX REPLACE "\n *template <[^{};]*requires[^{};]*{\n *static_assert\\([^{}]*\\);\n *}" "" text "${text}")
   string(REGEX REPLACE "\n *[a-z_]+\\((const )?[a-z_]+&&?\\) = default;" "" text "${text}")
   string(REGEX REPLACE "\n *[a-z_]+& operator=\\((const )?[a-z_]+&&?\\) = default;" "" text "${text}")
