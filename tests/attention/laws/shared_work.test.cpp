@@ -116,7 +116,7 @@ constexpr double work = 0x1p30;
 
 }  // namespace
 
-TEST_CASE("tasks process a tile in their order", "[attention]") {
+TEST_CASE("tasks that share a tile add to it in ascending order", "[attention]") {
   testing::random numbers(testing::seed());
   // A task skips some tiles, at both ends and in between, and spends a long time on others.
   std::vector<std::vector<bool>> visits{std::size_t(tasks), std::vector<bool>(std::size_t(tiles))};
