@@ -19,11 +19,11 @@
 /// one after another, whichever is contiguous in memory. While a batch is processed, the next one is
 /// prefetched. A run is the tokens of a batch that are at a regular stride, for example in one page.
 ///
-/// Reading whole tiles of one head instead of batches takes 1.5 times as long if the heads of a token are
-/// contiguous (one query, 4096 keys, 32 query heads and 8 key heads of 128 channels).
+/// Reading whole tiles of one head instead of batches takes longer if the heads of a token are contiguous
+/// (benchmark row bshd/1x4096x32+8x128).
 ///
 /// Listed tokens, and those of pages of one token, are anywhere in memory. Kernels get the address of each,
-/// and of as many tokens to prefetch. (Pages of one token that are read as runs take 1.5 to 2 times as long.)
+/// and of as many tokens to prefetch. Runs of one token would take longer, since every run has a fixed cost.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -150,9 +150,8 @@ class decode_batches {
  private:
   /// Whether all heads of a page are read before the next page. The next page may be anywhere in memory, and
   /// needs a lookup. Processing one head of a short page takes too little time to prefetch the next page, but
-  /// the next head of the same page is adjacent. (With pages of 16 keys, reading one head of all pages before
-  /// the next head takes 1.10 to 1.16 times as long: one query, 1024 keys, 32 query and key heads of 64
-  /// channels.)
+  /// the next head of the same page is adjacent. (Example: one query, 1024 keys in pages of 16, 32 query and
+  /// key heads of 64 channels.)
   ///
   /// With 32 vector registers, reading all heads of a page is faster only for fewer than 4 queries per head.
   /// With fewer registers, it is faster for any number of queries if a page and the next one fit L2, and even
@@ -167,7 +166,7 @@ class decode_batches {
   }
 
   /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) if heads are read one by one,
-  /// otherwise L2. (Batches of twice the size take 1.15 times as long.)
+  /// otherwise L2.
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
@@ -177,7 +176,7 @@ class decode_batches {
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
 
-  /// Listed tokens of a batch, an even number of at most 16 KiB. (Batches of 8 or 32 KiB are not faster.)
+  /// Listed tokens of a batch, an even number of at most 16 KiB.
   static constexpr Index tokens_of_list(Index head) {
     return (std::min)(Index{64}, (std::max)(Index{1}, (Index{1} << 13) / (std::max)(Index{1}, head)) * 2);
   }

@@ -137,7 +137,7 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
 }
 
 /// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory. They are used a batch
-/// later, so they wait in L2. (Selected keys: prefetched to L1, 2048 of 65536 take 1.15 times as long.)
+/// later, so they wait in L2: in L1 they would replace rows of the current batch.
 template <Index bytes, class X>
 EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index tokens, Index c) {
   for (Index token = 0; token < tokens; ++token)
