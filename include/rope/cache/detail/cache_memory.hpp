@@ -103,7 +103,7 @@ class cache_memory {
   /// ascending order.
   template <class Runs>
   void move_down(Index b, const Runs& runs) {
-    runs([&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy); });
+    runs([&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy()); });
   }
   /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {
@@ -114,7 +114,7 @@ class cache_memory {
   /// Copies the first `count` slots of row `from` of `other` to the first slots of row `to`. `other` has
   /// heads of the same shape, and may be this memory.
   void copy_row(const cache_memory& other, Index from, Index to, Index count) {
-    for_each_part(other, from, 0, to, 0, count, copy);
+    for_each_part(other, from, 0, to, 0, count, copy());
   }
   void swap_rows(Index a, Index b, Index count) {
     for_each_part(*this, a, 0, b, 0, count,
@@ -129,7 +129,9 @@ class cache_memory {
     else
       return memory.values_.view(memory.batch_, memory.heads_, memory.slots_, memory.value_dim_);
   }
-  static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
+  struct copy {
+    void operator()(const auto* x, Index size, auto* y) const { std::copy_n(x, size, y); }
+  };
 
   /// Calls visit(x, size, y) for each contiguous part of `count` slots. x is in `other`, from slot `from` of
   /// row a on. y is in this memory, from slot `to` of row b on. Both have heads of the same shape.
