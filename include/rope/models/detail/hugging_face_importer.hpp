@@ -50,10 +50,10 @@ class hugging_face_importer {
     if (const auto* known = hugging_face_record_of(plain)) {
       json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
+      if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
     }
     if (!outer_.empty()) assume_sizes(text_, plain);
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
-    if (plain == "phimsft" || plain == "phixtral") text_.assume("rotary_dim", 32);  // mlx-lm, phixtral.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
     if (!is_known_architecture(model_.architecture) && parts_.is_bare() && !parts_.hint().empty())

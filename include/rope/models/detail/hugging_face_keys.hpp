@@ -29,6 +29,10 @@ struct key_of_few {
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
 
+/// The architectures whose classes read rotary_dim, the number of rotated channels.
+inline constexpr std::string_view rotary_dim_in_file =
+    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft ";
+
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
     " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
@@ -82,7 +86,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_scaling_factor", " plamo3 "},
       {"rope_scaling_layers", " molmo2 "},
       {"rotary_base", " zaya1vl "},
-      {"rotary_dim", " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft "},
+      {"rotary_dim", rotary_dim_in_file},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_layout", " smallthinker "},

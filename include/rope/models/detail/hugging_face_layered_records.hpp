@@ -94,7 +94,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "mamba",
        .others_attend = false,
        .full_every = 2,
-       .full_offset = 1,
        .interval = "mamba_step",
        .note =
            "in the class of the model, attention layers that full_attention_idx does not list slide within "
@@ -106,7 +105,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
-       .full_offset = 3,
        .interval = "full_attention_interval",
        .mrope_interleaved = true,
        .mrope_side = 11},
@@ -116,7 +114,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
-       .full_offset = 3,
        .interval = "full_attention_interval"},
       {.names = "qwen4exp qwen38flashnext",
        .base = 1e7,
@@ -125,7 +122,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
-       .full_offset = 3,
        .interval = "full_attention_interval",
        .indexer = indexer_kind::first_half_split,
        .indexer_key = "indexer_head_dim",

@@ -110,6 +110,11 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
   return types;
 }
 
+/// Whether the first of every full_every layers attends fully.
+constexpr bool full_comes_first(const hugging_face_record& defaults) {
+  return defaults.full_offset == 0 && defaults.interval.empty();
+}
+
 /// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all
 /// alike.
 ///
@@ -147,9 +152,9 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   if (!every) every = text.index("global_attn_every_n_layers");
   if (!every && !defaults.interval.empty()) every = text.index(std::string(defaults.interval).c_str());
   const Index period = every.value_or(defaults.full_every);
-  const Index full = defaults.interval == "mamba_step"                        ? period / 2
-                     : defaults.full_offset == 0 && defaults.interval.empty() ? 0
-                                                                              : period - 1;
+  const Index full = defaults.interval == "mamba_step" ? period / 2
+                     : full_comes_first(defaults)      ? 0
+                                                       : period - 1;
   const Index rest = defaults.rest_full ? *layers / period * period : *layers;
   const Index dense = dense_layers_of(text, defaults),
               of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
@@ -372,7 +377,7 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
     if (text.has(key)) return {};
   if (!defaults.interval.empty() && text.has(std::string(defaults.interval).c_str())) return {};
   if (defaults.full_every == 1) return "every layer attends fully";
-  return one_of_every(defaults.full_every, (defaults.full_offset == 0) != defaults.from_end,
+  return one_of_every(defaults.full_every, full_comes_first(defaults) != defaults.from_end,
                       defaults.from_end) +
          does + (defaults.first_full ? ", and so does the first" : "");
 }

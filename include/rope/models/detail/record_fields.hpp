@@ -131,6 +131,7 @@ struct hugging_face_record {
   double base = 10000;    // 0: unknown, so a file must have a base
   double local_base = 0;  // of sliding layers, if they have their own
   double partial_rotary_factor = 1;
+  Index rotary_dim = 0;              // the default of that key; 0: the share partial_rotary_factor of a head
   double original_max_position = 0;  // 0: the longest context
   Index head_dim = 0;                // 0: hidden_size / num_attention_heads
   // Class defaults for a text_config without head_dim, base or window in the file of a whole model. 0: the

@@ -35,6 +35,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "layers of compressed keys attend fully nowhere";
   if ((r.full_offset > 0 || r.last_full) && !mixed)
     return "full_offset and last_full are of a pattern in which some layers do not attend fully";
+  if (r.full_offset > 0 && !r.interval.empty())
+    return "full_offset is for patterns without an interval, whose runs end with a layer that attends";
   if (r.last_full && (r.full_offset == 0 || r.first_full || r.ends_full))
     return "last_full is for patterns that a short model may end without a layer that attends fully";
   if (r.first_full && (!mixed || (r.full_offset == 0 && !r.from_end)))
@@ -62,6 +64,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
                    r.scale != score_scale::inverse_root))
     return "widths of latent heads are in the file, and their scale follows";
+  if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
+    return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
   const bool asks_types = types_slide(r), chunks = r.window == window_span::chunks && r.no_rope_every > 0;
   if (!asks_types && r.slides == which_slide::by_type && r.window != window_span::back && !chunks)
     return "window is of classes whose layers may slide";
@@ -75,6 +79,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "full_list is read where the other layers do not attend";
   if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
     return "full_ones is read where the other layers do not attend, in place of full_list";
+  if (!r.full_ones.empty() && !has_pattern) return "full_ones is read in place of full_every";
+  if (!r.rope_ones.empty() && !r.others_attend) return "rope_ones is of classes whose layers all attend";
   if (!r.interval.empty() && (r.others_attend || !has_pattern))
     return "interval is read where the other layers do not attend, in place of full_every";
   if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
