@@ -167,7 +167,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
                  "that attend to the keys of others",
        .kind = rotates_otherwise},
-      {.names = " moondream1 moondream3 ",
+      {.names = " moondream1 moondream2 moondream3 ",
        .reason = "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
                  "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see "
                  "each other",
@@ -193,7 +193,8 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "learned positions",
        .kind = never_rotates},
       {.names = " bloom mpt ", .reason = "ALiBi biases", .kind = never_rotates},
-      {.names = " cohereasr m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
+      {.names =
+           " cohereasr funasrnanoencoder m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
        .reason = "sinusoidal positions",
        .kind = never_rotates},
       {.names = " deberta debertav2 parakeetencoder xlnet ",

@@ -16,8 +16,9 @@
 /// Records of models that bring their own classes follow the code of vLLM, mlx-lm or mlx-vlm, or their
 /// converter in llama.cpp. If none of these has a default base, the file must have a base.
 ///
-/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19, esmc and
-///         hy_v4 of October 2026; tests/recorded/models/hugging_face.json names the others
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19, esmc,
+///         hy_v4 and nemotron3_diarization of autumn 2026; tests/recorded/models/hugging_face.json names the
+///         others
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -81,7 +82,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .rotates_if = "position_embedding_type",
        .rotates_word = "rotary",
        .instead = "learned positions or biases"},
-      {.names = "esmc eurobert lasrencoder", .causal = false},
+      {.names = "esmc eurobert lasrencoder nemotron3diarizationaudio", .causal = false},
       {.names = "falconh1", .scale = key_multiplier, .scale_number = 1},
       {.names = "gemma", .head_dim = 256},
       {.names = "glm glm4 glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
@@ -96,7 +97,10 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .scale = attention_multiplier,
        .scale_number = 1},
       {.names = "grok1", .scale = attn_output_multiplier, .softcap = 30},
-      {.names = "grovemoe minicpmo minicpmv", .base = 0, .slides = not_known, .slides_if_asked = true},
+      {.names = "grovemoe keye keyevl15 minicpmo minicpmv",
+       .base = 0,
+       .slides = not_known,
+       .slides_if_asked = true},
       {.names = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
       {.names = "higgsaudiov2", .head_dim = 128, .own_rule = true},
       {.names = "hrm seedoss", .head_dim = 128},
