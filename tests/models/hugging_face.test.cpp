@@ -522,6 +522,27 @@ TEST_CASE("GPT-J and ChatGLM have their own names for sizes", "[models][import]"
   CHECK(gptj.query_heads == 16);
   CHECK(gptj.key_heads == 16);
   CHECK(gptj.max_position == 2048);
+  // OpenELM-270M: heads for each layer.
+  const json openelm = {{"model_type", "openelm"},
+                        {"model_dim", 1280},
+                        {"head_dim", 64},
+                        {"num_transformer_layers", 4},
+                        {"num_query_heads", {12, 12, 12, 16}},
+                        {"num_kv_heads", {3, 3, 3, 4}},
+                        {"rope_freq_constant", 10000}};
+  const auto elm = import_hugging_face(openelm);
+  CHECK(elm.query_heads == 12);
+  CHECK(elm.key_heads == 3);
+  CHECK(has_warning(elm.warnings, "num_query_heads differs from layer to layer"));
+  CHECK(has_warning(elm.warnings, "num_kv_heads differs from layer to layer"));
+  const auto alike = import_hugging_face(changed(openelm, {{"num_kv_heads", {4, 4, 4, 4}}}));
+  CHECK(alike.key_heads == 4);
+  CHECK_FALSE(has_warning(alike.warnings, "num_kv_heads"));
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] {
+        import_hugging_face(changed(openelm, {{"num_kv_heads", json::array()}}));
+      },
+      "num_kv_heads must not be an empty list"));
   // GLM-4 9B Chat, from before transformers had the architecture.
   const auto glm = import_hugging_face(json{{"model_type", "chatglm"},
                                             {"hidden_size", 4096},

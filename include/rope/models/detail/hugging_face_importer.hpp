@@ -2,9 +2,10 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
-#include <algorithm>  // std::binary_search, std::min, std::none_of
+#include <algorithm>  // std::any_of, std::binary_search, std::min, std::none_of
 #include <cmath>
 #include <cstddef>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -122,7 +123,8 @@ class hugging_face_importer {
     constexpr std::string_view periods =
         " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
     std::string by;
-    if (is_listed(periods, key) && text_.has("layer_types")) by = "layer_types";
+    if ((is_listed(periods, key) || key == defaults_.full_list) && text_.has("layer_types"))
+      by = "layer_types";
     if (key == "no_rope_layer_interval" && text_.has("no_rope_layers")) by = "no_rope_layers";
     if (by == "no_rope_layers" && is_interval_of_unrotated(key)) return;
     warn(text_.path() + key + (by.empty() ? because : " is overruled by " + text_.path() + by));
@@ -185,20 +187,32 @@ class hugging_face_importer {
   }
 
   std::optional<Index> count_of_layers() {
-    return text_.index_of(
-        {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
-        range::layers);
+    return text_.index_of({"num_hidden_layers", "n_layer", "n_layers", "num_layers",
+                           "decoder_num_hidden_layers", "num_transformer_layers"},
+                          range::layers);
+  }
+
+  /// The number of heads in the first of these keys that exists. In OpenELM each layer has its own number.
+  std::optional<Index> heads_of(std::initializer_list<const char*> keys) {
+    for (const char* key : keys) {
+      if (!text_.is_list(key)) continue;
+      const std::vector<double> heads = *text_.numbers(key, range::count);
+      if (heads.empty()) text_.refuse(key, "must not be an empty list");
+      if (std::any_of(heads.begin(), heads.end(), [&](double h) { return !detail::equal(h, heads[0]); }))
+        warn(text_.path() + key + " differs from layer to layer; the description has that of the first");
+      return static_cast<Index>(heads.front());
+    }
+    return text_.index_of(keys);
   }
 
   /// Reads the number of heads and the longest context.
   void add_sizes() {
-    model_.query_heads = text_
-                             .index_of({"num_attention_heads", "n_head", "n_heads",
-                                        "decoder_num_attention_heads", "num_heads"})
+    model_.query_heads = heads_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
+                                   "num_heads", "num_query_heads"})
                              .value_or(0);
     auto key_heads =
-        text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                        "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups", "num_kv_heads"});
+        heads_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+                  "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups", "num_kv_heads"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     model_.key_heads = key_heads.value_or(model_.query_heads);

@@ -87,7 +87,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_scaling_layers", " molmo2 "},
       {"rotary_base", " zaya1vl "},
       {"rotary_dim", rotary_dim_in_file},
-      {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
+      {"rotary_emb_base", " gptneox gptneoxjapanese nomicbert qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_layout", " smallthinker "},
       {"sliding_window_pattern", periods},
