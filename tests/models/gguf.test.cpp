@@ -685,6 +685,10 @@ TEST_CASE("values that llama.cpp fixes for an architecture are imported with it"
   CHECK(olmo.group("sliding_attention")->frequencies.attention_factor() == 1);
   CHECK(olmo.group("full_attention")->rule == "yarn");
   CHECK(olmo.warnings.size() == 1);  // attention.sliding_window_pattern
+  const rope::model_rope divided =
+      model("olmo2", {{"rope_freqs.weight", std::vector<double>(32, 2.0)}});  // nor divided
+  CHECK(same(divided.group("sliding_attention")->frequencies, frequencies(64, 160000)));
+  CHECK(divided.group("full_attention")->rule == "pair factors");
 
   for (const char* last : {"deepseek2", "minicpm3", "plm", "bailingmoe3"})
     CHECK(model(last).groups().front().first_channel == 64);
@@ -778,4 +782,11 @@ TEST_CASE("a key that llama.cpp does not read is reported by its name", "[models
                                            {".attention.compress_rope_freq_base", 160000},
                                            {".rope.scaling.attn_factor", 2}}),
                     "rope.scaling.attn_factor is not read"));
+  // Both kinds of layers are known, and the schedule of each.
+  CHECK_FALSE(has_warning(warnings("deepseek4", {{".attention.compress_ratios", {0, 4, 0, 4}},
+                                                 {".attention.compress_rope_freq_base", 160000},
+                                                 {".context_length", 4096},
+                                                 {".rope.scaling.type", "yarn"},
+                                                 {".rope.scaling.factor", 16}}),
+                          "rope.scaling is"));
 }

@@ -159,7 +159,9 @@ class gguf_importer {
                plain = record_.sliding == sliding_rule::plain, bare = record_.sliding == sliding_rule::bare,
                unscaled = plain || bare || record_.sliding == sliding_rule::unscaled;
     const bool any_scaling = reader_.number("rope.scaling.factor", range::not_negative) ||
-                             (bare && reader_.number("rope.scaling.attn_factor", range::positive));
+                             reader_.number("rope.scale_linear", range::not_negative) ||
+                             factors_.tensor != nullptr ||
+                             ((bare || plain) && reader_.number("rope.scaling.attn_factor", range::positive));
     const bool two_types =
         (reader_.number("rope.freq_base_swa", range::above_one) && record_.sliding != sliding_rule::same) ||
         reader_.number("rope.dimension_count_swa", range::count) ||
@@ -248,7 +250,7 @@ class gguf_importer {
           "is no known architecture, and this one both slides and scales: which layers are scaled is "
           "not known, got " +
               reader_.architecture());
-    if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known) return;
+    if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known || record_.compressed) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
         const char* which = none_slides(reader_, record_, layers_) ? " is applied to every layer"
