@@ -87,6 +87,8 @@ class hugging_face_importer {
       return by_default;
     }
     if (name.empty()) text_.missing("model_type", "it decides the layout");
+    // In Isaac, a text model of this name has other axes of M-RoPE.
+    if (name == "qwen3" && !outer_.empty() && name_of_part(outer_.front()) == "isaac") return "isaac_text";
     if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
     // The code of DeepSeek-VL2 and DeepSeek-OCR then uses the attention class of Llama.
     warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");

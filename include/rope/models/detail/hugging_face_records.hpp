@@ -126,6 +126,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .base = 500000,
        .note = "layers run twice: the second time queries attend to the keys of the first, and to their own "
                "within the last loop_window_size tokens"},
+      {.names = "isaac", .head_dim = 128, .mrope_blocks = true},
       {.names = "jetmoe", .head_dim = 128},
       {.names = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.names = "kimik2", .layout = interleaved, .latent = true},

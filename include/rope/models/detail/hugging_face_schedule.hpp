@@ -87,7 +87,8 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
                   model_draft& model, layer_group& group) {
   const char* key = "mrope_section";
   auto given = given_sections(rope, defaults, key);
-  const bool alternate = rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
+  const bool alternate =
+      !defaults.mrope_blocks && rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
   const Index pairs = group.frequencies.pairs();
   std::vector<Index>& sections = group.mrope_sections;
   if (given && static_cast<Index>(given->size()) > max_sections)
@@ -103,12 +104,18 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   } else if (defaults.mrope_time_last) {
     sections = sections_of_allocation(text, rope, pairs, model);
   }
-  if (sections.empty() && defaults.mrope_side > 0) {
-    sections = sliced_sections({0, defaults.mrope_side, defaults.mrope_side}, pairs);
+  if (sections.empty() && (defaults.mrope_side > 0 || defaults.mrope_blocks)) {
+    const Index quarter = pairs / 4, side = defaults.mrope_side;
+    sections = defaults.mrope_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
+                                     : sliced_sections({0, side, side}, pairs);
     model.warnings.push_back("mrope_section is not given; assumed [" + joined(sections) +
                              "], the default of " + model.architecture);
   }
-  if (sections.empty()) return;
+  if (sections.empty()) {
+    if (rope.boolean("mrope_interleaved").value_or(false))
+      model.warnings.push_back(rope.path() + "mrope_interleaved has no effect without " + key);
+    return;
+  }
   mrope_order& order = group.section_order;
   order = defaults.mrope_time_last             ? mrope_order::time_last
           : alternate && defaults.mrope_spread ? mrope_order::spread

@@ -191,6 +191,8 @@ struct hugging_face_record {
   // slide have their own swa_rope_theta, swa_head_dim and sink logits.
   bool swa_keys = false;
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
+  bool mrope_blocks = false;       // each axis has a block of pairs, for any mrope_interleaved. Without
+                                   // mrope_section, height and width have a quarter of the pairs each
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
   bool mrope_spread = false;       // if mrope_interleaved is true, the axes are spread by their shares
   Index mrope_side = 0;            // pairs of height, and of width, if mrope_section is absent

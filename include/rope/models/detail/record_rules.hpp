@@ -102,6 +102,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
     return "mrope_time_last has an order of axes, and sections, of its own";
+  if (r.mrope_blocks && (r.mrope_interleaved || r.mrope_time_last || r.mrope_spread || r.mrope_side > 0))
+    return "mrope_blocks has an order of axes, and sections, of its own";
   if (r.one_base && r.form != dictionary_form::base_per_layer)
     return "one_base is of classes that read layer_rope_theta";
   if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))
