@@ -68,6 +68,7 @@ TEST_CASE("a record of Hugging Face with a value that no file can show breaks a 
       {{.names = "", .others_attend = false, .window = both}, "where the other layers do not attend"},
       {{.names = "", .sliding_window = 1, .causal = false}, "a window cannot express"},
       {{.names = "", .nested_window = 1, .causal = false}, "a window cannot express"},
+      {{.names = "", .slides = every, .causal = false}, "a window cannot express"},
       {{.names = "", .sliding_window = 1, .window = chunks, .causal = false}, "a window cannot express"},
       {{.names = "", .window = window_span::both_sides_if_asked}, "both_sides_if_asked is"},
       {{.names = "", .form = compressed, .slides = every}, "layers that always have types"},

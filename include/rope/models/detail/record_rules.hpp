@@ -48,7 +48,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   const bool some_slide = r.slides != which_slide::by_type && r.slides != which_slide::every;
   if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
     return "where the other layers do not attend none slides, or all that attend do if there is a window";
-  if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
+  if ((slides || r.slides == which_slide::every) && !r.causal &&
+      (r.window == window_span::back || r.window == window_span::chunks))
     return "a window cannot express how far an encoder attends back";
   if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
     return "both_sides_if_asked is of classes that read the key that asks";
