@@ -49,6 +49,7 @@ const std::map<std::pair<std::string, std::string>, std::string>& explained() {
       {{"minimax_m2", "table"},
        "it rotated whole heads then; released files, and the class since, half of them"},
       {{"minimax_m2", "scale"}, "as its table"},
+      {{"nomic_bert", "rotary_emb_base"}, "released files have it, for a class of their own"},
   };
   return reasons;
 }
