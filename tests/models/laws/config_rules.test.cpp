@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <map>
 #include <rope/models/describe.hpp>
 #include <stdexcept>
 #include <string>
@@ -856,6 +857,21 @@ TEST_CASE("a text_config without a model_type has the default class of the whole
     CHECK(model.groups()[0].head_dim == 128);
     CHECK(has_warning(model.warnings, "text_config.model_type is not given; assumed llama, the default of " +
                                           std::string(outer)));
+  }
+  const std::map<std::string, std::string> others = {
+      {"aya_vision", "cohere2"}, {"cohere2_vision", "cohere2"}, {"fuyu", "persimmon"},
+      {"got_ocr2", "qwen2"},     {"granite_speech", "granite"}, {"idefics2", "mistral"},
+      {"idefics3", "llama"},     {"internvl", "qwen2"},         {"llava_next_video", "llama"},
+      {"ovis2", "qwen2"},        {"llava_onevision", "qwen2"},  {"paligemma", "gemma"},
+      {"qwen2_audio", "qwen2"},  {"smolvlm", "llama"},          {"video_llava", "llama"},
+      {"vipllava", "llama"},     {"voxtral", "llama"}};
+  for (const auto& [outer, text] : others) {
+    const auto model =
+        import_hugging_face(json{{"model_type", outer}, {"text_config", {{"rope_theta", 70000}}}});
+    CAPTURE(outer);
+    CHECK(model.architecture == text);
+    CHECK(model.groups()[0].base == 70000);
+    CHECK(has_warning(model.warnings, "model_type is not given; assumed " + text));
   }
 }
 

@@ -240,11 +240,24 @@ std::string name_of_part(json_reader<J>& part) {
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py of these models
 inline std::string default_text_architecture(const std::string& outer) {
-  constexpr std::string_view of_llama = " janus llava llavanext perceptionlm vipllava ";
+  static constexpr struct {
+    std::string_view outer, text;
+  } defaults[] = {
+      {" ayavision cohere2vision ", "cohere2"},
+      {" fuyu ", "persimmon"},
+      {" gemma4assistant ", "gemma4_text"},
+      {" gemma4unifiedassistant ", "gemma4_unified_text"},
+      {" gotocr2 internvl llavaonevision ovis2 qwen2audio ", "qwen2"},
+      {" granitespeech ", "granite"},
+      {" idefics2 ", "mistral"},
+      {" idefics3 janus llava llavanext llavanextvideo perceptionlm smolvlm videollava vipllava voxtral ",
+       "llama"},
+      {" paligemma ", "gemma"},
+  };
   const std::string plain = plain_architecture(outer);
-  if (plain == "gemma4assistant") return "gemma4_text";
-  if (plain == "gemma4unifiedassistant") return "gemma4_unified_text";
-  return is_listed(of_llama, plain) ? "llama" : "";
+  for (const auto& one : defaults)
+    if (is_listed(one.outer, plain)) return std::string(one.text);
+  return {};
 }
 
 /// The dictionaries from the whole file to its language model, each inside the previous one.
