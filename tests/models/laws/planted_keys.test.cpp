@@ -137,6 +137,13 @@ TEST_CASE("a key has a warning if no layer rotates, next to dictionaries, and in
 
 // Source: transformers, nested_rope_parameter_keys: only types of layers of the file make a dictionary
 // nested.
+TEST_CASE("a key inside a value that a note is about has a warning", "[models][import]") {
+  const auto model = import("new", {{"position_embedding_type", "rope"},
+                                    {"logn_attention_scale", {{"layer_types_", 0.5}, {"plain", 2}}}});
+  CHECK(has_warning(model.warnings, "logn_attention_scale.layer_types_"));
+  CHECK_FALSE(has_warning(model.warnings, "plain"));
+}
+
 TEST_CASE("a dictionary in a rope dictionary does not hide the keys next to it", "[models][import]") {
   for (const json& inner : {json::object(), json{{"rope_theta", 7}}}) {
     const auto model = import("qwen2_vl", {{"head_dim", 16},

@@ -160,7 +160,8 @@ class hugging_face_importer {
       }
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
-        if (speaks_of_rope(key)) return;  // a warning already names it
+        // A warning already names such a key, but a note of the record says nothing of the keys inside.
+        if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos) return;
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
