@@ -7303,6 +7303,7 @@ struct hugging_face_record {
   double base = 10000;    // 0: unknown, so a file must have a base
   double local_base = 0;  // of sliding layers, if they have their own
   double partial_rotary_factor = 1;
+  Index rotary_dim = 0;              // the default of that key; 0: the share partial_rotary_factor of a head
   double original_max_position = 0;  // 0: the longest context
   Index head_dim = 0;                // 0: hidden_size / num_attention_heads
   // Class defaults for a text_config without head_dim, base or window in the file of a whole model. 0: the
@@ -7362,6 +7363,8 @@ struct hugging_face_record {
   // slide have their own swa_rope_theta, swa_head_dim and sink logits.
   bool swa_keys = false;
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
+  bool mrope_blocks = false;       // each axis has a block of pairs, for any mrope_interleaved. Without
+                                   // mrope_section, height and width have a quarter of the pairs each
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
   bool mrope_spread = false;       // if mrope_interleaved is true, the axes are spread by their shares
   Index mrope_side = 0;            // pairs of height, and of width, if mrope_section is absent
@@ -8602,6 +8605,9 @@ struct key_of_few {
 /// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
+/// The architectures whose classes read rotary_dim, the number of rotated channels.
+inline constexpr std::string_view rotary_dim_in_file =
+    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft ";
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
     " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
@@ -8653,8 +8659,8 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_scaling_factor", " plamo3 "},
       {"rope_scaling_layers", " molmo2 "},
       {"rotary_base", " zaya1vl "},
-      {"rotary_dim", " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft "},
-      {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
+      {"rotary_dim", rotary_dim_in_file},
+      {"rotary_emb_base", " gptneox gptneoxjapanese nomicbert qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_layout", " smallthinker "},
       {"sliding_window_pattern", periods},
@@ -8958,6 +8964,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "layers of compressed keys attend fully nowhere";
   if ((r.full_offset > 0 || r.last_full) && !mixed)
     return "full_offset and last_full are of a pattern in which some layers do not attend fully";
+  if (r.full_offset > 0 && !r.interval.empty())
+    return "full_offset is for patterns without an interval, whose runs end with a layer that attends";
   if (r.last_full && (r.full_offset == 0 || r.first_full || r.ends_full))
     return "last_full is for patterns that a short model may end without a layer that attends fully";
   if (r.first_full && (!mixed || (r.full_offset == 0 && !r.from_end)))
@@ -8969,7 +8977,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   const bool some_slide = r.slides != which_slide::by_type && r.slides != which_slide::every;
   if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
     return "where the other layers do not attend none slides, or all that attend do if there is a window";
-  if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
+  if ((slides || r.slides == which_slide::every) && !r.causal &&
+      (r.window == window_span::back || r.window == window_span::chunks))
     return "a window cannot express how far an encoder attends back";
   if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
     return "both_sides_if_asked is of classes that read the key that asks";
@@ -8985,6 +8994,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
                    r.scale != score_scale::inverse_root))
     return "widths of latent heads are in the file, and their scale follows";
+  if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
+    return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
   const bool asks_types = types_slide(r), chunks = r.window == window_span::chunks && r.no_rope_every > 0;
   if (!asks_types && r.slides == which_slide::by_type && r.window != window_span::back && !chunks)
     return "window is of classes whose layers may slide";
@@ -8998,6 +9009,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "full_list is read where the other layers do not attend";
   if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
     return "full_ones is read where the other layers do not attend, in place of full_list";
+  if (!r.full_ones.empty() && !has_pattern) return "full_ones is read in place of full_every";
+  if (!r.rope_ones.empty() && !r.others_attend) return "rope_ones is of classes whose layers all attend";
   if (!r.interval.empty() && (r.others_attend || !has_pattern))
     return "interval is read where the other layers do not attend, in place of full_every";
   if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
@@ -9019,6 +9032,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
     return "mrope_time_last has an order of axes, and sections, of its own";
+  if (r.mrope_blocks && (r.mrope_interleaved || r.mrope_time_last || r.mrope_spread || r.mrope_side > 0))
+    return "mrope_blocks has an order of axes, and sections, of its own";
   if (r.one_base && r.form != dictionary_form::base_per_layer)
     return "one_base is of classes that read layer_rope_theta";
   if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))
@@ -9835,7 +9850,9 @@ class gguf_importer {
                plain = record_.sliding == sliding_rule::plain, bare = record_.sliding == sliding_rule::bare,
                unscaled = plain || bare || record_.sliding == sliding_rule::unscaled;
     const bool any_scaling = reader_.number("rope.scaling.factor", range::not_negative) ||
-                             (bare && reader_.number("rope.scaling.attn_factor", range::positive));
+                             reader_.number("rope.scale_linear", range::not_negative) ||
+                             factors_.tensor != nullptr ||
+                             ((bare || plain) && reader_.number("rope.scaling.attn_factor", range::positive));
     const bool two_types =
         (reader_.number("rope.freq_base_swa", range::above_one) && record_.sliding != sliding_rule::same) ||
         reader_.number("rope.dimension_count_swa", range::count) ||
@@ -9921,7 +9938,7 @@ class gguf_importer {
           "is no known architecture, and this one both slides and scales: which layers are scaled is "
           "not known, got " +
               reader_.architecture());
-    if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known) return;
+    if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known || record_.compressed) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
         const char* which = none_slides(reader_, record_, layers_) ? " is applied to every layer"
@@ -10173,7 +10190,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "mamba",
        .others_attend = false,
        .full_every = 2,
-       .full_offset = 1,
        .interval = "mamba_step",
        .note =
            "in the class of the model, attention layers that full_attention_idx does not list slide within "
@@ -10185,7 +10201,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
-       .full_offset = 3,
        .interval = "full_attention_interval",
        .mrope_interleaved = true,
        .mrope_side = 11},
@@ -10195,7 +10210,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
-       .full_offset = 3,
        .interval = "full_attention_interval"},
       {.names = "qwen4exp qwen38flashnext",
        .base = 1e7,
@@ -10204,7 +10218,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
-       .full_offset = 3,
        .interval = "full_attention_interval",
        .indexer = indexer_kind::first_half_split,
        .indexer_key = "indexer_head_dim",
@@ -10508,8 +10521,9 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
 /// Records of models that bring their own classes follow the code of vLLM, mlx-lm or mlx-vlm, or their
 /// converter in llama.cpp. If none of these has a default base, the file must have a base.
 ///
-/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19, esmc and
-///         hy_v4 of October 2026; tests/recorded/models/hugging_face.json names the others
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19, esmc,
+///         hy_v4 and nemotron3_diarization of autumn 2026; tests/recorded/models/hugging_face.json names the
+///         others
 namespace rope::inline ROPE_ABI::detail {
 /// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
 /// that only programs which import a model compile the records.
@@ -10542,7 +10556,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .base = 500000},
       {.names = "bltpatcher", .layout = interleaved},
       {.names = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
-      {.names = "codegen gptj", .layout = interleaved},
+      {.names = "codegen gptj", .layout = interleaved, .rotary_dim = 64},
       {.names = "codeshell",
        .theta_unread = true,
        .rotates_if = "position_embedding_type",
@@ -10556,7 +10570,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .slides = every,
        .note = "a mask that depends on values hides all but keep_window_size keys of a query"},
       {.names = "dots1", .sliding_window = 4096, .max_window_layers = 62, .slides = from_max_window_layers},
-      {.names = "dotsocr llavaqwen qwen2",
+      {.names = "dotsocr got llavaqwen llavaqwen2 qwen2",
        .sliding_window = 4096,
        .max_window_layers = 28,
        .slides = from_max_window_layers,
@@ -10571,7 +10585,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .rotates_if = "position_embedding_type",
        .rotates_word = "rotary",
        .instead = "learned positions or biases"},
-      {.names = "esmc eurobert lasrencoder", .causal = false},
+      {.names = "esmc eurobert lasrencoder llamabidirec nemotron3diarizationaudio", .causal = false},
       {.names = "falconh1", .scale = key_multiplier, .scale_number = 1},
       {.names = "gemma", .head_dim = 256},
       {.names = "glm glm4 glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
@@ -10586,7 +10600,10 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .scale = attention_multiplier,
        .scale_number = 1},
       {.names = "grok1", .scale = attn_output_multiplier, .softcap = 30},
-      {.names = "grovemoe minicpmo minicpmv", .base = 0, .slides = not_known, .slides_if_asked = true},
+      {.names = "grovemoe keye keyevl15 minicpmo minicpmv",
+       .base = 0,
+       .slides = not_known,
+       .slides_if_asked = true},
       {.names = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
       {.names = "higgsaudiov2", .head_dim = 128, .own_rule = true},
       {.names = "hrm seedoss", .head_dim = 128},
@@ -10612,6 +10629,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .base = 500000,
        .note = "layers run twice: the second time queries attend to the keys of the first, and to their own "
                "within the last loop_window_size tokens"},
+      {.names = "isaac", .head_dim = 128, .mrope_blocks = true},
       {.names = "jetmoe", .head_dim = 128},
       {.names = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.names = "kimik2", .layout = interleaved, .latent = true},
@@ -10709,7 +10727,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .causal = false},
       {.names = "phi3 phi4mm phi4multimodal", .original_max_position = 4096, .slides = every},
       {.names = "phi3v", .original_max_position = 4096},
-      {.names = "phimsft phixtral", .theta_unread = true},
+      {.names = "phimsft phixtral", .rotary_dim = 32, .theta_unread = true},
       {.names = "plm", .layout = interleaved, .base = 0, .latent = true},
       {.names = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
       {.names = "qwen25omni",
@@ -10925,7 +10943,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
                  "that attend to the keys of others",
        .kind = rotates_otherwise},
-      {.names = " moondream1 moondream3 ",
+      {.names = " moondream1 moondream2 moondream3 ",
        .reason = "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
                  "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see "
                  "each other",
@@ -10951,7 +10969,8 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "learned positions",
        .kind = never_rotates},
       {.names = " bloom mpt ", .reason = "ALiBi biases", .kind = never_rotates},
-      {.names = " cohereasr m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
+      {.names =
+           " cohereasr funasrnanoencoder m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
        .reason = "sinusoidal positions",
        .kind = never_rotates},
       {.names = " deberta debertav2 parakeetencoder xlnet ",
@@ -10993,11 +11012,24 @@ std::string name_of_part(json_reader<J>& part) {
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py of these models
 inline std::string default_text_architecture(const std::string& outer) {
-  constexpr std::string_view of_llama = " janus llava llavanext perceptionlm vipllava ";
+  static constexpr struct {
+    std::string_view outer, text;
+  } defaults[] = {
+      {" ayavision cohere2vision ", "cohere2"},
+      {" fuyu ", "persimmon"},
+      {" gemma4assistant ", "gemma4_text"},
+      {" gemma4unifiedassistant ", "gemma4_unified_text"},
+      {" gotocr2 internvl llavaonevision ovis2 qwen2audio ", "qwen2"},
+      {" granitespeech ", "granite"},
+      {" idefics2 ", "mistral"},
+      {" idefics3 janus llava llavanext llavanextvideo perceptionlm smolvlm videollava vipllava voxtral ",
+       "llama"},
+      {" paligemma ", "gemma"},
+  };
   const std::string plain = plain_architecture(outer);
-  if (plain == "gemma4assistant") return "gemma4_text";
-  if (plain == "gemma4unifiedassistant") return "gemma4_unified_text";
-  return is_listed(of_llama, plain) ? "llama" : "";
+  for (const auto& one : defaults)
+    if (is_listed(one.outer, plain)) return std::string(one.text);
+  return {};
 }
 /// The dictionaries from the whole file to its language model, each inside the previous one.
 template <class J>
@@ -11428,7 +11460,8 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
                   model_draft& model, layer_group& group) {
   const char* key = "mrope_section";
   auto given = given_sections(rope, defaults, key);
-  const bool alternate = rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
+  const bool alternate =
+      !defaults.mrope_blocks && rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
   const Index pairs = group.frequencies.pairs();
   std::vector<Index>& sections = group.mrope_sections;
   if (given && static_cast<Index>(given->size()) > max_sections)
@@ -11444,12 +11477,18 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   } else if (defaults.mrope_time_last) {
     sections = sections_of_allocation(text, rope, pairs, model);
   }
-  if (sections.empty() && defaults.mrope_side > 0) {
-    sections = sliced_sections({0, defaults.mrope_side, defaults.mrope_side}, pairs);
+  if (sections.empty() && (defaults.mrope_side > 0 || defaults.mrope_blocks)) {
+    const Index quarter = pairs / 4, side = defaults.mrope_side;
+    sections = defaults.mrope_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
+                                     : sliced_sections({0, side, side}, pairs);
     model.warnings.push_back("mrope_section is not given; assumed [" + joined(sections) +
                              "], the default of " + model.architecture);
   }
-  if (sections.empty()) return;
+  if (sections.empty()) {
+    if (rope.boolean("mrope_interleaved").value_or(false))
+      model.warnings.push_back(rope.path() + "mrope_interleaved has no effect without " + key);
+    return;
+  }
   mrope_order& order = group.section_order;
   order = defaults.mrope_time_last             ? mrope_order::time_last
           : alternate && defaults.mrope_spread ? mrope_order::spread
@@ -12084,6 +12123,10 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
   }
   return types;
 }
+/// Whether the first of every full_every layers attends fully.
+constexpr bool full_comes_first(const hugging_face_record& defaults) {
+  return defaults.full_offset == 0 && defaults.interval.empty();
+}
 /// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all
 /// alike.
 ///
@@ -12121,9 +12164,9 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   if (!every) every = text.index("global_attn_every_n_layers");
   if (!every && !defaults.interval.empty()) every = text.index(std::string(defaults.interval).c_str());
   const Index period = every.value_or(defaults.full_every);
-  const Index full = defaults.interval == "mamba_step"                        ? period / 2
-                     : defaults.full_offset == 0 && defaults.interval.empty() ? 0
-                                                                              : period - 1;
+  const Index full = defaults.interval == "mamba_step" ? period / 2
+                     : full_comes_first(defaults)      ? 0
+                                                       : period - 1;
   const Index rest = defaults.rest_full ? *layers / period * period : *layers;
   const Index dense = dense_layers_of(text, defaults),
               of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
@@ -12334,7 +12377,7 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
     if (text.has(key)) return {};
   if (!defaults.interval.empty() && text.has(std::string(defaults.interval).c_str())) return {};
   if (defaults.full_every == 1) return "every layer attends fully";
-  return one_of_every(defaults.full_every, (defaults.full_offset == 0) != defaults.from_end,
+  return one_of_every(defaults.full_every, full_comes_first(defaults) != defaults.from_end,
                       defaults.from_end) +
          does + (defaults.first_full ? ", and so does the first" : "");
 }
@@ -12788,10 +12831,10 @@ class hugging_face_importer {
     if (const auto* known = hugging_face_record_of(plain)) {
       json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
+      if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
     }
     if (!outer_.empty()) assume_sizes(text_, plain);
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
-    if (plain == "phimsft" || plain == "phixtral") text_.assume("rotary_dim", 32);  // mlx-lm, phixtral.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
     if (!is_known_architecture(model_.architecture) && parts_.is_bare() && !parts_.hint().empty())
@@ -12823,6 +12866,8 @@ class hugging_face_importer {
       return by_default;
     }
     if (name.empty()) text_.missing("model_type", "it decides the layout");
+    // In Isaac, a text model of this name has other axes of M-RoPE.
+    if (name == "qwen3" && !outer_.empty() && name_of_part(outer_.front()) == "isaac") return "isaac_text";
     if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
     // The code of DeepSeek-VL2 and DeepSeek-OCR then uses the attention class of Llama.
     warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
@@ -12857,7 +12902,8 @@ class hugging_face_importer {
     constexpr std::string_view periods =
         " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
     std::string by;
-    if (is_listed(periods, key) && text_.has("layer_types")) by = "layer_types";
+    if ((is_listed(periods, key) || key == defaults_.full_list) && text_.has("layer_types"))
+      by = "layer_types";
     if (key == "no_rope_layer_interval" && text_.has("no_rope_layers")) by = "no_rope_layers";
     if (by == "no_rope_layers" && is_interval_of_unrotated(key)) return;
     warn(text_.path() + key + (by.empty() ? because : " is overruled by " + text_.path() + by));
@@ -12889,7 +12935,8 @@ class hugging_face_importer {
       }
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
-        if (speaks_of_rope(key)) return;  // a warning already names it
+        // A warning already names such a key, but a note of the record says nothing of the keys inside.
+        if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos) return;
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
@@ -12916,19 +12963,30 @@ class hugging_face_importer {
     warn(path + " is not read: it describes another part of the model, with " + names);
   }
   std::optional<Index> count_of_layers() {
-    return text_.index_of(
-        {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
-        range::layers);
+    return text_.index_of({"num_hidden_layers", "n_layer", "n_layers", "num_layers",
+                           "decoder_num_hidden_layers", "num_transformer_layers"},
+                          range::layers);
+  }
+  /// The number of heads in the first of these keys that exists. In OpenELM each layer has its own number.
+  std::optional<Index> heads_of(std::initializer_list<const char*> keys) {
+    for (const char* key : keys) {
+      if (!text_.is_list(key)) continue;
+      const std::vector<double> heads = *text_.numbers(key, range::count);
+      if (heads.empty()) text_.refuse(key, "must not be an empty list");
+      if (std::any_of(heads.begin(), heads.end(), [&](double h) { return !detail::equal(h, heads[0]); }))
+        warn(text_.path() + key + " differs from layer to layer; the description has that of the first");
+      return static_cast<Index>(heads.front());
+    }
+    return text_.index_of(keys);
   }
   /// Reads the number of heads and the longest context.
   void add_sizes() {
-    model_.query_heads = text_
-                             .index_of({"num_attention_heads", "n_head", "n_heads",
-                                        "decoder_num_attention_heads", "num_heads"})
+    model_.query_heads = heads_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
+                                   "num_heads", "num_query_heads"})
                              .value_or(0);
     auto key_heads =
-        text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                        "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups", "num_kv_heads"});
+        heads_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+                  "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups", "num_kv_heads"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     model_.key_heads = key_heads.value_or(model_.query_heads);
