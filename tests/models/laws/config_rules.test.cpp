@@ -864,7 +864,7 @@ TEST_CASE("a text_config without a model_type has the default class of the whole
       {"idefics3", "llama"},     {"internvl", "qwen2"},         {"llava_next_video", "llama"},
       {"ovis2", "qwen2"},        {"llava_onevision", "qwen2"},  {"paligemma", "gemma"},
       {"qwen2_audio", "qwen2"},  {"smolvlm", "llama"},          {"video_llava", "llama"},
-      {"vipllava", "llama"},     {"voxtral", "llama"}};
+      {"vipllava", "llama"}};
   for (const auto& [outer, text] : others) {
     const auto model =
         import_hugging_face(json{{"model_type", outer}, {"text_config", {{"rope_theta", 70000}}}});

@@ -250,8 +250,7 @@ inline std::string default_text_architecture(const std::string& outer) {
       {" gotocr2 internvl llavaonevision ovis2 qwen2audio ", "qwen2"},
       {" granitespeech ", "granite"},
       {" idefics2 ", "mistral"},
-      {" idefics3 janus llava llavanext llavanextvideo perceptionlm smolvlm videollava vipllava voxtral ",
-       "llama"},
+      {" idefics3 janus llava llavanext llavanextvideo perceptionlm smolvlm videollava vipllava ", "llama"},
       {" paligemma ", "gemma"},
   };
   const std::string plain = plain_architecture(outer);
