@@ -71,15 +71,13 @@ struct attention_gradient_rows {
   void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
 
   void pack_keys(Index begin, Index count) {
-    const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
-    pack_transposed_panels(rows.rows, rows.stride, count, tape.k.head_dim, m.transposed_keys);
+    const row_block<A> rows = pack_transposed_rows(tape.k, begin, count, m.transposed_keys);
     for (Index j = 0; j < count; ++j)
       pack_row(rows.rows + j * rows.stride, tape.k.head_dim, m.keys + j * shape::width,
                key_sums<A>::panel_size);
   }
   void pack_values(Index begin, Index count) {
-    const row_block<A> rows = widened_rows(tape.v, b, begin, count, kv, m.wide);
-    pack_transposed_panels(rows.rows, rows.stride, count, tape.v.head_dim, m.transposed_values);
+    pack_transposed_rows(tape.v, begin, count, m.transposed_values);
   }
 
   /// Computes the products of strip s of packed rows with panels of transposed keys or values. Only panels
@@ -113,6 +111,16 @@ struct attention_gradient_rows {
   }
 
  private:
+  /// Packs tokens [first_key, first_key + keys) of the key head, transposed, and returns them as rows. If x
+  /// has only one token, its token_stride may be arbitrary, so 0 replaces it.
+  row_block<A> pack_transposed_rows(const head_view<const T>& x, Index first_key, Index keys_of_tile,
+                                    A* packed) {
+    const row_block<T> stored = {x.at(b, first_key, kv), x.tokens == 1 ? 0 : x.token_stride};
+    const row_block<A> rows = rows_as<A>(stored, keys_of_tile, x.head_dim, m.wide);
+    pack_transposed_panels(rows.rows, rows.stride, keys_of_tile, x.head_dim, packed);
+    return rows;
+  }
+
   void pack_queries() {
     std::fill(m.queries, m.queries + m.rows * m.key_panels * shape::width, A(0));
     std::fill(m.upstream, m.upstream + m.rows * m.value_panels * shape::width, A(0));
@@ -126,10 +134,7 @@ struct attention_gradient_rows {
         const auto channels = [&](const head_view<const T>& x) {
           return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
         };
-        channels_map<A>(m.wide, tape.q.head_dim) = channels(tape.q).template cast<A>() * factor;
-        if ((std::abs)(factor) > A(1))  // as in read_queries
-          for (Index d = 0; d < tape.q.head_dim; ++d)
-            if (all_finite(channels(tape.q).data() + d, 1)) m.wide[d] = saturated(m.wide[d]);
+        write_query(channels(tape.q).data(), tape.q.head_dim, factor, m.wide, 1);
         pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
         channels_map<A>(m.wide, tape.v.head_dim) = channels(tape.d_out).template cast<A>();
         pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
@@ -141,31 +146,20 @@ struct attention_gradient_rows {
              all_finite(m.upstream, m.rows * m.value_panels * shape::width);
   }
 
-  /// Finds the shift and the factor of every row. A weight of the row is 2^(score - shift) * factor.
+  /// Finds the shift and the factor of every row. A weight of the row is 2^(score - shift) * factor. They
+  /// follow from the given log-sum-exps if these have a resolution of 2^-24, as doubles up to 2^28 have.
   void find_softmax() {
-    const attention_options& options = rules.options();
-    if (options.log_sum_exp.empty() || !has_fine_sums()) return find_softmax_of_scores();
+    const auto sums = rules.options().log_sum_exp;
+    if (sums.empty()) return find_softmax_of_scores();
     for (Index row = 0; row < count(); ++row) {
-      const double sum = sum_of(row);
+      const double sum =
+          sums[static_cast<std::size_t>((b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
       const bool none = equal(sum, attention_options::no_keys);
+      if (!none && (std::abs)(sum) > 0x1p28) return find_softmax_of_scores();
       m.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);
       m.factors[row] =
           none ? A(0) : static_cast<A>(std::exp2(static_cast<double>(m.shifts[row]) - sum * log2_e));
     }
-  }
-
-  /// Whether the given log-sum-exps have a resolution of 2^-24, as doubles up to 2^28 have. Otherwise the
-  /// softmax is recomputed from the scores.
-  bool has_fine_sums() const {
-    for (Index row = 0; row < count(); ++row) {
-      const double sum = sum_of(row);
-      if (!equal(sum, attention_options::no_keys) && (std::abs)(sum) > 0x1p28) return false;
-    }
-    return true;
-  }
-  double sum_of(Index row) const {
-    return rules.options().log_sum_exp[static_cast<std::size_t>(
-        (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
   }
 
   /// Recomputes the softmax from the scores. Each run of tiles has its own softmax, and these are joined, for

@@ -3,11 +3,9 @@
 #define ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 
 #include <algorithm>  // std::min, std::max
-#include <type_traits>
 
 #include <rope/attention/detail/hidden_keys.hpp>  // tile_range
-#include <rope/attention/detail/rows.hpp>
-#include <rope/attention/detail/softmax.hpp>  // softmax_rows
+#include <rope/attention/detail/softmax.hpp>      // softmax_rows
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/tape.hpp>
 #include <rope/base/numbers.hpp>
@@ -16,7 +14,6 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/view.hpp>
 
 /// Packed operands of the backward pass of attention: their matrix products, the sums of each key, and the
 /// scratch memory of a block of queries. base/simd/panels.hpp defines strips and panels.
@@ -209,20 +206,6 @@ struct attention_gradient_scratch {
 
   A* strip_d_queries(Index s) const { return d_queries + s * shape::rows * key_panels * shape::width; }
 };
-
-/// Tokens [first, first + count) of one head as rows of the arithmetic type. If x has this type, rows are
-/// read in place. Otherwise they are widened into `buffer`. If x has only one token, its token_stride may be
-/// arbitrary, so the stride returned is 0.
-template <class T>
-row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count, Index h,
-                                      arithmetic<T>* buffer) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    return {x.at(b, first, h), x.tokens == 1 ? 0 : x.token_stride};
-  } else {
-    for (Index t = 0; t < count; ++t) widen(x.at(b, first + t, h), x.head_dim, buffer + t * x.head_dim);
-    return {buffer, x.head_dim};
-  }
-}
 
 }  // namespace rope::inline ROPE_ABI::detail
 

@@ -144,20 +144,25 @@ row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Ind
   return {rows.data, rows.head_stride};
 }
 
+/// Writes the channels of a query times `factor`: channel d to to[d * step]. A finite channel whose product
+/// overflows becomes the largest number of its sign.
+template <class T>
+void write_query(const T* row, Index depth, arithmetic<T> factor, arithmetic<T>* to, Index step) {
+  for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
+  if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
+    for (Index d = 0; d < depth; ++d)
+      if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
+}
+
 /// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
 /// step], with {to, step} = place(g).
 template <class T, class Rotation, class C>
 void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
-  const Index depth = call.q.head_dim;
   const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
   for (Index g = 0; g < heads; ++g) {
     const auto [to, step] = place(g);
-    const T* row = rows.rows + g * rows.stride;
-    for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
-    if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
-      for (Index d = 0; d < depth; ++d)
-        if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
+    write_query(rows.at(g), call.q.head_dim, factor, to, step);
   }
 }
 
