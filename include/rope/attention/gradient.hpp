@@ -2,13 +2,14 @@
 #ifndef ROPE_ATTENTION_GRADIENT_HPP
 #define ROPE_ATTENTION_GRADIENT_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill
+#include <algorithm>  // std::min, std::max, std::fill, std::sort
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <new>  // placement
 #include <span>
 #include <type_traits>
-#include <utility>  // std::swap
+#include <utility>  // std::pair
 
 #include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/gradient_kernel.hpp>
@@ -39,18 +40,20 @@ namespace detail {
 // head. The split and the order in which blocks add to shared sums depend only on the shapes, so the result
 // does not depend on the number of threads.
 
+/// The stride and the extent of each axis of a bias.
+inline std::array<std::pair<Index, Index>, 4> axes_of(const score_view<float>& x) {
+  return {{{x.batch_stride, x.batch},
+           {x.head_stride, x.heads},
+           {x.query_stride, x.queries},
+           {x.key_stride, x.keys}}};
+}
+
 /// Whether no two scores share an entry of x.
 inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
-  struct axis {
-    Index stride, extent;
-  } axes[] = {{x.batch_stride, shape.batch},
-              {x.head_stride, shape.heads},
-              {x.query_stride, shape.queries},
-              {x.key_stride, shape.keys}};
   if (x.batch != shape.batch || x.heads != shape.heads || x.queries != shape.queries || x.keys != shape.keys)
     return false;
-  for (int i = 1; i < 4; ++i)
-    for (int j = i; j > 0 && axes[j].stride < axes[j - 1].stride; --j) std::swap(axes[j], axes[j - 1]);
+  auto axes = axes_of(x);
+  std::sort(axes.begin(), axes.end());
   Index span = 1;  // entries of the previous axes lie in [0, span)
   for (const auto& [stride, extent] : axes) {
     if (extent > 1 && stride < span) return false;
@@ -211,8 +214,9 @@ class attention_gradient_tasks {
 /// The number of elements in memory from the first entry of a bias to its last.
 inline Index span_of(const score_view<float>& bias) {
   if (!bias) return 0;
-  return 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
-         (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
+  Index span = 1;
+  for (const auto& [stride, extent] : axes_of(bias)) span += (extent - 1) * stride;
+  return span;
 }
 
 /// Throws:  std::invalid_argument if the memory for the gradient of an option has the wrong length
@@ -223,10 +227,7 @@ inline void check_option_gradients(const char* function, const option_gradients&
                   options.sink_logits.size(), ", got ", by_options.sink_logits.size());
   if (by_options.bias.empty()) return;
   const score_view<float>& bias = options.bias;
-  for (const auto& [extent, stride] : {std::pair(bias.batch, bias.batch_stride),
-                                       {bias.heads, bias.head_stride},
-                                       {bias.queries, bias.query_stride},
-                                       {bias.keys, bias.key_stride}})
+  for (const auto& [stride, extent] : axes_of(bias))
     if (extent > 1 && stride < 0)
       throw_invalid(function, "the gradient with respect to bias needs strides that are not negative, got ",
                     stride);
@@ -235,18 +236,20 @@ inline void check_option_gradients(const char* function, const option_gradients&
                   span_of(bias), ", got ", by_options.bias.size());
 }
 
-/// Checks the arguments of a call before anything is written.
+/// Checks the arguments of a call before anything is written, and returns the visibility rules of the call.
 template <class T>
-void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
-                              const option_gradients& by_options, bool rotates = false) {
+visibility checked_gradient(const attention_tape<T>& x, const attention_options& options,
+                            const option_gradients& by_options, bool rotates = false) {
   const char* function = "attention_gradient";
   check_tape(function, x);
   if (options.selected)
     throw_invalid(function, "selected keys have no gradient; give a mask of the same keys, got lists of ",
                   options.selected.queries(), " queries");
-  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim}, rotates);
+  const attention_shape shape = {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim};
+  check_options(function, options, shape, rotates);
   check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   check_option_gradients(function, by_options, options);
+  return {options, shape};
 }
 
 /// Computes all gradients of an already checked call.
@@ -308,10 +311,8 @@ void attention_gradient(const attention_tape<T>& tape, const attention_options& 
                         const option_gradients& by_options = {}, const Threads& threads = {}) {
   detail::check_gradient_types<T, Threads>();
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_gradient", Layout);
-  detail::check_attention_gradient(tape, options, by_options);
-  const detail::visibility rule(options,
-                                {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
-  detail::differentiate_attention(tape, rule, by_options, threads);
+  detail::differentiate_attention(tape, detail::checked_gradient(tape, options, by_options), by_options,
+                                  threads);
 }
 
 /// Gradients of `attention<Layout>(q, k, v, out, tables, options)`, including the rotation. q and k of the
@@ -336,21 +337,19 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
   ROPE_DETAIL_CHECK_LAYOUT("attention_gradient", Layout);
   detail::check_tables("attention_gradient", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
-  detail::check_attention_gradient(tape, options, by_options, true);
-  const detail::visibility rule(options,
-                                {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
-  detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rule);
+  const auto rules = detail::checked_gradient(tape, options, by_options, true);
+  detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rules);
   struct rotated_copies {};
   T* memory = detail::workspace<rotated_copies, T>(tape.q.size() + tape.k.size());
   const head_view<T> q = bhsd(memory, tape.q.batch, tape.q.heads, tape.q.tokens, tape.q.head_dim),
                      k = bhsd(memory + tape.q.size(), tape.k.batch, tape.k.heads, tape.k.tokens,
                               tape.k.head_dim);
-  detail::rotate_operands<Layout, false, T>(tape.q, q, tape.k, k, pair, rule, threads);
+  detail::rotate_operands<Layout, false, T>(tape.q, q, tape.k, k, pair, rules, threads);
   attention_tape<T> rotated = tape;
   rotated.q = q;
   rotated.k = k;
-  detail::differentiate_attention(rotated, rule, by_options, threads);
-  detail::rotate_operands<Layout, true, T>(tape.d_q, tape.d_q, tape.d_k, tape.d_k, pair, rule, threads);
+  detail::differentiate_attention(rotated, rules, by_options, threads);
+  detail::rotate_operands<Layout, true, T>(tape.d_q, tape.d_q, tape.d_k, tape.d_k, pair, rules, threads);
 }
 
 }  // namespace rope::inline ROPE_ABI
