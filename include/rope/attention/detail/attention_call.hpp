@@ -54,24 +54,6 @@ struct no_rotation {
   static constexpr bool is_given() { return false; }
 };
 
-/// Table rows of tokens first, first + 1, ... of a row of the batch. Position p uses the table row for p +
-/// row_of_zero. Visibility uses p.
-struct read_positions {
-  const visibility* rules;
-  std::int64_t row_of_zero;
-  Index row, first;
-  bool of_keys;
-  std::int64_t first_of_table, end_of_table;
-
-  /// A key that is hidden from every query may be at a position outside the table. It is rotated by the
-  /// table's first row.
-  std::int64_t operator()(Index t) const {
-    if (!of_keys) return row_of_zero + rules->query_position(row, first + t);
-    const std::int64_t position = advance(rules->key_position(row, first + t), row_of_zero);
-    return position >= first_of_table && position < end_of_table ? position : first_of_table;
-  }
-};
-
 /// How queries and keys are rotated while they are read, if at all. The type does not depend on layouts and
 /// tables, so kernels are compiled once for all of them, and for calls without rotation.
 template <class T>
@@ -80,7 +62,8 @@ class read_rotation {
   static constexpr bool rotates = true;
 
   read_rotation() = default;
-  /// \param row_of_zero  the table row of position 0
+  /// \param row_of_zero  the table row of position 0: position p uses the row for p + row_of_zero. Visibility
+  ///                     uses p
   template <class Layout, class S>
   read_rotation(std::type_identity<Layout> /*layout*/,
                 const query_key_tables<S>& tables ROPE_DETAIL_LIFETIMEBOUND, std::int64_t row_of_zero = 0)
@@ -97,25 +80,33 @@ class read_rotation {
   /// `rotate`. `from` has these tokens only, at most one tile of them, at regular strides.
   void rotate_queries(const head_view<const T>& from, const visibility& rules, Index row, Index first,
                       T* to) const {
-    rotate_(from, queries_, {&rules, row_of_zero_, row, first, false, 0, 0}, to);
+    rotate(from, queries_, to, [&](Index t) { return row_of_zero_ + rules.query_position(row, first + t); });
   }
+  /// A key that is hidden from every query may be at a position outside the table. It is rotated by the
+  /// table's first row.
   void rotate_keys(const head_view<const T>& from, const visibility& rules, Index row, Index first,
                    T* to) const {
-    rotate_(from, keys_, {&rules, row_of_zero_, row, first, true, first_key_, end_of_keys_}, to);
+    rotate(from, keys_, to, [&](Index t) {
+      const std::int64_t position = advance(rules.key_position(row, first + t), row_of_zero_);
+      return position >= first_key_ && position < end_of_keys_ ? position : first_key_;
+    });
   }
 
  private:
+  void rotate(const head_view<const T>& from, const void* table, T* to, const auto& position_of) const {
+    std::int64_t positions[panel_shape<arithmetic<T>>::tile];
+    for (Index t = 0; t < from.tokens; ++t) positions[t] = position_of(t);
+    rotate_(from, table, positions, to);
+  }
   template <class Layout, class S>
-  static void rotate_rows(const head_view<const T>& from, const void* table, const read_positions& positions,
+  static void rotate_rows(const head_view<const T>& from, const void* table, const std::int64_t* positions,
                           T* to) {
     const head_view<T> out = bshd(to, Index{1}, from.tokens, from.heads, from.head_dim);
-    std::int64_t found[panel_shape<arithmetic<T>>::tile];
-    for (Index t = 0; t < from.tokens; ++t) found[t] = positions(t);
     rotation_plan<Layout, false, T, S>(from, out, *static_cast<const placed_table<S>*>(table))
-        .rotate_few(found);
+        .rotate_few(positions);
   }
 
-  void (*rotate_)(const head_view<const T>&, const void*, const read_positions&, T*) = nullptr;
+  void (*rotate_)(const head_view<const T>&, const void*, const std::int64_t*, T*) = nullptr;
   const void* queries_ = nullptr;  // placed_table<S>
   const void* keys_ = nullptr;
   std::int64_t row_of_zero_ = 0, first_key_ = 0, end_of_keys_ = 0;
