@@ -2,13 +2,15 @@
 #ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill_n
+#include <algorithm>  // std::min, std::max, std::fill, std::fill_n
 #include <cstddef>
 #include <cstdint>
 
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/dropout.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/attention/score_view.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // position_range
@@ -201,25 +203,56 @@ struct strip_in_tile {
   /// to 0. Returns the first visible key, or the end of the range.
   template <class Mark>
   Index mark_hidden(Index r, Mark* hidden) const {
-    return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
-                      begin, visible[r].range, hidden);
+    const Index token = rows.token_of(r);
+    const tile_range range = visible[r].range;
+    const key_set& of_query = keys.of(token);
+    std::fill(hidden + range.first, hidden + range.last, Mark{0});
+    const Index gap = (std::min)((std::max)(range.first, of_query.gap_begin - begin), range.last);
+    std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, of_query.gap_end - begin)),
+              Mark{1});
+    if (!rules.in_ranges()) {
+      const position_rule admits = rules.rule_of(rules.query_position(rows.batch_row, token));
+      const std::int64_t* positions = rules.listed_key_positions(rows.batch_row) + begin;
+      for_each_index(range.first, range.last, [&](Index j) { hidden[j] |= Mark{!admits(positions[j])}; });
+    }
+    if (const auto& mask = rules.options().mask)
+      for_each_entry(entries_of(mask, r), mask.key_step(), begin, range,
+                     [&](Index j, bool seen) { hidden[j] |= Mark{!seen}; });
+    for_each_bias(r, [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
+    Index first = range.first;
+    while (first < range.last && hidden[first]) ++first;
+    return first;
   }
 
-  /// The entries of the bias of row r, starting with key 0.
-  const float* bias_of(Index r) const {
-    return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
+  /// The entries of a mask or bias of row r, starting with key 0.
+  template <class X>
+  const X* entries_of(const score_view<X>& scores, Index r) const {
+    return scores.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
   }
 
   /// If there is a bias, calls body(j, bias of key j) for the keys in the range of row r.
   void for_each_bias(Index r, const auto& body) const {
     if (const auto& bias = rules.options().bias)
-      for_each_entry(bias_of(r), bias.key_step(), begin, visible[r].range, body);
+      for_each_entry(entries_of(bias, r), bias.key_step(), begin, visible[r].range, body);
   }
 
   /// Calls body(j, kept) for the keys in the range of row r. `kept` is false if dropout drops the weight of
   /// key j.
   void for_each_kept(Index r, const auto& body) const {
-    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, visible[r].range, body);
+    const attention_options& options = rules.options();
+    const Index b = rows.batch_row, token = rows.token_of(r);
+    const tile_range range = visible[r].range;
+    const auto mask = dropout_mask(options.dropout, options.dropout_seed)
+                          .row_of(b, rows.head_of(r), rules.query_position(b, token));
+    if (rules.in_order()) {
+      const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
+      for_each_index(range.first, range.last, [&](Index j) {
+        body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
+      });
+    } else {
+      const std::int64_t* positions = rules.listed_key_positions(b) + begin;
+      for_each_index(range.first, range.last, [&](Index j) { body(j, mask.keeps(positions[j])); });
+    }
   }
 };
 

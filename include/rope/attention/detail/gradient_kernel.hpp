@@ -52,10 +52,13 @@ class sum_order {
   sum_order(const sum_order&) = delete;
   sum_order& operator=(const sum_order&) = delete;
   /// Marks this task as finished, even after an exception, so that no other task waits for it forever.
-  ~sum_order() { publish(finished); }
+  ~sum_order() { begin(finished); }
 
   /// Announces that this task adds nothing more to tiles below `tile`.
-  void begin(Index tile) { publish(tile); }
+  void begin(Index tile) {
+    tiles_[task_].store(tile, std::memory_order_release);
+    tiles_[task_].notify_all();
+  }
 
   /// Returns when every task before this one is finished.
   void wait_for_the_end() { wait(finished - 1); }
@@ -70,11 +73,6 @@ class sum_order {
   }
 
  private:
-  void publish(Index tile) {
-    tiles_[task_].store(tile, std::memory_order_release);
-    tiles_[task_].notify_all();
-  }
-
   std::atomic<Index>* tiles_;
   Index task_, oldest_ = 0;  // every task before oldest_ is finished
 };
@@ -196,13 +194,8 @@ class strip_slopes {
 
   void add_to_bias(Index r, const A* slopes, tile_range range) const {
     const score_view<float>& bias = options().bias;
-    const Index step = bias.key_step(), begin = strip_.begin;
-    double* d_bias = d_bias_ + (strip_.bias_of(r) - bias.data);
-    if (step == 1)
-      for (Index j = range.first; j < range.last; ++j) d_bias[begin + j] += static_cast<double>(slopes[j]);
-    else
-      for (Index j = range.first; j < range.last; ++j)
-        d_bias[(begin + j) * step] += static_cast<double>(slopes[j]);
+    for_each_entry(d_bias_ + (strip_.entries_of(bias, r) - bias.data), bias.key_step(), strip_.begin, range,
+                   [&](Index j, double& sum) { sum += static_cast<double>(slopes[j]); });
   }
 
   strip_in_tile<rows> strip_;

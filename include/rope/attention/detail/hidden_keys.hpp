@@ -2,14 +2,12 @@
 #ifndef ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill
+#include <algorithm>  // std::min, std::max
 #include <cstdint>
 #include <cstring>  // std::memcpy
 #include <type_traits>
 
 #include <rope/attention/detail/visibility.hpp>
-#include <rope/attention/dropout.hpp>
-#include <rope/attention/options.hpp>
 #include <rope/config.hpp>
 
 /// The keys of a tile that are visible to a query.
@@ -118,54 +116,11 @@ using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t
 /// `begin` of the row. `row` counts from key 0 of the row. There are two loops, because compilers vectorise
 /// only the contiguous one.
 template <class X, class Body>
-void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
+void for_each_entry(X* row, Index step, Index begin, tile_range range, const Body& body) {
   if (step == 1)
     for_each_index(range.first, range.last, [&](Index j) { body(j, row[begin + j]); });
   else
     for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
-}
-
-/// Calls body(j, kept) for each key j of `range`. `kept` is whether dropout keeps the weight of key j for
-/// query i, head h, row b.
-template <class Body>
-void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
-                      const Body& body) {
-  const attention_options& options = rules.options();
-  const auto mask =
-      dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
-  if (rules.in_order()) {
-    const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
-    for_each_index(range.first, range.last, [&](Index j) {
-      body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
-    });
-  } else {
-    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for_each_index(range.first, range.last, [&](Index j) { body(j, mask.keeps(positions[j])); });
-  }
-}
-
-/// For each key j in `range`, sets hidden[j] to 1 if the key is hidden from query i, head h, row b, otherwise
-/// to 0. Returns the first visible key, or the end of the range.
-template <class Mark>
-Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
-                 tile_range range, Mark* hidden) {
-  std::fill(hidden + range.first, hidden + range.last, Mark{0});
-  const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
-  std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
-  if (!rules.in_ranges()) {
-    const position_rule admits = rules.rule_of(rules.query_position(b, i));
-    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for_each_index(range.first, range.last, [&](Index j) { hidden[j] |= Mark{!admits(positions[j])}; });
-  }
-  if (const auto& mask = rules.options().mask)
-    for_each_entry(mask.at(b, h, i), mask.key_step(), begin, range,
-                   [&](Index j, bool visible) { hidden[j] |= Mark{!visible}; });
-  if (const auto& bias = rules.options().bias)
-    for_each_entry(bias.at(b, h, i), bias.key_step(), begin, range,
-                   [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
-  Index first = range.first;
-  while (first < range.last && hidden[first]) ++first;
-  return first;
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
