@@ -230,6 +230,16 @@ EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const c
       throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
 }
 
+/// Count b of a list of counts, or `all` if there is no list.
+inline Index count_of_row(const any_integers& counts, Index b, Index all) {
+  return counts.empty() ? all : to_index(counts[static_cast<std::size_t>(b)]);
+}
+
+/// The offsets of the keys of segments.
+inline const any_integers& key_offsets_of(const attention_options& options) {
+  return options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+}
+
 /// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
 /// query_positions or from the counts of queries and keys.
 ///
@@ -255,14 +265,13 @@ inline void check_alignment(const char* function, const attention_options& optio
           "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
           "cross-attention");
   };
-  const auto asking = options.query_offsets,
-             seen = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  const any_integers &asking = options.query_offsets, &seen = key_offsets_of(options);
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
     check_row("row", 0, shape.queries, shape.keys);  // the sizes of all rows
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
-    check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
+    check_row("row", b, count_of_row(options.query_counts, static_cast<Index>(b), shape.queries),
               options.key_counts[b]);
 }
 
@@ -349,7 +358,7 @@ inline void check_segments(const char* function, const attention_options& option
                     " and none");
     return;
   }
-  const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  const any_integers& key_offsets = key_offsets_of(options);
   if (shape.batch > 1)
     throw_invalid(function, "query_offsets are for a batch of 1, got a batch of ", shape.batch,
                   "; where rows are packed, give key_ranges instead, with segment_ranges(offsets, causal) of "

@@ -82,13 +82,10 @@ void check_selected(const char* function, const attention_options& options, cons
 /// Checks the lists of a call. The counts of queries and keys of each row are those of the options.
 inline void check_selected(const char* function, const attention_options& options,
                            const attention_shape& shape, Index key_heads) {
-  const auto count = [](const any_integers& counts, Index b, Index all) {
-    return counts.empty() ? all : to_index(counts[static_cast<std::size_t>(b)]);
-  };
   const bool shared = options.selected.queries() == shape.queries;
   check_selected(function, options, shape, key_heads, shape.batch, [&](Index b) {
-    return selecting_row{count(options.query_counts, b, shape.queries),
-                         count(options.key_counts, b, shape.keys), shared ? 0 : b * shape.queries};
+    return selecting_row{count_of_row(options.query_counts, b, shape.queries),
+                         count_of_row(options.key_counts, b, shape.keys), shared ? 0 : b * shape.queries};
   });
 }
 

@@ -97,7 +97,7 @@ class visibility {
   std::int64_t key_position(Index b, Index j) const {
     if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
     if (options_.query_offsets.empty()) return j;
-    return j - key_offsets().around(j).first;
+    return j - key_offsets_of(options_).around(j).first;
   }
 
   /// The range of the positions of all queries that have keys in range.
@@ -121,10 +121,7 @@ class visibility {
   }
 
   /// The number of keys of row b. Later keys are not read.
-  Index key_count(Index b) const {
-    return options_.key_counts.empty() ? shape_.keys
-                                       : to_index(options_.key_counts[static_cast<std::size_t>(b)]);
-  }
+  Index key_count(Index b) const { return count_of_row(options_.key_counts, b, shape_.keys); }
   /// Whether query i is after the last query of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
 
@@ -192,10 +189,7 @@ class visibility {
   static bool hides(float bias) { return bias < -1e30f; }
 
  private:
-  Index query_count(Index b) const {
-    return options_.query_counts.empty() ? shape_.queries
-                                         : to_index(options_.query_counts[static_cast<std::size_t>(b)]);
-  }
+  Index query_count(Index b) const { return count_of_row(options_.query_counts, b, shape_.queries); }
 
   /// The sequence of a query. If there are query_offsets it is a segment, otherwise a row up to the counts of
   /// this row.
@@ -207,9 +201,8 @@ class visibility {
   segment segment_of(Index b, Index i) const {
     if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
     const auto [s, first_query, next_query] = options_.query_offsets.around(i);
-    const bool alike = options_.key_offsets.empty();
-    const std::int64_t first_key = alike ? first_query : options_.key_offsets[s],
-                       next_key = alike ? next_query : options_.key_offsets[s + 1];
+    const any_integers& key_offsets = key_offsets_of(options_);
+    const std::int64_t first_key = key_offsets[s], next_key = key_offsets[s + 1];
     return {to_index(first_query), to_index(next_query - first_query), to_index(first_key),
             next_key - first_key};
   }
@@ -217,18 +210,14 @@ class visibility {
   bool has_key_ranges() const { return !options_.key_ranges.empty(); }
   /// The keys of the given range of query i of row b that are in [begin, end).
   key_set given_range(Index b, Index i, Index begin, Index end) const {
-    const bool shared = static_cast<Index>(options_.key_ranges.size()) == shape_.queries;
-    const auto [first, count] =
-        options_.key_ranges[static_cast<std::size_t>(shared ? i : b * shape_.queries + i)];
+    const auto [first, count] = listed(options_.key_ranges, shape_.queries, b, i);
     const Index from = (std::max)(first, begin), to = (std::max)(from, (std::min)(first + count, end));
     return {from, to, to, to};
   }
 
-  const any_integers& key_offsets() const {
-    return options_.key_offsets.empty() ? options_.query_offsets : options_.key_offsets;
-  }
-
-  static std::int64_t listed(std::span<const std::int64_t> list, Index tokens, Index b, Index t) {
+  /// The entry of token t of row b in a list that the rows share, or that has entries for each row.
+  template <class X>
+  static X listed(std::span<const X> list, Index tokens, Index b, Index t) {
     const bool shared = static_cast<Index>(list.size()) == tokens;
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
   }
