@@ -329,13 +329,18 @@ inline void check_key_ranges(const char* function, const attention_options& opti
                     " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
 }
 
-/// Rejects lists and views in the options that do not fit the call.
-inline void check_lists(const char* function, const attention_options& options,
-                        const attention_shape& shape) {
-  require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
+/// Rejects sink logits that are not finite, or not one for each head.
+inline void check_sink_logits(const char* function, const attention_options& options, Index heads) {
+  require_length(function, "sink_logits", options.sink_logits.size(), heads, heads);
   for (const float logit : options.sink_logits)
     if (!is_finite(static_cast<double>(logit)))
       throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
+}
+
+/// Rejects lists and views in the options that do not fit the call.
+inline void check_lists(const char* function, const attention_options& options,
+                        const attention_shape& shape) {
+  check_sink_logits(function, options, shape.heads);
   require_length(function, "query_positions", options.query_positions.size(), shape.queries,
                  shape.batch * shape.queries);
   require_length(function, "key_positions", options.key_positions.size(), shape.keys,

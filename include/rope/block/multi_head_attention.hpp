@@ -91,16 +91,11 @@ class multi_head_attention {
           "a block computes its queries itself, so no list can be selected for them before; "
           "call attention, got lists of ",
           options.attention.selected.queries(), " queries");
-    attention_options numbers = options.attention;  // calls check lists and views
-    numbers.query_positions = numbers.key_positions = {};
-    numbers.query_counts = numbers.key_counts = numbers.query_offsets = numbers.key_offsets = {};
-    numbers.bias = {};
-    numbers.mask = {};
-    numbers.key_ranges = {};
-    numbers.log_sum_exp = {};
-    detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
-    detail::check_magnitudes<T>("multi_head_attention", numbers, shape_.head_dim);
-    detail::check_products<T, T, false>("multi_head_attention", numbers.products, shape_.head_dim);
+    // Calls check the lists and views that have the extents of a call.
+    detail::check_numbers("multi_head_attention", options.attention);
+    detail::check_sink_logits("multi_head_attention", options.attention, shape_.heads);
+    detail::check_magnitudes<T>("multi_head_attention", options.attention, shape_.head_dim);
+    detail::check_products<T, T, false>("multi_head_attention", options.attention.products, shape_.head_dim);
   }
 
   /// The weights passed to the constructor.
