@@ -240,17 +240,8 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
   }
 }
 
-/// Returns scratch memory for `count` sums in double, set to zero. It is valid until the next call on this
-/// thread.
-inline double* cleared_weight_sums(std::size_t count) {
-  struct sums_of_weights {};
-  double* sums = workspace<sums_of_weights, double>(static_cast<Index>(count));
-  std::fill_n(sums, count, 0.0);
-  return sums;
-}
-
-/// The memory in which sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are
-/// written to `sums`.
+/// Scratch memory in which sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are
+/// written to `sums`. It is set to zero, and valid until the next call on this thread.
 ///
 /// Throws:  std::invalid_argument unless `sums` has one of the two lengths
 template <class A>
@@ -262,7 +253,10 @@ weight_sums_view weight_sums_in(std::span<A> sums, const attention_shape& shape,
                   "sums must have length batch * heads * keys = ", length(shape.heads),
                   ", or batch * key heads * keys = ", length(kv_heads), ", got ", sums.size());
   const Index heads = by_key_head ? kv_heads : shape.heads;
-  return {cleared_weight_sums(sums.size()), heads * shape.keys, shape.keys, by_key_head};
+  struct sums_of_weights {};
+  double* const memory = workspace<sums_of_weights, double>(static_cast<Index>(sums.size()));
+  std::fill_n(memory, sums.size(), 0.0);
+  return {memory, heads * shape.keys, shape.keys, by_key_head};
 }
 
 template <class A>

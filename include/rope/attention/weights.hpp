@@ -86,38 +86,10 @@ struct weights_view {
   }
 };
 
+/// Writes the weights of a call to all keys that the rules admit.
 template <class T, class Rotation, class C, class Threads>
-void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
-                   const Threads& threads);
-
-/// Writes the weights of queries that have selected keys. If a key is listed twice, its two weights are
-/// added.
-template <class T, class Rotation, class C, class Threads>
-void write_selected_weights(const attention_call<T, Rotation, C>& call,
-                            const weights_view<arithmetic<T>>& weights, const Threads& threads) {
-  using A = arithmetic<T>;
-  const Index keys = call.k.tokens, group = call.group();
-  const auto write = [&](Index first, Index last) {
-    storage<A> of_list(static_cast<std::size_t>(group * call.rules.options().selected.keys()));
-    for (Index task = first; task < last; ++task) {
-      const selected_query query(call, task);
-      write_weights(query.call(), weights_view<A>{of_list.data(), 0, query.count(), 0, 1}, this_thread{});
-      for (Index g = 0; g < group; ++g) {
-        A* const row = weights.at(query.row(), query.first_head() + g, query.query());
-        for (Index j = 0; j < keys; ++j) row[j * weights.key_stride] = A(0);
-        for (Index n = 0; n < query.count(); ++n)
-          row[query.key(n) * weights.key_stride] += of_list.data()[g * query.count() + n];
-      }
-    }
-  };
-  const Index tasks = selected_query_count(call);
-  parallel_pieces(threads, tasks, cost_of(tasks, group, keys, sizeof(A)), write);
-}
-
-template <class T, class Rotation, class C, class Threads>
-void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
-                   const Threads& threads) {
-  if (call.rules.options().selected) return write_selected_weights(call, weights, threads);
+void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
+                           const weights_view<arithmetic<T>>& weights, const Threads& threads) {
   using A = arithmetic<T>;
   const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
@@ -165,6 +137,33 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
                   cost_of(tokens, call.q.heads, keys, sizeof(A), (std::max)(depth, Index{1})), write);
 }
 
+/// Writes the weights of a call. If keys are selected, every query and key head is a call of its own. If a key
+/// is listed twice, its two weights are added.
+template <class T, class Rotation, class C, class Threads>
+void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
+                   const Threads& threads) {
+  const selected_keys& selected = call.rules.options().selected;
+  if (!selected) return write_weights_of_keys(call, weights, threads);
+  using A = arithmetic<T>;
+  const Index keys = call.k.tokens, group = call.group();
+  const auto write = [&](Index first, Index last) {
+    storage<A> of_list(static_cast<std::size_t>(group * selected.keys()));
+    for (Index task = first; task < last; ++task) {
+      const selected_query query(call, task);
+      write_weights_of_keys(query.call(), weights_view<A>{of_list.data(), 0, query.count(), 0, 1},
+                            this_thread{});
+      for (Index g = 0; g < group; ++g) {
+        A* const row = weights.at(query.row(), query.first_head() + g, query.query());
+        for (Index j = 0; j < keys; ++j) row[j * weights.key_stride] = A(0);
+        for (Index n = 0; n < query.count(); ++n)
+          row[query.key(n) * weights.key_stride] += of_list.data()[g * query.count() + n];
+      }
+    }
+  };
+  const Index tasks = selected_query_count(call);
+  parallel_pieces(threads, tasks, cost_of(tasks, group, keys, sizeof(A)), write);
+}
+
 /// Checks the call of attention whose weights are computed, and returns its visibility rules.
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
@@ -176,71 +175,12 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
     throw_length("attention_weights", "weights ", shape_text({q.batch, q.heads, q.tokens, k.tokens}),
                  " exceed the address space");
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
-  return checked_attention<T, T>(q, k, v, out, options, rotates);
-}
-
-/// Views the caller's list or Eigen object as the weights of a call.
-///
-/// Throws:  std::invalid_argument if the extents differ from those of the call
-template <class A>
-weights_view<A> weights_in(std::span<A> weights, const attention_shape& shape) {
-  const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
-  if (weights.size() != count)
-    throw_invalid("attention_weights", "weights must have length batch * heads * queries * keys = ", count,
-                  ", got ", weights.size());
-  const Index of_head = shape.queries * shape.keys;
-  return {weights.data(), shape.heads * of_head, of_head, shape.keys, 1};
-}
-template <class A, scores_in_memory X>
-weights_view<A> weights_in(X& weights, const attention_shape& shape) {
-  const auto by_index = scores_by_index(weights);
-  if (by_index.batch != shape.batch || by_index.heads != shape.heads || by_index.queries != shape.queries ||
-      by_index.keys != shape.keys)
-    throw_invalid("attention_weights", "weights must be [batch, heads, queries, keys] = [", shape.batch, ", ",
-                  shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [", by_index.batch, ", ",
-                  by_index.heads, ", ", by_index.queries, ", ", by_index.keys,
-                  "], where a matrix is of one row and one head");
-  return {weights.data(), by_index.batch_stride, by_index.head_stride, by_index.query_stride,
-          by_index.key_stride};
-}
-
-/// Implements the calls below, for weights in a list and in an Eigen object.
-template <class Layout, class Q, class K, class W, class Threads>
-void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const attention_options& options,
-                  const Threads& threads) {
-  using T = std::remove_const_t<Q>;
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  const auto rules = checked_weights<T>(q, k, options, false);
-  const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
-  write_weights(attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {}}, to, threads);
-}
-template <class Layout, class Q, class K, class W, class Tables, class Threads>
-void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const Tables& tables,
-                  const attention_options& options, const Threads& threads) {
-  using T = std::remove_const_t<Q>;
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
-  check_tables("attention_weights", tables, options);
-  const query_key_tables pair = tables_of(tables);
-  const auto rules = checked_weights<T>(q, k, options, true);
-  const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
-  check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair, rules);
-  write_weights(
-      attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {std::type_identity<Layout>{}, pair}}, to,
-      threads);
+  return checked_attention<T, T>(q, k, k.channels(0, 0), out, options, rotates);
 }
 
 /// The type of the weights of queries Q.
 template <class Q>
 using weight_of = arithmetic<std::remove_const_t<Q>>;
-
-/// Any type that does not convert to a list of weights of queries Q.
-template <class W, class Q>
-concept no_weight_list = !std::is_convertible_v<W, std::span<weight_of<Q>>>;
 
 /// An Eigen object that weights of queries Q can be written to.
 template <class W, class Q>
@@ -248,13 +188,40 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
   { weights.data() } -> std::same_as<weight_of<Q>*>;
 };
 
-}  // namespace detail
+/// Views the caller's list or Eigen object as the weights of a call of queries Q. W is the type of the
+/// argument, which is a reference if the argument has a name.
+///
+/// Throws:  std::invalid_argument if the extents differ from those of the call
+template <class Q, class W>
+weights_view<weight_of<Q>> weights_in(std::remove_reference_t<W>& weights, const attention_shape& shape) {
+  if constexpr (std::is_convertible_v<W, std::span<weight_of<Q>>>) {
+    const std::span<weight_of<Q>> list(weights);
+    const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
+    if (list.size() != count)
+      throw_invalid("attention_weights", "weights must have length batch * heads * queries * keys = ", count,
+                    ", got ", list.size());
+    const Index of_head = shape.queries * shape.keys;
+    return {list.data(), shape.heads * of_head, of_head, shape.keys, 1};
+  } else if constexpr (weight_object<W, Q>) {
+    const auto by_index = scores_by_index(weights);
+    if (by_index.batch != shape.batch || by_index.heads != shape.heads || by_index.queries != shape.queries ||
+        by_index.keys != shape.keys)
+      throw_invalid("attention_weights", "weights must be [batch, heads, queries, keys] = ",
+                    shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
+                    shape_text({by_index.batch, by_index.heads, by_index.queries, by_index.keys}),
+                    ", where a matrix is of one row and one head");
+    return {weights.data(), by_index.batch_stride, by_index.head_stride, by_index.query_stride,
+            by_index.key_stride};
+  } else {
+    static_assert(weight_object<W, Q>,
+                  "attention_weights: weights are numbers that can be written, float, or double where q is "
+                  "double: a std::span, a std::vector, an Eigen::Tensor [batch, heads, queries, keys], or an "
+                  "Eigen matrix [queries, keys] for one row and one head");
+    return {};
+  }
+}
 
-#define ROPE_DETAIL_CHECK_WEIGHTS(W, Q)                                                                      \
-  static_assert(detail::weight_object<W, Q>,                                                                 \
-                "attention_weights: weights are numbers that can be written, float, or double where q is "   \
-                "double: a std::span, a std::vector, an Eigen::Tensor [batch, heads, queries, keys], or an " \
-                "Eigen matrix [queries, keys] for one row and one head")
+}  // namespace detail
 
 /// The attention probabilities of queries and keys that are already rotated or need no rotation.
 ///
@@ -275,36 +242,40 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
 /// Cost:      2 head_dim flops per query head and key, and two exponentials in double. This function is for
 ///            inspection, not for use in a model
-template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
-void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
-                       const attention_options& options = {}, const Threads& threads = {}) {
-  detail::find_weights<Layout>(q, k, weights, options, threads);
-}
-template <class Layout = detail::unnamed_layout, class Q, class K, detail::no_weight_list<Q> W,
+template <class Layout = detail::unnamed_layout, class Q, class K, class W = std::span<detail::weight_of<Q>>,
           class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const attention_options& options = {},
                        const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
-  if constexpr (detail::weight_object<W, Q>) detail::find_weights<Layout>(q, k, weights, options, threads);
+  using T = std::remove_const_t<Q>;
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
+  const auto rules = detail::checked_weights<T>(q, k, options, false);
+  const auto to = detail::weights_in<Q, W>(weights, rules.shape());
+  detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, {}}, to,
+                        threads);
 }
 
 /// The attention probabilities of unrotated queries and keys, which are rotated while they are read.
 ///
 /// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
-          class Threads = this_thread>
-void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
-                       const Tables& tables, const attention_options& options = {},
-                       const Threads& threads = {}) {
-  detail::find_weights<Layout>(q, k, weights, tables, options, threads);
-}
-template <class Layout = detail::unnamed_layout, class Q, class K, detail::no_weight_list<Q> W,
+template <class Layout = detail::unnamed_layout, class Q, class K, class W = std::span<detail::weight_of<Q>>,
           attention_tables Tables, class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables& tables,
                        const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
-  if constexpr (detail::weight_object<W, Q>)
-    detail::find_weights<Layout>(q, k, weights, tables, options, threads);
+  using T = std::remove_const_t<Q>;
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
+  detail::check_tables("attention_weights", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
+  const auto rules = detail::checked_weights<T>(q, k, options, true);
+  const auto to = detail::weights_in<Q, W>(weights, rules.shape());
+  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
+                                  rules);
+  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, rotation},
+                        to, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);

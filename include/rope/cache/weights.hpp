@@ -59,7 +59,7 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
   using A = arithmetic<T>;
   const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
   const attention_shape shape = weights_shape(q, cache);
-  const weights_view<A> all = weights_in<A>(weights, shape);
+  const weights_view<A> all = weights_in<T, W&>(weights, shape);
   for (Index b = 0; b < shape.batch; ++b)
     for (Index h = 0; h < shape.heads; ++h)
       for (Index i = 0; i < shape.queries; ++i)
@@ -75,21 +75,6 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
       for (Index j = 0; j < keys; ++j)
         to.at(0, h, 0)[part.slot(cache, j) * to.key_stride] = by_rank.data()[h * keys + j];
   });
-}
-
-/// Writes the weights into a list or an Eigen object.
-template <class Layout, class Q, class Cache, class W, class S, class Threads>
-void find_weights_in(const head_view<Q>& q, const Cache& cache, W& weights, const placed_table<S>* table,
-                     const attention_options& options, const row_counts& counts, const Threads& threads) {
-  using T = std::remove_const_t<Q>;
-  if constexpr (!no_weight_list<W&, Q>) {
-    std::span<weight_of<Q>> list(weights);
-    find_weights_of_cache<Layout, T>(q, cache, list, table, options, counts, threads);
-  } else {
-    ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
-    if constexpr (weight_object<W, Q>)
-      find_weights_of_cache<Layout, T>(q, cache, weights, table, options, counts, threads);
-  }
 }
 
 /// Implements `attention_weight_sums` for a cache.
@@ -149,7 +134,8 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const at
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const placed_table<float>* none = nullptr;
-  detail::find_weights_in<detail::unnamed_layout>(q, cache, weights, none, options, counts, threads);
+  detail::find_weights_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(q, cache, weights, none,
+                                                                                options, counts, threads);
 }
 
 /// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
@@ -166,7 +152,8 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::find_weights_in<Layout>(q, cache, weights, &rotation, options, counts, threads);
+  detail::find_weights_of_cache<Layout, std::remove_const_t<Q>>(q, cache, weights, &rotation, options, counts,
+                                                                threads);
 }
 
 /// The attention that each token of a cache receives from queries that are already rotated or need no
