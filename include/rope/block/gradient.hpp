@@ -92,8 +92,8 @@ class block_gradient {
     const head_view<T> q = normalised<scratch::rotated_queries>(q_before, pass_.q_norm()),
                        k = normalised<scratch::rotated_keys>(k_before, pass_.k_norm());
     const head_norm<T> none;
-    rotation_.apply_to_queries(q, none, threads_);
-    rotation_.apply_to_keys(k, none, threads_);
+    rotation_.queries.apply(q, none, threads_);
+    rotation_.keys.apply(k, none, threads_);
 
     const head_view<T> out = like<scratch::attended>(q, shape.value_dim),
                        d_heads = like<scratch::d_attended>(q, shape.value_dim);
@@ -103,7 +103,8 @@ class block_gradient {
                        d_v = like<scratch::d_values>(v, shape.value_dim);
     for (Index s = 0; s < rotation_.segment_count(); ++s)
       attend_back(s, q, k, v, out, d_heads, d_q, d_k, d_v);
-    rotation_.apply_transpose(d_q, d_k, threads_);
+    rotation_.queries.apply_transpose(d_q, threads_);
+    rotation_.keys.apply_transpose(d_k, threads_);
 
     const multi_head_parameters<T>& d = gradients_.weights;
     by_norm(d.q_norm, pass_.q_norm(), q_before, d_q);
@@ -175,8 +176,8 @@ class block_gradient {
   void attend_back(Index s, const head_view<T>& q, const head_view<T>& k, const head_view<T>& v,
                    const head_view<T>& out, const head_view<T>& d_out, const head_view<T>& d_q,
                    const head_view<T>& d_k, const head_view<T>& d_v) const {
-    const auto of_queries = [&](const head_view<T>& x) { return rotation_.query_tokens(x, s); };
-    const auto of_keys = [&](const head_view<T>& x) { return rotation_.key_tokens(x, s); };
+    const auto of_queries = [&](const head_view<T>& x) { return rotation_.queries.tokens_of(x, s); };
+    const auto of_keys = [&](const head_view<T>& x) { return rotation_.keys.tokens_of(x, s); };
     const head_view<T> asking = of_queries(q);
     const Index sums = asking.batch * asking.tokens * asking.heads;
     attention_options options = rotation_.options_of(options_, s);

@@ -219,7 +219,7 @@ class multi_head_attention {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::project_context", Threads);
     const auto rotation = detail::rotation_of_block<Layout>(table, positions, positions);
     projected_context<T> to = project(context, batch, rotation, threads);
-    to.rotation_ = detail::rotation_by<Layout>(rotation.table);
+    to.rotation_ = detail::rotation_by<Layout>(rotation.keys.table);
     if constexpr (detail::is_segmented<P>)
       for (Index s = 0; s < positions.offsets.size(); ++s)
         to.offsets_.push_back(static_cast<std::int64_t>(positions.offsets[s]));
@@ -249,7 +249,7 @@ class multi_head_attention {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
     const auto attend = [&](const auto& key_positions) {
       const auto rotation = detail::rotation_of_block<Layout>(table, query_positions, key_positions);
-      context.check_use(shape_, detail::rotation_by<Layout>(rotation.table), rotation.segments());
+      context.check_use(shape_, detail::rotation_by<Layout>(rotation.queries.table), rotation.segments());
       run().attend_projected(x, context.keys(), context.values(), out, all_visible(), rotation, threads);
     };
     if constexpr (detail::is_segmented<P>)
@@ -289,9 +289,12 @@ class multi_head_attention {
     const detail::block_pass<T> pass = {weights_, options_, shape_};
     pass.check_context(context);
     const Index keys = pass.tokens_per_row(context, batch);
-    rotation.check_keys(batch, keys, shape_.head_dim);
+    rotation.keys.check_positions(batch, keys, shape_.head_dim);
     projected_context<T> to(batch, keys, shape_);
-    run().project_context(context, to.writable_keys(), to.writable_values(), rotation, threads);
+    const head_view<T> k = to.writable_keys(), v = to.writable_values();
+    detail::run_products(threads, detail::projected<T>(context, weights_.k, detail::as_rows(k)),
+                         detail::projected<T>(context, weights_.v, detail::as_rows(v)));
+    rotation.keys.apply(k, pass.k_norm(), threads);
     return to;
   }
 

@@ -38,37 +38,70 @@ inline constexpr bool is_segmented<segments<Integer>> = true;
 /// The table of a block that does not rotate queries and keys.
 struct no_table {};
 
-/// Normalises queries and keys if the block has norms, and rotates both by one placed_table, unless Table is
-/// no_table. Positions of queries and of keys may differ.
-template <class Layout, class Table, class PQ, class PK>
-struct block_rotation {
+/// The norm, rotation and segments of the tokens of queries, or of the tokens of keys.
+template <class Layout, class Table, class P>
+struct token_rotation {
   Table table;
-  kept_positions<PQ> query_positions;
-  kept_positions<PK> key_positions;
+  kept_positions<P> positions;
 
   static constexpr bool rotates = !std::is_same_v<Table, no_table>;
   static_assert(pair_layout<Layout> || !rotates,
                 "multi_head_attention: name the layout of the channel pairs to rotate, "
                 "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
   static_assert(
-      position_form<PQ> && position_form<PK>,
+      position_form<P>,
       "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
+
+  /// Throws:  as check_rotation, unless Table is no_table
+  void check_positions(Index batch, Index tokens, Index head_dim) const {
+    if constexpr (rotates)
+      check_rotation<Layout>("multi_head_attention", batch, tokens, head_dim, table,
+                             position_source(positions, tokens));
+  }
+  /// Normalises the heads if the norm has weights, and rotates them unless Table is no_table.
+  template <class T, class Threads>
+  void apply(const head_view<T>& x, const head_norm<T>& norm, const Threads& threads) const {
+    if constexpr (!rotates)
+      normalize_if(norm, x, x, threads);
+    else if (norm.weight.empty())
+      rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
+    else
+      normalize_and_rotate<Layout>(x, norm, table, positions, threads);
+  }
+  template <class T, class Threads>
+  void apply_transpose(const head_view<T>& d, const Threads& threads) const {
+    if constexpr (rotates) rotate_gradient<Layout>(d, table, positions, threads);
+  }
+
+  /// The first token of a segment. Segment segment_count() would begin at the end.
+  Index first_of(Index segment) const { return static_cast<Index>(positions.offsets[segment]); }
+  /// The tokens of a segment, or all tokens if positions are not `segments`.
+  template <class T>
+  head_view<T> tokens_of(const head_view<T>& x, Index segment) const {
+    if constexpr (is_segmented<P>)
+      return x.token_range(first_of(segment), first_of(segment + 1) - first_of(segment));
+    else
+      return x;
+  }
+};
+
+/// Normalises queries and keys if the block has norms, and rotates both by one placed_table, unless Table is
+/// no_table. Positions of queries and of keys may differ.
+template <class Layout, class Table, class PQ, class PK>
+struct block_rotation {
+  token_rotation<Layout, Table, PQ> queries;
+  token_rotation<Layout, Table, PK> keys;
+
   static_assert(is_segmented<PQ> == is_segmented<PK>,
                 "multi_head_attention: queries and keys are both in segments or neither is");
 
-  void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
-    check_queries(batch, queries, head_dim);
-    check_keys(batch, keys, head_dim);
+  void check_call(Index batch, Index query_tokens, Index key_tokens, Index head_dim) const {
+    queries.check_positions(batch, query_tokens, head_dim);
+    keys.check_positions(batch, key_tokens, head_dim);
     if constexpr (is_segmented<PQ>)
-      if (query_positions.offsets.size() != key_positions.offsets.size())
+      if (queries.positions.offsets.size() != keys.positions.offsets.size())
         throw_invalid("multi_head_attention", "queries and keys must have the same segments, got ",
-                      query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1);
-  }
-  void check_queries(Index batch, Index queries, Index head_dim) const {
-    check_positions(batch, queries, head_dim, query_positions);
-  }
-  void check_keys(Index batch, Index keys, Index head_dim) const {
-    check_positions(batch, keys, head_dim, key_positions);
+                      queries.positions.offsets.size() - 1, " and ", keys.positions.offsets.size() - 1);
   }
   /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
   ///          offsets or key_ranges
@@ -87,28 +120,13 @@ struct block_rotation {
                       options.key_ranges.size());
     }
   }
-  template <class T, class Threads>
-  void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
-    apply(q, norm, query_positions, threads);
-  }
-  template <class T, class Threads>
-  void apply_to_keys(const head_view<T>& k, const head_norm<T>& norm, const Threads& threads) const {
-    apply(k, norm, key_positions, threads);
-  }
-  template <class T, class Threads>
-  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k, const Threads& threads) const {
-    if constexpr (rotates) {
-      rotate_gradient<Layout>(d_q, table, query_positions, threads);
-      rotate_gradient<Layout>(d_k, table, key_positions, threads);
-    }
-  }
 
   /// The number of segments of the queries; 0 if positions are not `segments`.
   std::size_t segments() const { return is_segmented<PQ> ? static_cast<std::size_t>(segment_count()) : 0; }
   /// Segments are sequences that must not attend to each other. A call without segments counts as one.
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
-      return query_positions.offsets.size() - 1;
+      return queries.positions.offsets.size() - 1;
     else
       return 1;
   }
@@ -121,64 +139,30 @@ struct block_rotation {
     }
     return options;
   }
-  template <class T>
-  head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
-    return tokens_of(x, query_positions, segment);
-  }
-  template <class T>
-  head_view<T> key_tokens(const head_view<T>& x, Index segment) const {
-    return tokens_of(x, key_positions, segment);
-  }
 
  private:
-  template <class P>
-  void check_positions(Index batch, Index tokens, Index head_dim, const P& positions) const {
-    if constexpr (rotates)
-      check_rotation<Layout>("multi_head_attention", batch, tokens, head_dim, table,
-                             position_source(positions, tokens));
-  }
-  template <class T, class P, class Threads>
-  void apply(const head_view<T>& x, const head_norm<T>& norm, const P& positions,
-             const Threads& threads) const {
-    if constexpr (!rotates)
-      normalize_if(norm, x, x, threads);
-    else if (norm.weight.empty())
-      rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
-    else
-      normalize_and_rotate<Layout>(x, norm, table, positions, threads);
-  }
   template <class X>
   score_view<X> scores_of(score_view<X> x, Index segment) const {
-    const auto cut = [&x, segment](Index& extent, Index stride, const auto& offsets) {
+    const auto cut = [&x, segment](Index& extent, Index stride, const auto& tokens) {
       if (!x || extent == 1) return;
-      const auto first = static_cast<Index>(offsets[segment]);
-      x.data += first * stride;
-      extent = static_cast<Index>(offsets[segment + 1]) - first;
+      x.data += tokens.first_of(segment) * stride;
+      extent = tokens.first_of(segment + 1) - tokens.first_of(segment);
     };
-    cut(x.queries, x.query_stride, query_positions.offsets);
-    cut(x.keys, x.key_stride, key_positions.offsets);
+    cut(x.queries, x.query_stride, queries);
+    cut(x.keys, x.key_stride, keys);
     return x;
-  }
-  template <class T, class P>
-  static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
-    if constexpr (is_segmented<P>) {
-      const auto first = static_cast<Index>(positions.offsets[segment]);
-      return x.token_range(first, static_cast<Index>(positions.offsets[segment + 1]) - first);
-    } else {
-      return x;
-    }
   }
 };
 
 template <class Layout, rotation_table Table, class PQ, class PK>
 auto rotation_of_block(const Table& table, const PQ& query_positions, const PK& key_positions) {
-  return block_rotation<Layout, placed_table<typename Table::scalar>, PQ, PK>{placed(table), query_positions,
-                                                                              key_positions};
+  return block_rotation<Layout, placed_table<typename Table::scalar>, PQ, PK>{
+      {placed(table), query_positions}, {placed(table), key_positions}};
 }
 
 inline constexpr std::int64_t no_positions = 0;
 inline constexpr block_rotation<unnamed_layout, no_table, std::int64_t, std::int64_t> block_without_rotation =
-    {{}, no_positions, no_positions};
+    {{{}, no_positions}, {{}, no_positions}};
 
 }  // namespace rope::inline ROPE_ABI::detail
 

@@ -22,30 +22,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Output memory for the log-sum-exps of queries [first, first + count) of every row of a call. If the part
-/// of `all` [batch, queries, heads] for these queries is contiguous, it is used directly. Otherwise scratch
-/// memory is used.
-struct log_sums_of_part {
-  std::span<double> all;
-  Index batch, queries, heads, first, count;
-
-  std::span<double> span() const {
-    if (all.empty()) return {};
-    const auto size = static_cast<std::size_t>(batch * count * heads);
-    if (in_place()) return {all.data() + first * heads, size};
-    return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
-  }
-  /// Copies `part`, the result of span(), into `all`, unless span() returned a part of `all`.
-  void put_back(std::span<const double> part) const {
-    if (all.empty() || in_place()) return;
-    for (Index b = 0; b < batch; ++b)
-      std::copy_n(part.data() + b * count * heads, count * heads, all.data() + (b * queries + first) * heads);
-  }
-
- private:
-  bool in_place() const { return batch <= 1 || count == queries; }
-};
-
 /// The forward pass of a block.
 template <class T>
 class block_forward {
@@ -63,21 +39,12 @@ class block_forward {
     pass_.check_call(x, context, out, batch, rotation, options);
     check_probabilities(batch, x.rows(), pass_.tokens_per_row(context, batch));
     const auto heads = pass_.project(x, context, batch, threads);
-    rotation.apply_to_queries(heads.q, pass_.q_norm(), threads);
-    rotation.apply_to_keys(heads.k, pass_.k_norm(), threads);
+    rotation.queries.apply(heads.q, pass_.q_norm(), threads);
+    rotation.keys.apply(heads.k, pass_.k_norm(), threads);
     attend_segments(heads.q, heads.k, heads.v, out, options, rotation, threads);
   }
 
-  /// Projects, normalises and rotates the keys and values of a context.
-  template <class Rotation, class Threads>
-  void project_context(const token_ref<T>& context, const head_view<T>& k, const head_view<T>& v,
-                       const Rotation& rotation, const Threads& threads) const {
-    run_products(threads, projected<T>(context, pass_.weights.k, as_rows(k)),
-                 projected<T>(context, pass_.weights.v, as_rows(v)));
-    rotation.apply_to_keys(k, pass_.k_norm(), threads);
-  }
-
-  /// Attention to keys and values that project_context wrote.
+  /// Attention to the keys and values of a projected_context.
   ///
   /// Requires:  the shape of the keys and values fits the block
   template <class Rotation, class Threads>
@@ -86,13 +53,13 @@ class block_forward {
                         const Rotation& rotation, const Threads& threads) const {
     pass_.check_queries(x, out);
     const Index queries = pass_.tokens_per_row(x, k.batch);
-    rotation.check_queries(k.batch, queries, pass_.shape.head_dim);
+    rotation.queries.check_positions(k.batch, queries, pass_.shape.head_dim);
     pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
     check_probabilities(k.batch, x.rows(), k.tokens);
     const head_view<T> q = pass_.template scratch_heads<scratch::queries>(
         x.rows(), k.batch, pass_.shape.heads, pass_.shape.head_dim);
     run_products(threads, projected<T>(x, pass_.weights.q, as_rows(q)));
-    rotation.apply_to_queries(q, pass_.q_norm(), threads);
+    rotation.queries.apply(q, pass_.q_norm(), threads);
     attend_segments(q, k, v, out, options, rotation, threads);
   }
 
@@ -157,15 +124,21 @@ class block_forward {
     run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
 
-  /// Calls run(options) for queries [first, first + count) of every row. Then copies the log-sum-exps of
-  /// these queries into those of the whole call.
+  /// Calls run(options) for queries [first, first + count) of every row. If the log-sum-exps of these queries
+  /// are not contiguous in those of the whole call, they are written to scratch memory and then copied.
   template <class Run>
   static void attend_part(const head_view<T>& q, Index first, Index count, attention_options options,
                           const Run& run) {
-    const log_sums_of_part sums = {options.log_sum_exp, q.batch, q.tokens, q.heads, first, count};
-    options.log_sum_exp = sums.span();
+    const std::span<double> all = options.log_sum_exp;
+    if (all.empty()) return run(options);
+    const bool in_place = q.batch <= 1 || count == q.tokens;
+    const Index of_row = count * q.heads, size = q.batch * of_row;
+    double* const part =
+        in_place ? all.data() + first * q.heads : workspace<block_scratch::log_sums, double>(size);
+    options.log_sum_exp = {part, static_cast<std::size_t>(size)};
     run(options);
-    sums.put_back(options.log_sum_exp);
+    for (Index b = 0; b < q.batch && !in_place; ++b)
+      std::copy_n(part + b * of_row, of_row, all.data() + (b * q.tokens + first) * q.heads);
   }
 
   template <class K, class Rotation, class Threads>
@@ -176,10 +149,11 @@ class block_forward {
     if (rotation.segment_count() > 1) std::fill(probabilities_.begin(), probabilities_.end(), T(0));
     Index first = 0, first_key = 0;
     for (Index s = 0; s < rotation.segment_count(); ++s) {
-      const head_view<T> asking = rotation.query_tokens(q, s);
-      const head_view<K> seen = rotation.key_tokens(k, s);
+      const head_view<T> asking = rotation.queries.tokens_of(q, s);
+      const head_view<K> seen = rotation.keys.tokens_of(k, s);
       attend_part(q, first, asking.tokens, rotation.options_of(options, s), [&](attention_options part) {
-        attention(asking, seen, rotation.key_tokens(v, s), rotation.query_tokens(attended, s), part, threads);
+        attention(asking, seen, rotation.keys.tokens_of(v, s), rotation.queries.tokens_of(attended, s), part,
+                  threads);
         part.log_sum_exp = {};
         if (!probabilities_.empty()) tell(q, first, k, first_key, asking, seen, part, threads);
       });
