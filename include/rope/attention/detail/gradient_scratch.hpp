@@ -3,6 +3,7 @@
 #define ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 
 #include <algorithm>  // std::min, std::max
+#include <utility>    // std::exchange, std::pair
 
 #include <rope/attention/detail/hidden_keys.hpp>  // tile_range
 #include <rope/attention/detail/softmax.hpp>      // softmax_rows
@@ -178,29 +179,25 @@ struct attention_gradient_scratch {
     struct ranges {};
     const Index of_keys = key_panels * shape::width, of_values = value_panels * shape::width;
     const Index widest = (std::max)(of_keys, of_values);
-    A* next = workspace<numbers, A>(rows * (2 * of_keys + of_values + 2 * shape::tile + 5) +
-                                    shape::tile * (head_dim + value_dim + of_keys + widest) +
-                                    shape::rows * panel_shape<A>::tile);
-    const auto take = [&next](Index count) {
-      A* const taken = next;
-      next += count;
-      return taken;
-    };
-    queries = take(rows * of_keys);
-    upstream = take(rows * of_values);
-    d_queries = take(rows * of_keys);
-    weights = take(rows * shape::tile);
-    slopes = take(rows * shape::tile);
-    transposed_keys = take(shape::tile * head_dim);
-    transposed_values = take(shape::tile * value_dim);
-    keys = take(shape::tile * of_keys);
-    wide = take(shape::tile * widest);
-    scores = take(shape::rows * panel_shape<A>::tile);
-    shifts = take(rows);
-    factors = take(rows);
-    products = take(rows);
-    runs.maximum = take(rows);
-    runs.sum = take(rows);
+    const std::pair<A**, Index> parts[] = {{&queries, rows * of_keys},
+                                           {&upstream, rows * of_values},
+                                           {&d_queries, rows * of_keys},
+                                           {&weights, rows * shape::tile},
+                                           {&slopes, rows * shape::tile},
+                                           {&transposed_keys, shape::tile * head_dim},
+                                           {&transposed_values, shape::tile * value_dim},
+                                           {&keys, shape::tile * of_keys},
+                                           {&wide, shape::tile * widest},
+                                           {&scores, shape::rows * panel_shape<A>::tile},
+                                           {&shifts, rows},
+                                           {&factors, rows},
+                                           {&products, rows},
+                                           {&runs.maximum, rows},
+                                           {&runs.sum, rows}};
+    Index size = 0;
+    for (const auto& [part, count] : parts) size += count;
+    A* next = workspace<numbers, A>(size);
+    for (const auto& [part, count] : parts) *part = std::exchange(next, next + count);
     hulls = workspace<ranges, tile_range>(strips);
   }
 
