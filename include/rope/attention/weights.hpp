@@ -107,14 +107,13 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
     for (Index token = first; token < last; ++token)
       for (Index kv = 0; kv < call.k.heads; ++kv) {
         const Index b = token / call.q.tokens, i = token % call.q.tokens;
-        const bool no_key_in_range = call.rules.has_no_key_in_range(b, i);
-        if (!no_key_in_range)
-          read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
-                       buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
         // Keys outside the visible ranges are not read, because they may be beyond the row's count or outside
         // the table.
         const key_set visible = call.rules.keys_of(b, i);
-        for (Index j = visible.hull_begin(), count; j < visible.hull_end() && !no_key_in_range; j += count) {
+        if (!visible.empty())
+          read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
+                       buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
+        for (Index j = visible.hull_begin(), count; j < visible.hull_end(); j += count) {
           count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
@@ -123,7 +122,7 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
         }
         for (Index g = 0; g < group; ++g) {
           const auto row = row_of(b, kv * group + g, i);
-          if (no_key_in_range)
+          if (visible.empty())
             std::fill(row.begin(), row.end(), A(0));
           else
             weights_from_scores(call.rules, b, kv * group + g, i, row);

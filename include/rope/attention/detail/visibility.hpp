@@ -45,8 +45,8 @@ inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) 
   return {a_begin, a_end, b_begin, end};
 }
 
-/// The key positions that causality, window and sinks allow for one query, or for at least one of several:
-/// [near_first, near_last], and the sinks [0, sinks_end).
+/// The key positions that causality, window and sinks allow for a query: [near_first, near_last], and the
+/// sinks [0, sinks_end).
 struct position_rule {
   std::int64_t near_first, near_last, sinks_end;
 
@@ -158,14 +158,12 @@ class visibility {
   }
 
   /// The key positions that a query at position `query` may see.
-  position_rule rule_of(std::int64_t query) const { return rule_of(query, query); }
-  /// The key positions that at least one query at a position in [first, last] may see.
-  position_rule rule_of(std::int64_t first, std::int64_t last) const {
+  position_rule rule_of(std::int64_t query) const {
     using limits = std::numeric_limits<std::int64_t>;
-    const std::int64_t end = options_.causal ? last : (limits::max)();
+    const std::int64_t end = options_.causal ? query : (limits::max)();
     if (options_.window == 0) return {(limits::min)(), end, 0};
     const std::int64_t sinks = options_.sinks;
-    return {advance(first, 1 - options_.window), (std::min)(end, advance(last, options_.window - 1)),
+    return {advance(query, 1 - options_.window), (std::min)(end, advance(query, options_.window - 1)),
             sinks <= end ? sinks : advance(end, 1)};
   }
 
