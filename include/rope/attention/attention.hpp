@@ -221,8 +221,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
-  detail::check_tables("attention", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
+  const query_key_tables pair = detail::checked_tables("attention", tables, options);
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
   detail::check_products<T, C, true>("attention", options.products, q.head_dim);
   detail::check_memory("attention", q, k, v, out);

@@ -335,8 +335,7 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
                         const Threads& threads = {}) {
   detail::check_gradient_types<T, Threads>();
   ROPE_DETAIL_CHECK_LAYOUT("attention_gradient", Layout);
-  detail::check_tables("attention_gradient", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
+  const query_key_tables pair = detail::checked_tables("attention_gradient", tables, options);
   const auto rules = detail::checked_gradient(tape, options, by_options, true);
   detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rules);
   struct rotated_copies {};

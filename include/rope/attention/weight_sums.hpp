@@ -342,8 +342,7 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::wei
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
-  detail::check_tables("attention_weight_sums", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
+  const query_key_tables pair = detail::checked_tables("attention_weight_sums", tables, options);
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
   detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
                                   rules);

@@ -266,8 +266,7 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
-  detail::check_tables("attention_weights", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
+  const query_key_tables pair = detail::checked_tables("attention_weights", tables, options);
   const auto rules = detail::checked_weights<T>(q, k, options, true);
   const auto to = detail::weights_in<Q, W>(weights, rules.shape());
   detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,

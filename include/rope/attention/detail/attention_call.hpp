@@ -146,12 +146,13 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
                          known_range{rules.key_position_range()});
 }
 
-/// Rejects xPos tables if the options are not causal, or have key_ranges, which replace the causal rule. xPos
-/// multiplies the score of a key after its query by a factor that grows with their distance.
+/// The tables of queries and keys. Rejects xPos tables if the options are not causal, or have key_ranges, which
+/// replace the causal rule. xPos multiplies the score of a key after its query by a factor that grows with
+/// their distance.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>
-void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
+auto checked_tables(const char* function, const Tables& tables, const attention_options& options) {
   if constexpr (requires { Tables::needs_causal; }) {
     if (Tables::needs_causal && !options.causal)
       throw_invalid(function, "xPos needs causal attention, got causal = false");
@@ -159,6 +160,7 @@ void check_tables(const char* function, const Tables& /*tables*/, const attentio
       throw_invalid(function, "xPos needs causal attention, which key_ranges replace; give a mask, got ",
                     options.key_ranges.size(), " key_ranges");
   }
+  return tables_of(tables);
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
