@@ -117,7 +117,7 @@ class weight_sums_passes {
             block.heads, first_row,         (std::min)(Index{shape::rows}, block.rows() - first_row)};
   }
   softmax_rows<A> softmax_of(const softmax_rows<A>& all, Index place) const {
-    return {all.maximum + place * rows_of_block(), all.sum + place * rows_of_block()};
+    return all.from(place * rows_of_block());
   }
 
   /// Calls visit(s, softmax, scores, begin) for each of the tiles of keys [first, last) and each strip s of
@@ -155,11 +155,10 @@ class weight_sums_passes {
   void find_softmax(Index run, Index n) const {
     const softmax_rows<A> state = softmax_of(of_runs_, run * pairs_ * blocks_ + n);
     std::fill_n(state.sum, rows_of_block(), A(0));
-    for_each_strip(
-        block_of(n / blocks_, n % blocks_), run * tiles_of_run_, (run + 1) * tiles_of_run_,
-        [&](Index s, tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
-          softmax.run(scores, factors_, {state.maximum + s * shape::rows, state.sum + s * shape::rows});
-        });
+    for_each_strip(block_of(n / blocks_, n % blocks_), run * tiles_of_run_, (run + 1) * tiles_of_run_,
+                   [&](Index s, tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
+                     softmax.run(scores, factors_, state.from(s * shape::rows));
+                   });
   }
 
   /// For the queries of one block, joins the softmaxes of all runs and the sink logits.
@@ -167,14 +166,11 @@ class weight_sums_passes {
     const query_block block = block_of(n / blocks_, n % blocks_);
     const softmax_rows<A> total = softmax_of(total_, n);
     for (Index s = 0; s * shape::rows < block.rows(); ++s)
-      begin_softmax(call_.rules, strip_of(block, s),
-                    softmax_rows<A>{total.maximum + s * shape::rows, total.sum + s * shape::rows});
+      begin_softmax(call_.rules, strip_of(block, s), total.from(s * shape::rows));
     for (Index run = 0; run < runs_; ++run) {
       const softmax_rows<A> part = softmax_of(of_runs_, run * pairs_ * blocks_ + n);
       for (Index row = 0; row < block.rows(); ++row)
-        if (!equal(part.sum[row], A(0)))
-          join(softmax_rows<A>{total.maximum + row, total.sum + row},
-               softmax_rows<A>{part.maximum + row, part.sum + row});
+        if (!equal(part.sum[row], A(0))) join(total.from(row), part.from(row));
     }
   }
 

@@ -167,18 +167,15 @@ struct attention_gradient_rows {
   void find_softmax_of_scores() {
     constexpr Index run_of_keys = 32 * shape::tile;
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
-    const auto state_of = [&](Index s) {
-      return softmax_rows<A>{m.shifts + s * shape::rows, m.factors + s * shape::rows};
-    };
+    const softmax_rows<A> of_run = {m.shifts, m.factors};
     const auto end_run = [&] {
       for (Index row = 0; row < count(); ++row) {
         if (equal(m.factors[row], A(0))) continue;
-        join(softmax_rows<A>{m.runs.maximum + row, m.runs.sum + row},
-             softmax_rows<A>{m.shifts + row, m.factors + row});
+        join(m.runs.from(row), of_run.from(row));
         m.shifts[row] = m.factors[row] = A(0);
       }
     };
-    for (Index s = 0; s < m.strips; ++s) begin_softmax(rules, strip(s), state_of(s));
+    for (Index s = 0; s < m.strips; ++s) begin_softmax(rules, strip(s), of_run.from(s * shape::rows));
     Index run = 0;
     for_each_tile([&](Index begin, Index count) {
       if (begin / run_of_keys != run) end_run();
@@ -189,7 +186,7 @@ struct attention_gradient_rows {
         if (softmax.hull().empty()) continue;
         multiply(m.queries, s, m.transposed_keys, tape.k.head_dim, softmax.hull(), m.scores,
                  panel_shape<A>::tile);
-        softmax.run(m.scores, factors, state_of(s));
+        softmax.run(m.scores, factors, of_run.from(s * shape::rows));
       }
     });
     end_run();

@@ -41,6 +41,8 @@ template <class A>
 struct softmax_rows {
   A* maximum;
   A* sum;
+
+  softmax_rows from(Index row) const { return {maximum + row, sum + row}; }
 };
 
 /// When two softmaxes are joined, their weighted sums are multiplied by these factors.
@@ -86,9 +88,8 @@ class tile_softmax {
  public:
   static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
 
-  tile_softmax(const block_keys& keys, const strip_rows& strip) : tile_softmax(keys, strip, {0, 0}) {}
   /// \param hull  keys of the tile that have scores even if they are hidden from every row
-  tile_softmax(const block_keys& keys, const strip_rows& strip, const tile_range& hull)
+  tile_softmax(const block_keys& keys, const strip_rows& strip, const tile_range& hull = {0, 0})
       : strip_(keys, strip) {
     strip_.hull.include(hull);
     for (Index r = 0; r < strip.count; ++r)
