@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include <rope/base/numbers.hpp>  // channels_map
 #include <rope/base/parallel.hpp>
 #include <rope/base/parallel_tasks.hpp>
 #include <rope/base/scratch.hpp>
@@ -318,16 +319,6 @@ using token_ref = token_view<const T>;
 template <class T>
 using writable_token_ref = token_view<T>;
 
-/// A map of n numbers.
-template <class T>
-Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> numbers(T* data, Index n) {
-  return {data, n};
-}
-template <class T>
-Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>> numbers(const T* data, Index n) {
-  return {data, n};
-}
-
 /// y = x W^T + b.
 ///
 /// Requires:  arguments outlive the product, here and in the functions below
@@ -347,7 +338,8 @@ auto projected(const token_ref<T>& x, const projection<const T>& by, const writa
                        y.stride());
     if (by.bias.size() > 0)
       for (Index t = 0; t < at.rows; ++t)
-        numbers(out + t * y.stride(), at.cols) += numbers(by.bias.data() + at.col, at.cols);
+        channels_map<T>(out + t * y.stride(), at.cols) +=
+            const_channels_map<T>(by.bias.data() + at.col, at.cols);
   };
   return product{token_tiles(x.rows(), by.weight.rows()), x.cols(), run};
 }
@@ -392,13 +384,13 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
     if (d.bias.size() > 0 && at.col == 0) {
       // As in multiply_tile, partial sums over some tokens are added up, to keep precision with many tokens.
       struct sums_of_some_tokens {};
-      auto some = numbers(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
-      auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
+      channels_map<T> some(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
+      channels_map<T> sums(const_cast<T*>(d.bias.data()) + at.row, at.rows);
       sums.setZero();
       for (Index first = 0; first < d_y.rows(); first += terms_per_pass) {
         some.setZero();
         for (Index t = first; t < (std::min)(first + terms_per_pass, d_y.rows()); ++t)
-          some += numbers(by + t * d_y.stride(), at.rows);
+          some += const_channels_map<T>(by + t * d_y.stride(), at.rows);
         sums += some;
       }
     }
