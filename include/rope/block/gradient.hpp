@@ -160,7 +160,7 @@ class block_gradient {
   }
   template <class Purpose>
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
-    return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
+    return pass_.template scratch_heads<Purpose>(x.batch, x.tokens, x.heads, head_dim);
   }
   /// A normalised copy of the heads, because the heads before the norm are needed again. Without a norm, the
   /// heads themselves.

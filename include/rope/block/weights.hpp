@@ -197,44 +197,49 @@ struct multi_head_shape {
 
 namespace detail {
 
+/// Throws:  std::invalid_argument unless the rule holds, with the two numbers that it compares
+inline void demand_of_block(bool holds, const char* rule, Index first, Index second) {
+  check_rule("multi_head_attention", holds, rule, first, second);
+}
+
 /// Throws:  std::invalid_argument if weights and options do not fit together
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
-  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
-    check_rule("multi_head_attention", holds, rule, first, second);
-  };
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   if (heads == 0)
     throw_invalid("multi_head_attention", "heads must be given in the options, got 0 for ",
                   weights.q.weight.rows(), " rows of the q weight");
-  demand(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
-         heads, kv_heads);
+  demand_of_block(heads > 0 && kv_heads > 0 && heads % kv_heads == 0,
+                  "heads must be a positive multiple of kv_heads", heads, kv_heads);
   const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
               v_rows = weights.v.weight.rows();
-  demand(q_rows > 0 && q_rows % heads == 0, "the rows of the q weight must be a positive multiple of heads",
-         q_rows, heads);
+  demand_of_block(q_rows > 0 && q_rows % heads == 0,
+                  "the rows of the q weight must be a positive multiple of heads", q_rows, heads);
   const Index head_dim = q_rows / heads;
-  demand(k_rows == kv_heads * head_dim, "the rows of the k weight and kv_heads * head_dim must be equal",
-         k_rows, kv_heads * head_dim);
-  demand(v_rows > 0 && v_rows % kv_heads == 0,
-         "the rows of the v weight must be a positive multiple of kv_heads", v_rows, kv_heads);
+  demand_of_block(k_rows == kv_heads * head_dim,
+                  "the rows of the k weight and kv_heads * head_dim must be equal", k_rows,
+                  kv_heads * head_dim);
+  demand_of_block(v_rows > 0 && v_rows % kv_heads == 0,
+                  "the rows of the v weight must be a positive multiple of kv_heads", v_rows, kv_heads);
   const Index value_dim = v_rows / kv_heads;
-  demand(weights.k.weight.cols() == weights.v.weight.cols(), "the k and v weights must have the same columns",
-         weights.k.weight.cols(), weights.v.weight.cols());
-  demand(weights.o.weight.cols() == heads * value_dim,
-         "the columns of the o weight and heads * value_dim must be equal", weights.o.weight.cols(),
-         heads * value_dim);
+  demand_of_block(weights.k.weight.cols() == weights.v.weight.cols(),
+                  "the k and v weights must have the same columns", weights.k.weight.cols(),
+                  weights.v.weight.cols());
+  demand_of_block(weights.o.weight.cols() == heads * value_dim,
+                  "the columns of the o weight and heads * value_dim must be equal", weights.o.weight.cols(),
+                  heads * value_dim);
   const auto bias = [&](const projection<T>& of, const char* rule) {
-    demand(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(), of.weight.rows());
+    demand_of_block(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
+                    of.weight.rows());
   };
   bias(weights.q, "the length of the q bias must be 0 or the rows of its weight");
   bias(weights.k, "the length of the k bias must be 0 or the rows of its weight");
   bias(weights.v, "the length of the v bias must be 0 or the rows of its weight");
   bias(weights.o, "the length of the o bias must be 0 or the rows of its weight");
-  demand(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
-         "the length of q_norm must be 0 or head_dim", weights.q_norm.size(), head_dim);
-  demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
-         "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
+  demand_of_block(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
+                  "the length of q_norm must be 0 or head_dim", weights.q_norm.size(), head_dim);
+  demand_of_block(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
+                  "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
     throw_invalid("multi_head_attention",
                   "norm_epsilon must be finite and not negative, norm_offset finite, got ",

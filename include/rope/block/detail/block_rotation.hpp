@@ -22,13 +22,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Normalises every head of x into y, which may be x. If the norm has no weights, does nothing.
-template <class T, class Threads>
-void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
-                  const Threads& threads) {
-  if (!norm.weight.empty()) normalize_heads_to(x, y, norm, threads);
-}
-
 /// Whether positions are `segments`, which must not attend to each other.
 template <class P>
 inline constexpr bool is_segmented = false;
@@ -61,12 +54,14 @@ struct token_rotation {
   /// Normalises the heads if the norm has weights, and rotates them unless Table is no_table.
   template <class T, class Threads>
   void apply(const head_view<T>& x, const head_norm<T>& norm, const Threads& threads) const {
-    if constexpr (!rotates)
-      normalize_if(norm, x, x, threads);
-    else if (norm.weight.empty())
-      rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
-    else
-      normalize_and_rotate<Layout>(x, norm, table, positions, threads);
+    if constexpr (rotates) {
+      if (norm.weight.empty())
+        rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
+      else
+        normalize_and_rotate<Layout>(x, norm, table, positions, threads);
+    } else if (!norm.weight.empty()) {
+      normalize_heads_to(x, x, norm, threads);
+    }
   }
   template <class T, class Threads>
   void apply_transpose(const head_view<T>& d, const Threads& threads) const {

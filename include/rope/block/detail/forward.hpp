@@ -56,8 +56,8 @@ class block_forward {
     rotation.queries.check_positions(k.batch, queries, pass_.shape.head_dim);
     pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
     check_probabilities(k.batch, x.rows(), k.tokens);
-    const head_view<T> q = pass_.template scratch_heads<scratch::queries>(
-        x.rows(), k.batch, pass_.shape.heads, pass_.shape.head_dim);
+    const head_view<T> q = pass_.template scratch_heads<scratch::queries>(k.batch, queries, pass_.shape.heads,
+                                                                          pass_.shape.head_dim);
     run_products(threads, projected<T>(x, pass_.weights.q, as_rows(q)));
     rotation.queries.apply(q, pass_.q_norm(), threads);
     attend_segments(q, k, v, out, options, rotation, threads);
@@ -77,9 +77,9 @@ class block_forward {
                     "a call with a cache cannot report probabilities, got memory for ",
                     probabilities_.size());
     const auto [q_heads, k_heads, v_heads] = pass_.project(x, x, batch, threads);
-    const head_view<T> q_all = q_heads, k_all = k_heads, v_all = v_heads, attended = room_for(q_all);
-    normalize_if(pass_.q_norm(), q_all, q_all, threads);
-    normalize_if(pass_.k_norm(), k_all, k_all, threads);
+    const head_view<T> q_all = q_heads, k_all = k_heads, v_all = v_heads, attended = attended_by(q_all);
+    block_without_rotation.queries.apply(q_all, pass_.q_norm(), threads);
+    block_without_rotation.keys.apply(k_all, pass_.k_norm(), threads);
     const Index chunk = chunk_of(cache, count);
     Index* now = workspace<scratch::counts, Index>(batch);
     for (Index first = 0; first < count; first += chunk) {
@@ -103,7 +103,7 @@ class block_forward {
         }
       });
     }
-    project_back(attended, out, threads);
+    run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
 
  private:
@@ -114,14 +114,8 @@ class block_forward {
                     "probabilities must be empty or have length batch * heads * queries * keys = ", size,
                     ", got ", probabilities_.size());
   }
-  head_view<T> room_for(const head_view<T>& q) const {
-    return pass_.template scratch_heads<scratch::attended>(q.batch * q.tokens, q.batch, q.heads,
-                                                           pass_.shape.value_dim);
-  }
-  template <class Threads>
-  void project_back(const head_view<T>& attended, const writable_token_ref<T>& out,
-                    const Threads& threads) const {
-    run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
+  head_view<T> attended_by(const head_view<T>& q) const {
+    return pass_.template scratch_heads<scratch::attended>(q.batch, q.tokens, q.heads, pass_.shape.value_dim);
   }
 
   /// Calls run(options) for queries [first, first + count) of every row. If the log-sum-exps of these queries
@@ -145,7 +139,7 @@ class block_forward {
   void attend_segments(const head_view<T>& q, const head_view<K>& k, const head_view<K>& v,
                        const writable_token_ref<T>& out, const attention_options& options,
                        const Rotation& rotation, const Threads& threads) const {
-    const head_view<T> attended = room_for(q);
+    const head_view<T> attended = attended_by(q);
     if (rotation.segment_count() > 1) std::fill(probabilities_.begin(), probabilities_.end(), T(0));
     Index first = 0, first_key = 0;
     for (Index s = 0; s < rotation.segment_count(); ++s) {
@@ -160,7 +154,7 @@ class block_forward {
       first += asking.tokens;
       first_key += seen.tokens;
     }
-    project_back(attended, out, threads);
+    run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
   /// Writes the probabilities of one segment into the probabilities of the whole call. Probabilities between
   /// different segments are already 0.

@@ -58,9 +58,6 @@ struct block_pass {
   const multi_head_options& options;
   const multi_head_shape& shape;
 
-  static void demand(bool holds, const char* rule, Index first, Index second) {
-    check_rule("multi_head_attention", holds, rule, first, second);
-  }
   /// Throws:  std::invalid_argument if the tokens, the output or the gradient with respect to the output have
   ///          a wrong shape
   template <class Out>
@@ -69,21 +66,21 @@ struct block_pass {
     check_context(context);
   }
   void check_context(const token_ref<T>& context) const {
-    demand(context.cols() == shape.context_dim,
-           "the columns of the keys' tokens and context_dim must be equal", context.cols(),
-           shape.context_dim);
+    demand_of_block(context.cols() == shape.context_dim,
+                    "the columns of the keys' tokens and context_dim must be equal", context.cols(),
+                    shape.context_dim);
   }
   template <class Out>
   void check_queries(const token_ref<T>& x, const Out& out) const {
-    demand(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
-           shape.model_dim);
-    demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    demand(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
-           shape.out_dim);
+    demand_of_block(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
+                    shape.model_dim);
+    demand_of_block(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
+    demand_of_block(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
+                    shape.out_dim);
   }
   static Index tokens_per_row(const token_ref<T>& x, Index batch) {
-    demand(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-           "the rows of x must be a multiple of batch", x.rows(), batch);
+    demand_of_block(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
+                    "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
@@ -104,12 +101,11 @@ struct block_pass {
     rotation.check_options(attention);
   }
 
-  /// [batch, rows / batch, heads, head_dim] in the scratch of `Purpose`; valid until the next call with that
+  /// [batch, tokens, heads, head_dim] in the scratch of `Purpose`; valid until the next call with that
   /// Purpose on the thread.
   template <class Purpose>
-  static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
-    return bshd(workspace<Purpose, T>(rows * heads * head_dim), batch, batch == 0 ? 0 : rows / batch, heads,
-                head_dim);
+  static head_view<T> scratch_heads(Index batch, Index tokens, Index heads, Index head_dim) {
+    return bshd(workspace<Purpose, T>(batch * tokens * heads * head_dim), batch, tokens, heads, head_dim);
   }
   /// The heads of queries, keys and values in scratch: projected, not yet normalised or rotated.
   struct projected_heads {
@@ -118,10 +114,11 @@ struct block_pass {
   template <class Threads>
   projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
                           const Threads& threads) const {
+    const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
     const projected_heads to = {
-        scratch_heads<block_scratch::queries>(x.rows(), batch, shape.heads, shape.head_dim),
-        scratch_heads<block_scratch::keys>(context.rows(), batch, shape.kv_heads, shape.head_dim),
-        scratch_heads<block_scratch::values>(context.rows(), batch, shape.kv_heads, shape.value_dim)};
+        scratch_heads<block_scratch::queries>(batch, queries, shape.heads, shape.head_dim),
+        scratch_heads<block_scratch::keys>(batch, keys, shape.kv_heads, shape.head_dim),
+        scratch_heads<block_scratch::values>(batch, keys, shape.kv_heads, shape.value_dim)};
     run_products(threads, projected<T>(x, weights.q, as_rows(to.q)),
                  projected<T>(context, weights.k, as_rows(to.k)),
                  projected<T>(context, weights.v, as_rows(to.v)));
