@@ -67,10 +67,8 @@ class block_gradient {
                  const multi_head_gradients<T>& gradients, bool self, const Rotation& rotation,
                  const Threads& threads)
       : pass_{block.weights(), block.options(), block.shape()},
-        x_(tape.x),
+        tape_(tape),
         context_(self ? tape.x : tape.context),
-        batch_(tape.batch),
-        d_out_(tape.d_out),
         gradients_(gradients),
         self_(self),
         options_(self ? block.options().attention : block.all_visible()),
@@ -88,7 +86,7 @@ class block_gradient {
   void run() {
     const multi_head_weights<T>& weights = pass_.weights;
     const multi_head_shape& shape = pass_.shape;
-    const auto [q_before, k_before, v] = pass_.project(x_, context_, batch_, threads_);
+    const auto [q_before, k_before, v] = pass_.project(tape_.x, context_, tape_.batch, threads_);
     const head_view<T> q = normalised<scratch::rotated_queries>(q_before, pass_.q_norm()),
                        k = normalised<scratch::rotated_keys>(k_before, pass_.k_norm());
     const head_norm<T> none;
@@ -97,7 +95,8 @@ class block_gradient {
 
     const head_view<T> out = like<scratch::attended>(q, shape.value_dim),
                        d_heads = like<scratch::d_attended>(q, shape.value_dim);
-    run_products(threads_, gradient_by_tokens<T>(as_rows(d_heads), projected_back<T>{d_out_, weights.o}));
+    run_products(threads_,
+                 gradient_by_tokens<T>(as_rows(d_heads), projected_back<T>{tape_.d_out, weights.o}));
     const head_view<T> d_q = like<scratch::d_queries>(q, shape.head_dim),
                        d_k = like<scratch::d_keys>(k, shape.head_dim),
                        d_v = like<scratch::d_values>(v, shape.value_dim);
@@ -111,8 +110,8 @@ class block_gradient {
     by_norm(d.k_norm, pass_.k_norm(), k_before, d_k);
     const projected_back<T> by_q = {as_rows(d_q), weights.q}, by_k = {as_rows(d_k), weights.k},
                             by_v = {as_rows(d_v), weights.v};
-    run_products(threads_, gradient_by_projection<T>(as_rows(out), d_out_, d.o),
-                 gradient_by_projection<T>(x_, as_rows(d_q), d.q),
+    run_products(threads_, gradient_by_projection<T>(as_rows(out), tape_.d_out, d.o),
+                 gradient_by_projection<T>(tape_.x, as_rows(d_q), d.q),
                  gradient_by_projection<T>(context_, as_rows(d_k), d.k),
                  gradient_by_projection<T>(context_, as_rows(d_v), d.v));
     const token_map &d_x = gradients_.x, &d_context = gradients_.context;
@@ -137,7 +136,7 @@ class block_gradient {
                     shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
-    pass_.check_call(x_, context_, d_out_, batch_, rotation_, options_);
+    pass_.check_call(tape_.x, context_, tape_.d_out, tape_.batch, rotation_, options_);
     const multi_head_parameters<T>& d = gradients_.weights;
     const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
                            const projection<const T>& of) {
@@ -150,7 +149,7 @@ class block_gradient {
     linear("the o weight", "the o bias", d.o, pass_.weights.o);
     check_shape("q_norm", d.q_norm, pass_.weights.q_norm);
     check_shape("k_norm", d.k_norm, pass_.weights.k_norm);
-    check_shape("x", gradients_.x, x_);
+    check_shape("x", gradients_.x, tape_.x);
     check_shape("the context", gradients_.context, context_);
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
@@ -204,9 +203,8 @@ class block_gradient {
   }
 
   block_pass<T> pass_;
-  const token_ref<T>&x_, &context_;
-  Index batch_;
-  const token_ref<T>& d_out_;
+  const multi_head_tape<T>& tape_;
+  const token_ref<T>& context_;  // the tokens of keys and values
   const multi_head_gradients<T>& gradients_;
   bool self_;
   attention_options options_;
