@@ -91,32 +91,33 @@ class attention_gradient_tasks {
 
  public:
   attention_gradient_tasks(const attention_tape<T>& tape, const visibility& rules,
-                           std::span<double> d_sink_logits, std::span<double> d_bias)
+                           const option_gradients& by_options)
       : tape_(tape),
         rules_(rules),
-        d_bias_{d_bias.empty() ? nullptr : d_bias.data(),
-                !d_bias.empty() && !has_own_entries(rules.options().bias, rules.shape()),
-                !d_bias.empty() && joins_keys(rules.options().bias, rules.shape())},
+        by_options_(by_options),
         tokens_((std::min)((std::max)(tape.q.tokens, Index{1}), block::tokens_of(tape.group()))),
         blocks_(tape.group() == 0 ? 0 : (tape.q.tokens + tokens_ - 1) / tokens_) {
     struct sinks {};
-    if (!d_sink_logits.empty()) d_sinks_ = workspace<sinks, double>(tape.q.batch * tape.q.heads * blocks_);
+    if (!by_options.sink_logits.empty())
+      d_sinks_ = workspace<sinks, double>(tape.q.batch * tape.q.heads * blocks_);
+    const score_view<float>& bias = rules.options().bias;
+    if (!by_options.bias.empty())
+      d_bias_ = {by_options.bias.data(), !has_own_entries(bias, rules.shape()),
+                 joins_keys(bias, rules.shape())};
   }
 
   template <class Threads>
   void run(const Threads& threads) {
+    std::fill(by_options_.bias.begin(), by_options_.bias.end(), 0.0);
     const Index heads = tape_.k.batch * tape_.k.heads, per_pass = heads_per_pass(heads);
     struct sums {};
     A* memory = workspace<sums, A>(per_pass * head_size());
     for (Index first = 0; first < heads; first += per_pass)
       run_heads(threads, first, (std::min)(per_pass, heads - first), memory);
-  }
-
-  /// Adds up the gradients of the blocks with respect to the sink logits, in a fixed order.
-  void add_sinks(std::span<double> d_sink_logits) const {
+    // The gradients of the blocks with respect to the sink logits are added up in a fixed order.
+    const std::span<double> d_sink_logits = by_options_.sink_logits;
     std::fill(d_sink_logits.begin(), d_sink_logits.end(), 0.0);
-    if (d_sink_logits.empty()) return;
-    for (Index head = 0; head < tape_.k.batch * tape_.k.heads; ++head)
+    for (Index head = 0; head < heads && !d_sink_logits.empty(); ++head)
       for (Index part = 0; part < blocks_; ++part)
         for (Index g = 0; g < tape_.group(); ++g)
           d_sink_logits[static_cast<std::size_t>(head % tape_.k.heads * tape_.group() + g)] +=
@@ -206,7 +207,8 @@ class attention_gradient_tasks {
 
   const attention_tape<T>& tape_;
   const visibility& rules_;
-  bias_gradient d_bias_;
+  const option_gradients& by_options_;
+  bias_gradient d_bias_ = {nullptr, false, false};
   Index tokens_, blocks_;      // tokens of a block, and blocks of a key head
   double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], or nullptr
 };
@@ -250,16 +252,6 @@ visibility checked_gradient(const attention_tape<T>& x, const attention_options&
   check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   check_option_gradients(function, by_options, options);
   return {options, shape};
-}
-
-/// Computes all gradients of an already checked call.
-template <class T, class Threads>
-void differentiate_attention(const attention_tape<T>& tape, const visibility& rules,
-                             const option_gradients& by_options, const Threads& threads) {
-  std::fill(by_options.bias.begin(), by_options.bias.end(), 0.0);
-  attention_gradient_tasks<T> tasks(tape, rules, by_options.sink_logits, by_options.bias);
-  tasks.run(threads);
-  tasks.add_sinks(by_options.sink_logits);
 }
 
 /// Checks the argument types.
@@ -311,8 +303,8 @@ void attention_gradient(const attention_tape<T>& tape, const attention_options& 
                         const option_gradients& by_options = {}, const Threads& threads = {}) {
   detail::check_gradient_types<T, Threads>();
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_gradient", Layout);
-  detail::differentiate_attention(tape, detail::checked_gradient(tape, options, by_options), by_options,
-                                  threads);
+  const auto rules = detail::checked_gradient(tape, options, by_options);
+  detail::attention_gradient_tasks<T>(tape, rules, by_options).run(threads);
 }
 
 /// Gradients of `attention<Layout>(q, k, v, out, tables, options)`, including the rotation. q and k of the
@@ -347,7 +339,7 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
   attention_tape<T> rotated = tape;
   rotated.q = q;
   rotated.k = k;
-  detail::differentiate_attention(rotated, rules, by_options, threads);
+  detail::attention_gradient_tasks<T>(rotated, rules, by_options).run(threads);
   detail::rotate_operands<Layout, true, T>(tape.d_q, tape.d_q, tape.d_k, tape.d_k, pair, rules, threads);
 }
 
