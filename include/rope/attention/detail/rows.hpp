@@ -87,9 +87,20 @@ bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, cons
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
 
-/// The keys of a run, [count, head_dim], rotated if the call rotates. Their type `Storage` is the type of the
-/// keys or the arithmetic type. Integers are multiplied by their scales only if `Storage` is the arithmetic
-/// type.
+/// The channels of a run of keys or values as `Storage`, which is their type or the arithmetic type. Integers
+/// are multiplied by their scales only if `Storage` is the arithmetic type.
+template <class Storage, class C>
+row_block<Storage> stored_rows(const token_source<C>& x, const token_run<C>& run, arithmetic<C>* wide) {
+  if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
+    dequantize_rows(x, run, wide);
+    return {wide, x.head_dim};
+  } else {
+    return rows_as<Storage>(row_block<C>{run.rows, x.token_stride}, run.count, x.head_dim, wide);
+  }
+}
+
+/// The keys of a run, [count, head_dim], rotated if the call rotates. For their type `Storage`, the rules of
+/// stored_rows apply.
 template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
@@ -109,25 +120,14 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
       return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, count, k.head_dim, buffers.wide);
     }
   }
-  if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(k, run, buffers.wide);
-    return {buffers.wide, k.head_dim};
-  } else {
-    return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
-  }
+  return stored_rows<Storage>(k, run, buffers.wide);
 }
 
-/// The values of a run, [count, value_dim]. For their type `Storage`, the rules of read_keys apply.
+/// The values of a run, [count, value_dim]. For their type `Storage`, the rules of stored_rows apply.
 template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {
-  if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(call.v, run, buffers.wide);
-    return {buffers.wide, call.v.head_dim};
-  } else {
-    return rows_as<Storage>(row_block<C>{run.rows, call.v.token_stride}, run.count, call.v.head_dim,
-                            buffers.wide);
-  }
+  return stored_rows<Storage>(call.v, run, buffers.wide);
 }
 
 /// Query heads [head, head + heads) of token i, rotated if the call rotates.
