@@ -196,14 +196,14 @@ struct token_source {
 template <class Storage>
 inline constexpr bool scales_apart = is_quantized<Storage>;
 
-/// Calls visit(j, scales, stride, count) for runs of keys [j, j + count) of a tile, whose scales are at
-/// regular strides.
+/// Calls visit(j, scale) for the keys j of a tile that begins with token `begin`.
 template <class C, class Visit>
-void for_each_run_of_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
-                            const Visit& visit) {
+void for_each_scale(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
+                    const Visit& visit) {
   for (Index j = keys.first, count; j < keys.last; j += count) {
     count = (std::min)(keys.last - j, x.run_from(begin + j));
-    visit(j, x.scale_at(b, begin + j, head), x.scale_stride(), count);
+    const float* const scales = x.scale_at(b, begin + j, head);
+    for (Index n = 0; n < count; ++n) visit(j + n, scales[n * x.scale_stride()]);
   }
 }
 
@@ -211,11 +211,8 @@ void for_each_run_of_scales(const token_source<C>& x, Index b, Index head, Index
 /// `begin`.
 template <class A, class C>
 void read_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* to) {
-  for_each_run_of_scales(x, b, head, begin, keys,
-                         [&](Index j, const float* scales, Index stride, Index count) {
-                           for (Index n = 0; n < count; ++n)
-                             to[j + n] = static_cast<A>(usable_scale(scales[n * stride]));
-                         });
+  for_each_scale(x, b, head, begin, keys,
+                 [&](Index j, float scale) { to[j] = static_cast<A>(usable_scale(scale)); });
 }
 
 /// rows[r * tile + j] *= scale of key j for keys of a tile that begins with token `begin`.
@@ -239,11 +236,8 @@ void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index beg
 template <class C>
 bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys) {
   bool finite = true;
-  for_each_run_of_scales(x, b, head, begin, keys,
-                         [&](Index /*j*/, const float* scales, Index stride, Index count) {
-                           for (Index n = 0; n < count; ++n)
-                             finite = finite && is_below(scales[n * stride], 0x1p120f);
-                         });
+  for_each_scale(x, b, head, begin, keys,
+                 [&](Index /*j*/, float scale) { finite = finite && is_below(scale, 0x1p120f); });
   return finite;
 }
 
@@ -251,13 +245,10 @@ bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begi
 /// head_dim].
 template <class A, class C>
 void dequantize_rows(const token_source<C>& x, const token_run<C>& run, A* to) {
-  for_each_run_of_scales(x, run.b, run.head, run.first, {0, run.count},
-                         [&](Index first, const float* scales, Index stride, Index count) {
-                           for (Index n = 0; n < count; ++n)
-                             dequantize_channels(run.rows + (first + n) * x.token_stride, x.head_dim,
-                                                 static_cast<A>(usable_scale(scales[n * stride])),
-                                                 to + (first + n) * x.head_dim);
-                         });
+  for_each_scale(x, run.b, run.head, run.first, {0, run.count}, [&](Index n, float scale) {
+    dequantize_channels(run.rows + n * x.token_stride, x.head_dim, static_cast<A>(usable_scale(scale)),
+                        to + n * x.head_dim);
+  });
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
