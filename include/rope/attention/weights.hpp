@@ -36,21 +36,20 @@ namespace detail {
 
 /// Replaces the scores of one query, in `row`, by weights.
 template <class A>
-void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std::span<A> row) {
+void weights_from_scores(const visibility& rules, Index b, Index h, Index i, A* row) {
   const attention_options& options = rules.options();
-  const auto keys = static_cast<Index>(row.size());
-  const auto at = [&](Index j) -> A& { return row[static_cast<std::size_t>(j)]; };
+  const Index keys = rules.shape().keys;
   const bool has_sink = !options.sink_logits.empty();
   const double sink = has_sink ? static_cast<double>(options.sink_logits[static_cast<std::size_t>(h)]) : 0;
   bool any = has_sink;
   double largest = sink;
   for (Index j = 0; j < keys; ++j) {
     if (!rules.sees(b, h, i, j)) continue;
-    auto score = static_cast<double>(at(j));
+    auto score = static_cast<double>(row[j]);
     if (options.softcap > 0) score = options.softcap * std::tanh(score / options.softcap);
     if (options.bias) score += static_cast<double>(options.bias.at(b, h, i)[j * options.bias.key_step()]);
-    at(j) = saturated_to<A>(score);
-    score = static_cast<double>(at(j));
+    row[j] = saturated_to<A>(score);
+    score = static_cast<double>(row[j]);
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }
@@ -61,7 +60,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
   for (Index begin = 0; begin < keys; begin += tile) {
     double of_tile = 0;
     for (Index j = begin; j < (std::min)(begin + tile, keys); ++j)
-      if (rules.sees(b, h, i, j)) of_tile += std::exp(static_cast<double>(at(j)) - largest);
+      if (rules.sees(b, h, i, j)) of_tile += std::exp(static_cast<double>(row[j]) - largest);
     sum += of_tile;
   }
   const auto kept =
@@ -69,9 +68,10 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
   for (Index j = 0; j < keys; ++j) {
     const bool present =
         rules.sees(b, h, i, j) && (detail::equal(options.dropout, 0) || kept.keeps(rules.key_position(b, j)));
-    at(j) = present
-                ? static_cast<A>(std::exp(static_cast<double>(at(j)) - largest) / sum / (1 - options.dropout))
-                : A(0);
+    row[j] =
+        present
+            ? static_cast<A>(std::exp(static_cast<double>(row[j]) - largest) / sum / (1 - options.dropout))
+            : A(0);
   }
 }
 
@@ -99,8 +99,7 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
     // and then copied.
     storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
     const auto row_of = [&](Index b, Index h, Index i) {
-      A* row = weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
-      return std::span<A>(row, static_cast<std::size_t>(keys));
+      return weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
     };
     storage<T> rotated(copied);
     const row_buffers<T> buffers = {rotated.data(), wide.data()};
@@ -118,16 +117,16 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
             score_rows<A, 1>(queries.data() + g * depth, depth, rows, count, depth,
-                             row_of(b, kv * group + g, i).data() + j, nullptr);
+                             row_of(b, kv * group + g, i) + j, nullptr);
         }
         for (Index g = 0; g < group; ++g) {
-          const auto row = row_of(b, kv * group + g, i);
+          A* const row = row_of(b, kv * group + g, i);
           if (visible.empty())
-            std::fill(row.begin(), row.end(), A(0));
+            std::fill_n(row, keys, A(0));
           else
             weights_from_scores(call.rules, b, kv * group + g, i, row);
           for (Index j = 0; j < keys && weights.key_stride != 1; ++j)
-            weights.at(b, kv * group + g, i)[j * weights.key_stride] = row[static_cast<std::size_t>(j)];
+            weights.at(b, kv * group + g, i)[j * weights.key_stride] = row[j];
         }
       }
   };
