@@ -68,7 +68,8 @@ class block_forward {
                        const placed_table<S>* table, const row_counts& counts, const Threads& threads) const {
     const multi_head_shape& shape = pass_.shape;
     const attention_options& options = pass_.options.attention;
-    pass_.check_call(x, x, out);
+    pass_.check_queries(x, out);
+    pass_.check_context(x);
     const Index batch = cache.batch(), count = pass_.tokens_per_row(x, batch);
     check_next<Layout>(cache, {shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim}, options, count,
                        table, counts);
@@ -76,10 +77,10 @@ class block_forward {
       throw_invalid("multi_head_attention",
                     "a call with a cache cannot report probabilities, got memory for ",
                     probabilities_.size());
-    const auto [q_heads, k_heads, v_heads] = pass_.project(x, x, batch, threads);
-    const head_view<T> q_all = q_heads, k_all = k_heads, v_all = v_heads, attended = attended_by(q_all);
-    block_without_rotation.queries.apply(q_all, pass_.q_norm(), threads);
-    block_without_rotation.keys.apply(k_all, pass_.k_norm(), threads);
+    const auto heads = pass_.project(x, x, batch, threads);
+    const head_view<T> attended = attended_by(heads.q);
+    block_without_rotation.queries.apply(heads.q, pass_.q_norm(), threads);
+    block_without_rotation.keys.apply(heads.k, pass_.k_norm(), threads);
     const Index chunk = chunk_of(cache, count);
     Index* now = workspace<scratch::counts, Index>(batch);
     for (Index first = 0; first < count; first += chunk) {
@@ -88,9 +89,9 @@ class block_forward {
         now[b] = (std::min)(size, (std::max)(Index{0}, count_of(b, count, counts) - first));
       const row_counts taken =
           counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
-      const head_view<T> q = q_all.token_range(first, size), k = k_all.token_range(first, size),
-                         v = v_all.token_range(first, size), result = attended.token_range(first, size);
-      attend_part(q_all, first, size, options, [&](const attention_options& part) {
+      const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
+                         v = heads.v.token_range(first, size), result = attended.token_range(first, size);
+      attend_part(heads.q, first, size, options, [&](const attention_options& part) {
         if (table == nullptr) {
           cache.append(k, v, taken, threads);
           attention(q, cache, result, part, taken, threads);

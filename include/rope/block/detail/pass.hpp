@@ -59,12 +59,7 @@ struct block_pass {
   const multi_head_shape& shape;
 
   /// Throws:  std::invalid_argument if the tokens, the output or the gradient with respect to the output have
-  ///          a wrong shape
-  template <class Out>
-  void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
-    check_queries(x, out);
-    check_context(context);
-  }
+  ///          a wrong shape, here and in check_queries
   void check_context(const token_ref<T>& context) const {
     demand_of_block(context.cols() == shape.context_dim,
                     "the columns of the keys' tokens and context_dim must be equal", context.cols(),
@@ -88,7 +83,8 @@ struct block_pass {
   template <class Out, class Rotation>
   void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out, Index batch,
                   const Rotation& rotation, const attention_options& attention) const {
-    check_call(x, context, out);
+    check_queries(x, out);
+    check_context(context);
     const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
     rotation.check_call(batch, queries, keys, shape.head_dim);
     check_attention(rotation, attention, batch, queries, keys);
