@@ -254,13 +254,6 @@ visibility checked_gradient(const attention_tape<T>& x, const attention_options&
   return {options, shape};
 }
 
-/// Checks the argument types.
-template <class T, class Threads>
-constexpr void check_gradient_types() {
-  ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
-  ROPE_DETAIL_CHECK_THREADS("attention_gradient", Threads);
-}
-
 }  // namespace detail
 
 /// Gradients of a loss with respect to q, k and v. d_out is the gradient of the loss with respect to the
@@ -301,7 +294,8 @@ constexpr void check_gradient_types() {
 template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
 void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
                         const option_gradients& by_options = {}, const Threads& threads = {}) {
-  detail::check_gradient_types<T, Threads>();
+  ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
+  ROPE_DETAIL_CHECK_THREADS("attention_gradient", Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_gradient", Layout);
   const auto rules = detail::checked_gradient(tape, options, by_options);
   detail::attention_gradient_tasks<T>(tape, rules, by_options).run(threads);
@@ -325,7 +319,8 @@ template <class Layout = detail::unnamed_layout, class T, attention_tables Table
 void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
                         const attention_options& options = {}, const option_gradients& by_options = {},
                         const Threads& threads = {}) {
-  detail::check_gradient_types<T, Threads>();
+  ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
+  ROPE_DETAIL_CHECK_THREADS("attention_gradient", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention_gradient", Layout);
   const query_key_tables pair = detail::checked_tables("attention_gradient", tables, options);
   const auto rules = detail::checked_gradient(tape, options, by_options, true);
