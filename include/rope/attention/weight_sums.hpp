@@ -116,9 +116,6 @@ class weight_sums_passes {
     return {block.b,     block.first_token, block.first_head,
             block.heads, first_row,         (std::min)(Index{shape::rows}, block.rows() - first_row)};
   }
-  softmax_rows<A> softmax_of(const softmax_rows<A>& all, Index place) const {
-    return all.from(place * rows_of_block());
-  }
 
   /// Calls visit(s, softmax, scores, begin) for each of the tiles of keys [first, last) and each strip s of
   /// the block to which a key of the tile may be visible. `begin` is the first key of the tile.
@@ -153,7 +150,7 @@ class weight_sums_passes {
 
   /// Finds the softmax of one run of keys for the queries of one block.
   void find_softmax(Index run, Index n) const {
-    const softmax_rows<A> state = softmax_of(of_runs_, run * pairs_ * blocks_ + n);
+    const softmax_rows<A> state = of_runs_.from((run * pairs_ * blocks_ + n) * rows_of_block());
     std::fill_n(state.sum, rows_of_block(), A(0));
     for_each_strip(block_of(n / blocks_, n % blocks_), run * tiles_of_run_, (run + 1) * tiles_of_run_,
                    [&](Index s, tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
@@ -164,11 +161,11 @@ class weight_sums_passes {
   /// For the queries of one block, joins the softmaxes of all runs and the sink logits.
   void join_runs(Index n) const {
     const query_block block = block_of(n / blocks_, n % blocks_);
-    const softmax_rows<A> total = softmax_of(total_, n);
+    const softmax_rows<A> total = total_.from(n * rows_of_block());
     for (Index s = 0; s * shape::rows < block.rows(); ++s)
       begin_softmax(call_.rules, strip_of(block, s), total.from(s * shape::rows));
     for (Index run = 0; run < runs_; ++run) {
-      const softmax_rows<A> part = softmax_of(of_runs_, run * pairs_ * blocks_ + n);
+      const softmax_rows<A> part = of_runs_.from((run * pairs_ * blocks_ + n) * rows_of_block());
       for (Index row = 0; row < block.rows(); ++row)
         if (!equal(part.sum[row], A(0))) join(total.from(row), part.from(row));
     }
@@ -179,7 +176,7 @@ class weight_sums_passes {
     const double gain = 1 / (1 - call_.rules.options().dropout);
     for (Index n = 0; n < blocks_; ++n) {
       const query_block block = block_of(pair, n);
-      const softmax_rows<A> total = softmax_of(total_, pair * blocks_ + n);
+      const softmax_rows<A> total = total_.from((pair * blocks_ + n) * rows_of_block());
       for_each_strip(block, first_tile, first_tile + tiles_of_task,
                      [&](Index s, tile_softmax<A>& softmax, A* scores, Index begin) {
                        // With the final maximum and a sum of 1, the weights become 2^(score - maximum).

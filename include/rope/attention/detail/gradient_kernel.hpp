@@ -121,7 +121,7 @@ class strip_slopes {
 
   /// Calls pair(j) for every key of the tile that is visible to row r.
   void for_each_visible(Index r, const auto& pair) {
-    const tile_range range = visible_in_tile(r).range;
+    const tile_range range = strip_.visible[r].range;
     if (range.empty()) return;
     strip_.mark_hidden(r, hidden_);
     for (Index j = range.first; j < range.last; ++j)
@@ -129,7 +129,6 @@ class strip_slopes {
   }
 
  private:
-  const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
 
   static void clear(A* weights, A* slopes, Index first, Index last) {
@@ -140,8 +139,8 @@ class strip_slopes {
   /// Applies softcap and bias to the scores of row r, and dropout to its products. Returns false if no key is
   /// visible to row r.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
-    const tile_range range = visible_in_tile(r).range;
-    if (range.empty() || (visible_in_tile(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last))
+    const tile_range range = strip_.visible[r].range;
+    if (range.empty() || (strip_.visible[r].has_holes && strip_.mark_hidden(r, hidden_) == range.last))
       return false;
     if (options().softcap > 0) {
       const tile_range whole = packets_of<L>(range);
@@ -166,7 +165,7 @@ class strip_slopes {
   }
 
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
-    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
+    const tile_range range = strip_.visible[r].range, whole = packets_of<L>(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
     // A visible score can be infinite only if the largest score of the row was. The shift is then the largest
     // finite number of that sign.
@@ -179,7 +178,7 @@ class strip_slopes {
     }
     clear(weights, slopes, 0, range.first);
     clear(weights, slopes, range.last, tile);
-    if (visible_in_tile(r).has_holes)
+    if (strip_.visible[r].has_holes)
       for (Index j = range.first; j < range.last; ++j) {
         weights[j] = hidden_[j] ? A(0) : weights[j];
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
@@ -237,7 +236,8 @@ class attention_gradient_block {
     rows_.pack_values(begin, count);
     // A hidden pair of query and key has a weight and a slope of 0. It changes sums only if 0 is multiplied
     // by a number that is not finite.
-    const bool careful = hides(begin, count) && !(rows_.finite && finite_keys(count));
+    const Index packed = panel_shape<A>::padded(count) * rows_.tape.k.head_dim;
+    const bool careful = hides(begin, count) && !(rows_.finite && all_finite(m_.transposed_keys, packed));
     if (d_bias_.joins_keys)
       order_.wait_for_the_end();
     else if (careful || d_bias_.is_shared)
@@ -255,9 +255,6 @@ class attention_gradient_block {
   /// shape::tile keys because all later keys are hidden. These count as hidden keys of the tile.
   bool hides(Index begin, Index count) const {
     return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
-  }
-  bool finite_keys(Index count) const {
-    return all_finite(m_.transposed_keys, panel_shape<A>::padded(count) * rows_.tape.k.head_dim);
   }
 
   /// Computes the weights and slopes of strip s.

@@ -149,11 +149,9 @@ struct attention_gradient_rows {
   /// Finds the shift and the factor of every row. A weight of the row is 2^(score - shift) * factor. They
   /// follow from the given log-sum-exps if these have a resolution of 2^-24, as doubles up to 2^28 have.
   void find_softmax() {
-    const auto sums = rules.options().log_sum_exp;
-    if (sums.empty()) return find_softmax_of_scores();
+    if (rules.options().log_sum_exp.empty()) return find_softmax_of_scores();
     for (Index row = 0; row < count(); ++row) {
-      const double sum =
-          sums[static_cast<std::size_t>((b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
+      const double sum = rules.log_sum_exp(b, token_of(row), head_of(row));
       const bool none = equal(sum, attention_options::no_keys);
       if (!none && (std::abs)(sum) > 0x1p28) return find_softmax_of_scores();
       m.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);

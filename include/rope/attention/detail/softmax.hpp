@@ -93,9 +93,8 @@ class tile_softmax {
       : strip_(keys, strip) {
     strip_.hull.include(hull);
     for (Index r = 0; r < strip.count; ++r)
-      hides_ = hides_ || visible_in_tile(r).has_holes ||
-               visible_in_tile(r).range.first != strip_.hull.first ||
-               visible_in_tile(r).range.last != strip_.hull.last;
+      hides_ = hides_ || strip_.visible[r].has_holes || strip_.visible[r].range.first != strip_.hull.first ||
+               strip_.visible[r].range.last != strip_.hull.last;
   }
 
   /// The smallest range that contains all keys that are visible to some row, and the `hull` of the
@@ -113,7 +112,7 @@ class tile_softmax {
       A* row = scores + r * tile;
       maximum[r] = state.maximum[r];
       if (!prepare(r, row, factors)) continue;
-      const tile_range whole = packets_of<L>(visible_in_tile(r).range);
+      const tile_range whole = packets_of<L>(strip_.visible[r].range);
       A found = largest_of(row, whole);
       if (!all_finite(&found, 1)) {
         for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
@@ -132,8 +131,8 @@ class tile_softmax {
   const A* shrink() const { return shrink_; }
   /// Whether key j of the tile is visible to row r.
   bool sees(Index r, Index j) const {
-    const tile_range& range = visible_in_tile(r).range;
-    return range.first <= j && j < range.last && !(visible_in_tile(r).has_holes && hidden_[r][j]);
+    const tile_range& range = strip_.visible[r].range;
+    return range.first <= j && j < range.last && !(strip_.visible[r].has_holes && hidden_[r][j]);
   }
 
   /// Adds the weighted values of row r, for tiles with values that are not finite. Only values of keys that
@@ -141,12 +140,12 @@ class tile_softmax {
   /// value_of(j) is the row of values of key j of the tile, and sum_of(c) is the sum of channel c.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     constexpr Index width = panel_shape<A>::width;
-    const tile_range range = visible_in_tile(r).range;
+    const tile_range range = strip_.visible[r].range;
     for (Index first = 0; first < channels; first += width) {
       const Index here = (std::min)(width, channels - first);
       A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
       for (Index j = range.first; j < range.last; ++j) {
-        if (visible_in_tile(r).has_holes && hidden_[r][j]) continue;
+        if (strip_.visible[r].has_holes && hidden_[r][j]) continue;
         const auto* value = value_of(j) + first;
         for (Index c = 0; c < here; ++c)
           sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
@@ -159,13 +158,12 @@ class tile_softmax {
  private:
   static constexpr Index padded_rows = (rows + L - 1) / L * L;
 
-  const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
 
   /// Applies softcap and bias to the scores of row r, and replaces the scores of hidden keys. Returns false
   /// if no key is visible to row r.
   bool prepare(Index r, A* row, const score_factors& factors) {
-    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
+    const tile_range range = strip_.visible[r].range, whole = packets_of<L>(range);
     if (range.empty()) return false;
     if (options().softcap > 0) {
       hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
@@ -175,7 +173,7 @@ class tile_softmax {
       row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
     });
     A seen = row[range.first];
-    if (visible_in_tile(r).has_holes) {
+    if (strip_.visible[r].has_holes) {
       const Index first = strip_.mark_hidden(r, hidden_[r]);
       if (first == range.last) {
         strip_.visible[r].range = {0, 0};
@@ -199,7 +197,7 @@ class tile_softmax {
   /// Replaces the prepared scores of row r by weights, 2^(score - maximum), or by zero for hidden keys.
   /// Returns the sum of the weights before dropout.
   A weigh(Index r, A* row, A maximum) {
-    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
+    const tile_range range = strip_.visible[r].range, whole = packets_of<L>(range);
     if (range.empty()) {
       std::fill(row + hull().first, row + hull().last, A(0));
       return 0;
@@ -211,10 +209,10 @@ class tile_softmax {
       store(row + j, weight);
       sum = add(sum, weight);
     }
-    if (visible_in_tile(r).has_holes || whole.first != range.first || whole.last != range.last) {
+    if (strip_.visible[r].has_holes || whole.first != range.first || whole.last != range.last) {
       std::fill(row + whole.first, row + range.first, A(0));
       std::fill(row + range.last, row + whole.last, A(0));
-      if (visible_in_tile(r).has_holes)
+      if (strip_.visible[r].has_holes)
         for_each_index(range.first, range.last, [&](Index j) { row[j] = hidden_[r][j] ? A(0) : row[j]; });
       sum = fill<P>(A(0));
       for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
@@ -298,10 +296,8 @@ void write_channels(const visibility& rules, const A* sums, A sum, Index count, 
 
 template <class A>
 void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
-  const auto report = rules.options().log_sum_exp;
-  if (report.empty()) return;
-  const attention_shape& shape = rules.shape();
-  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
+  if (rules.options().log_sum_exp.empty()) return;
+  rules.log_sum_exp(b, i, h) =
       equal(sum, A(0)) || rules.is_padding(b, i)
           ? attention_options::no_keys
           : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));

@@ -172,6 +172,11 @@ class visibility {
     return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
   }
 
+  /// The log-sum-exp of query i of row b in head h. Requires that the options have memory for it.
+  double& log_sum_exp(Index b, Index i, Index h) const {
+    return options_.log_sum_exp[static_cast<std::size_t>((b * shape_.queries + i) * shape_.heads + h)];
+  }
+
   /// Whether keys are at contiguous positions.
   bool in_order() const { return order_ == key_order::contiguous; }
   /// Whether keys_of() alone decides which keys are visible, except for a mask or a bias. This is so if
