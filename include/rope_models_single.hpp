@@ -6121,6 +6121,14 @@ EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const c
     if (counts[b] < 0 || counts[b] > tokens)
       throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
 }
+/// Count b of a list of counts, or `all` if there is no list.
+inline Index count_of_row(const any_integers& counts, Index b, Index all) {
+  return counts.empty() ? all : to_index(counts[static_cast<std::size_t>(b)]);
+}
+/// The offsets of the keys of segments.
+inline const any_integers& key_offsets_of(const attention_options& options) {
+  return options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+}
 /// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
 /// query_positions or from the counts of queries and keys.
 ///
@@ -6146,14 +6154,13 @@ inline void check_alignment(const char* function, const attention_options& optio
           "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
           "cross-attention");
   };
-  const auto asking = options.query_offsets,
-             seen = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  const any_integers &asking = options.query_offsets, &seen = key_offsets_of(options);
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
     check_row("row", 0, shape.queries, shape.keys);  // the sizes of all rows
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
-    check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
+    check_row("row", b, count_of_row(options.query_counts, static_cast<Index>(b), shape.queries),
               options.key_counts[b]);
 }
 /// Checks that the magnitudes of scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal
@@ -6207,13 +6214,17 @@ inline void check_key_ranges(const char* function, const attention_options& opti
       throw_invalid(function, "key_ranges must lie within the ", shape.keys,
                     " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
 }
-/// Rejects lists and views in the options that do not fit the call.
-inline void check_lists(const char* function, const attention_options& options,
-                        const attention_shape& shape) {
-  require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
+/// Rejects sink logits that are not finite, or not one for each head.
+inline void check_sink_logits(const char* function, const attention_options& options, Index heads) {
+  require_length(function, "sink_logits", options.sink_logits.size(), heads, heads);
   for (const float logit : options.sink_logits)
     if (!is_finite(static_cast<double>(logit)))
       throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
+}
+/// Rejects lists and views in the options that do not fit the call.
+inline void check_lists(const char* function, const attention_options& options,
+                        const attention_shape& shape) {
+  check_sink_logits(function, options, shape.heads);
   require_length(function, "query_positions", options.query_positions.size(), shape.queries,
                  shape.batch * shape.queries);
   require_length(function, "key_positions", options.key_positions.size(), shape.keys,
@@ -6235,7 +6246,7 @@ inline void check_segments(const char* function, const attention_options& option
                     " and none");
     return;
   }
-  const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  const any_integers& key_offsets = key_offsets_of(options);
   if (shape.batch > 1)
     throw_invalid(function, "query_offsets are for a batch of 1, got a batch of ", shape.batch,
                   "; where rows are packed, give key_ranges instead, with segment_ranges(offsets, causal) of "

@@ -2827,6 +2827,14 @@ EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const c
     if (counts[b] < 0 || counts[b] > tokens)
       throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
 }
+/// Count b of a list of counts, or `all` if there is no list.
+inline Index count_of_row(const any_integers& counts, Index b, Index all) {
+  return counts.empty() ? all : to_index(counts[static_cast<std::size_t>(b)]);
+}
+/// The offsets of the keys of segments.
+inline const any_integers& key_offsets_of(const attention_options& options) {
+  return options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+}
 /// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
 /// query_positions or from the counts of queries and keys.
 ///
@@ -2852,14 +2860,13 @@ inline void check_alignment(const char* function, const attention_options& optio
           "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
           "cross-attention");
   };
-  const auto asking = options.query_offsets,
-             seen = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  const any_integers &asking = options.query_offsets, &seen = key_offsets_of(options);
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
     check_row("row", 0, shape.queries, shape.keys);  // the sizes of all rows
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
-    check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
+    check_row("row", b, count_of_row(options.query_counts, static_cast<Index>(b), shape.queries),
               options.key_counts[b]);
 }
 /// Checks that the magnitudes of scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal
@@ -2913,13 +2920,17 @@ inline void check_key_ranges(const char* function, const attention_options& opti
       throw_invalid(function, "key_ranges must lie within the ", shape.keys,
                     " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
 }
-/// Rejects lists and views in the options that do not fit the call.
-inline void check_lists(const char* function, const attention_options& options,
-                        const attention_shape& shape) {
-  require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
+/// Rejects sink logits that are not finite, or not one for each head.
+inline void check_sink_logits(const char* function, const attention_options& options, Index heads) {
+  require_length(function, "sink_logits", options.sink_logits.size(), heads, heads);
   for (const float logit : options.sink_logits)
     if (!is_finite(static_cast<double>(logit)))
       throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
+}
+/// Rejects lists and views in the options that do not fit the call.
+inline void check_lists(const char* function, const attention_options& options,
+                        const attention_shape& shape) {
+  check_sink_logits(function, options, shape.heads);
   require_length(function, "query_positions", options.query_positions.size(), shape.queries,
                  shape.batch * shape.queries);
   require_length(function, "key_positions", options.key_positions.size(), shape.keys,
@@ -2941,7 +2952,7 @@ inline void check_segments(const char* function, const attention_options& option
                     " and none");
     return;
   }
-  const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  const any_integers& key_offsets = key_offsets_of(options);
   if (shape.batch > 1)
     throw_invalid(function, "query_offsets are for a batch of 1, got a batch of ", shape.batch,
                   "; where rows are packed, give key_ranges instead, with segment_ranges(offsets, causal) of "
@@ -3007,8 +3018,8 @@ inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) 
   if (b_begin <= a_end) return {a_begin, end, end, end};
   return {a_begin, a_end, b_begin, end};
 }
-/// The key positions that causality, window and sinks allow for one query, or for at least one of several:
-/// [near_first, near_last], and the sinks [0, sinks_end).
+/// The key positions that causality, window and sinks allow for a query: [near_first, near_last], and the
+/// sinks [0, sinks_end).
 struct position_rule {
   std::int64_t near_first, near_last, sinks_end;
   bool operator()(std::int64_t key) const {
@@ -3053,7 +3064,7 @@ class visibility {
   std::int64_t key_position(Index b, Index j) const {
     if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
     if (options_.query_offsets.empty()) return j;
-    return j - key_offsets().around(j).first;
+    return j - key_offsets_of(options_).around(j).first;
   }
   /// The range of the positions of all queries that have keys in range.
   position_range query_position_range() const {
@@ -3075,10 +3086,7 @@ class visibility {
     return range;
   }
   /// The number of keys of row b. Later keys are not read.
-  Index key_count(Index b) const {
-    return options_.key_counts.empty() ? shape_.keys
-                                       : to_index(options_.key_counts[static_cast<std::size_t>(b)]);
-  }
+  Index key_count(Index b) const { return count_of_row(options_.key_counts, b, shape_.keys); }
   /// Whether query i is after the last query of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
   /// Whether keys_of() is empty for query i of row b. If it is not empty, a mask, a bias or listed positions
@@ -3110,19 +3118,21 @@ class visibility {
     return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
   }
   /// The key positions that a query at position `query` may see.
-  position_rule rule_of(std::int64_t query) const { return rule_of(query, query); }
-  /// The key positions that at least one query at a position in [first, last] may see.
-  position_rule rule_of(std::int64_t first, std::int64_t last) const {
+  position_rule rule_of(std::int64_t query) const {
     using limits = std::numeric_limits<std::int64_t>;
-    const std::int64_t end = options_.causal ? last : (limits::max)();
+    const std::int64_t end = options_.causal ? query : (limits::max)();
     if (options_.window == 0) return {(limits::min)(), end, 0};
     const std::int64_t sinks = options_.sinks;
-    return {advance(first, 1 - options_.window), (std::min)(end, advance(last, options_.window - 1)),
+    return {advance(query, 1 - options_.window), (std::min)(end, advance(query, options_.window - 1)),
             sinks <= end ? sinks : advance(end, 1)};
   }
   /// Whether key j is visible to query i of row b in head h, by all rules.
   bool sees(Index b, Index h, Index i, Index j) const {
     return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
+  }
+  /// The log-sum-exp of query i of row b in head h. Requires that the options have memory for it.
+  double& log_sum_exp(Index b, Index i, Index h) const {
+    return options_.log_sum_exp[static_cast<std::size_t>((b * shape_.queries + i) * shape_.heads + h)];
   }
   /// Whether keys are at contiguous positions.
   bool in_order() const { return order_ == key_order::contiguous; }
@@ -3136,10 +3146,7 @@ class visibility {
   }
   static bool hides(float bias) { return bias < -1e30f; }
  private:
-  Index query_count(Index b) const {
-    return options_.query_counts.empty() ? shape_.queries
-                                         : to_index(options_.query_counts[static_cast<std::size_t>(b)]);
-  }
+  Index query_count(Index b) const { return count_of_row(options_.query_counts, b, shape_.queries); }
   /// The sequence of a query. If there are query_offsets it is a segment, otherwise a row up to the counts of
   /// this row.
   struct segment {
@@ -3149,25 +3156,21 @@ class visibility {
   segment segment_of(Index b, Index i) const {
     if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
     const auto [s, first_query, next_query] = options_.query_offsets.around(i);
-    const bool alike = options_.key_offsets.empty();
-    const std::int64_t first_key = alike ? first_query : options_.key_offsets[s],
-                       next_key = alike ? next_query : options_.key_offsets[s + 1];
+    const any_integers& key_offsets = key_offsets_of(options_);
+    const std::int64_t first_key = key_offsets[s], next_key = key_offsets[s + 1];
     return {to_index(first_query), to_index(next_query - first_query), to_index(first_key),
             next_key - first_key};
   }
   bool has_key_ranges() const { return !options_.key_ranges.empty(); }
   /// The keys of the given range of query i of row b that are in [begin, end).
   key_set given_range(Index b, Index i, Index begin, Index end) const {
-    const bool shared = static_cast<Index>(options_.key_ranges.size()) == shape_.queries;
-    const auto [first, count] =
-        options_.key_ranges[static_cast<std::size_t>(shared ? i : b * shape_.queries + i)];
+    const auto [first, count] = listed(options_.key_ranges, shape_.queries, b, i);
     const Index from = (std::max)(first, begin), to = (std::max)(from, (std::min)(first + count, end));
     return {from, to, to, to};
   }
-  const any_integers& key_offsets() const {
-    return options_.key_offsets.empty() ? options_.query_offsets : options_.key_offsets;
-  }
-  static std::int64_t listed(std::span<const std::int64_t> list, Index tokens, Index b, Index t) {
+  /// The entry of token t of row b in a list that the rows share, or that has entries for each row.
+  template <class X>
+  static X listed(std::span<const X> list, Index tokens, Index b, Index t) {
     const bool shared = static_cast<Index>(list.size()) == tokens;
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
   }
@@ -3211,70 +3214,6 @@ class visibility {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
-
-#ifndef ROPE_ATTENTION_DROPOUT_HPP
-#define ROPE_ATTENTION_DROPOUT_HPP
-/// The dropout mask of attention probabilities in training.
-namespace rope::inline ROPE_ABI {
-/// A counter-based random mask. Whether the probability of a query and a key is kept depends only on the
-/// seed, the batch row, the query head and the two positions. Tiles, chunks, threads and the backward pass
-/// therefore use the same mask without storing it. Give every layer and every step its own seed, because
-/// equal seeds drop the same entries. Segments of one row drop the same entries, because their positions
-/// restart.
-///
-///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
-///
-/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so adjacent entries are uncorrelated.
-///
-///     const dropout_mask mask(options.dropout, options.dropout_seed);
-///     const bool kept = mask.keeps(row, query_head, query_position, key_position);
-///
-/// Accuracy:  an entry is dropped with the given probability to within 2^-32
-/// Cost:      two 64-bit products per entry
-/// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number
-///            generators, doi:10.1145/2660193.2660195 (the finaliser, constants of D. Stafford's variant 13);
-///            Salmon et al. 2011, doi:10.1145/2063384.2063405 (random numbers from counters)
-class dropout_mask {
- public:
-  /// \param probability  of dropping an entry, in [0, 1)
-  /// \param seed         any number; equal seeds give equal masks
-  constexpr dropout_mask(double probability, std::uint64_t seed)
-      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
-  /// The mask along the keys of one query.
-  class row {
-   public:
-    /// Whether the probability of the key at `key_position` is kept.
-    constexpr bool keeps(std::int64_t key_position) const {
-      return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
-    }
-   private:
-    friend class dropout_mask;
-    constexpr row(std::uint64_t state, std::uint64_t threshold) : state_(state), threshold_(threshold) {}
-    std::uint64_t state_, threshold_;
-  };
-  /// The mask of the query at `query_position` of head `query_head` in row `batch_row`.
-  constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
-    const std::uint64_t where = finalise(
-        seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
-    return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
-  }
-  /// Whether the probability of this query and the key at `key_position` is kept.
-  constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
-                       std::int64_t key_position) const {
-    return row_of(batch_row, query_head, query_position).keeps(key_position);
-  }
- private:
-  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;  // odd: distinct positions give distinct words
-  static constexpr std::uint64_t finalise(std::uint64_t word) {
-    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
-    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
-    return word ^ (word >> 31);
-  }
-  std::uint64_t threshold_;
-  std::uint64_t seed_;
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ATTENTION_DROPOUT_HPP
 /// The keys of a tile that are visible to a query.
 ///
 /// A tile is consecutive keys of a row that a kernel processes at a time. Keys of a tile are numbered from 0,
@@ -3370,55 +3309,78 @@ using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t
 /// `begin` of the row. `row` counts from key 0 of the row. There are two loops, because compilers vectorise
 /// only the contiguous one.
 template <class X, class Body>
-void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
+void for_each_entry(X* row, Index step, Index begin, tile_range range, const Body& body) {
   if (step == 1)
     for_each_index(range.first, range.last, [&](Index j) { body(j, row[begin + j]); });
   else
     for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
 }
-/// Calls body(j, kept) for each key j of `range`. `kept` is whether dropout keeps the weight of key j for
-/// query i, head h, row b.
-template <class Body>
-void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
-                      const Body& body) {
-  const attention_options& options = rules.options();
-  const auto mask =
-      dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
-  if (rules.in_order()) {
-    const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
-    for_each_index(range.first, range.last, [&](Index j) {
-      body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
-    });
-  } else {
-    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for_each_index(range.first, range.last, [&](Index j) { body(j, mask.keeps(positions[j])); });
-  }
-}
-/// For each key j in `range`, sets hidden[j] to 1 if the key is hidden from query i, head h, row b, otherwise
-/// to 0. Returns the first visible key, or the end of the range.
-template <class Mark>
-Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
-                 tile_range range, Mark* hidden) {
-  std::fill(hidden + range.first, hidden + range.last, Mark{0});
-  const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
-  std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
-  if (!rules.in_ranges()) {
-    const position_rule admits = rules.rule_of(rules.query_position(b, i));
-    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for_each_index(range.first, range.last, [&](Index j) { hidden[j] |= Mark{!admits(positions[j])}; });
-  }
-  if (const auto& mask = rules.options().mask)
-    for_each_entry(mask.at(b, h, i), mask.key_step(), begin, range,
-                   [&](Index j, bool visible) { hidden[j] |= Mark{!visible}; });
-  if (const auto& bias = rules.options().bias)
-    for_each_entry(bias.at(b, h, i), bias.key_step(), begin, range,
-                   [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
-  Index first = range.first;
-  while (first < range.last && hidden[first]) ++first;
-  return first;
-}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+
+#ifndef ROPE_ATTENTION_DROPOUT_HPP
+#define ROPE_ATTENTION_DROPOUT_HPP
+/// The dropout mask of attention probabilities in training.
+namespace rope::inline ROPE_ABI {
+/// A counter-based random mask. Whether the probability of a query and a key is kept depends only on the
+/// seed, the batch row, the query head and the two positions. Tiles, chunks, threads and the backward pass
+/// therefore use the same mask without storing it. Give every layer and every step its own seed, because
+/// equal seeds drop the same entries. Segments of one row drop the same entries, because their positions
+/// restart.
+///
+///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
+///
+/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so adjacent entries are uncorrelated.
+///
+///     const dropout_mask mask(options.dropout, options.dropout_seed);
+///     const bool kept = mask.keeps(row, query_head, query_position, key_position);
+///
+/// Accuracy:  an entry is dropped with the given probability to within 2^-32
+/// Cost:      two 64-bit products per entry
+/// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number
+///            generators, doi:10.1145/2660193.2660195 (the finaliser, constants of D. Stafford's variant 13);
+///            Salmon et al. 2011, doi:10.1145/2063384.2063405 (random numbers from counters)
+class dropout_mask {
+ public:
+  /// \param probability  of dropping an entry, in [0, 1)
+  /// \param seed         any number; equal seeds give equal masks
+  constexpr dropout_mask(double probability, std::uint64_t seed)
+      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
+  /// The mask along the keys of one query.
+  class row {
+   public:
+    /// Whether the probability of the key at `key_position` is kept.
+    constexpr bool keeps(std::int64_t key_position) const {
+      return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
+    }
+   private:
+    friend class dropout_mask;
+    constexpr row(std::uint64_t state, std::uint64_t threshold) : state_(state), threshold_(threshold) {}
+    std::uint64_t state_, threshold_;
+  };
+  /// The mask of the query at `query_position` of head `query_head` in row `batch_row`.
+  constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
+    const std::uint64_t where = finalise(
+        seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
+    return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
+  }
+  /// Whether the probability of this query and the key at `key_position` is kept.
+  constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
+                       std::int64_t key_position) const {
+    return row_of(batch_row, query_head, query_position).keeps(key_position);
+  }
+ private:
+  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;  // odd: distinct positions give distinct words
+  static constexpr std::uint64_t finalise(std::uint64_t word) {
+    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+    return word ^ (word >> 31);
+  }
+  std::uint64_t threshold_;
+  std::uint64_t seed_;
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ATTENTION_DROPOUT_HPP
 
 #ifndef ROPE_BASE_SCRATCH_HPP
 #define ROPE_BASE_SCRATCH_HPP
@@ -3727,22 +3689,53 @@ struct strip_in_tile {
   /// to 0. Returns the first visible key, or the end of the range.
   template <class Mark>
   Index mark_hidden(Index r, Mark* hidden) const {
-    return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
-                      begin, visible[r].range, hidden);
+    const Index token = rows.token_of(r);
+    const tile_range range = visible[r].range;
+    const key_set& of_query = keys.of(token);
+    std::fill(hidden + range.first, hidden + range.last, Mark{0});
+    const Index gap = (std::min)((std::max)(range.first, of_query.gap_begin - begin), range.last);
+    std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, of_query.gap_end - begin)),
+              Mark{1});
+    if (!rules.in_ranges()) {
+      const position_rule admits = rules.rule_of(rules.query_position(rows.batch_row, token));
+      const std::int64_t* positions = rules.listed_key_positions(rows.batch_row) + begin;
+      for_each_index(range.first, range.last, [&](Index j) { hidden[j] |= Mark{!admits(positions[j])}; });
+    }
+    if (const auto& mask = rules.options().mask)
+      for_each_entry(entries_of(mask, r), mask.key_step(), begin, range,
+                     [&](Index j, bool seen) { hidden[j] |= Mark{!seen}; });
+    for_each_bias(r, [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
+    Index first = range.first;
+    while (first < range.last && hidden[first]) ++first;
+    return first;
   }
-  /// The entries of the bias of row r, starting with key 0.
-  const float* bias_of(Index r) const {
-    return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
+  /// The entries of a mask or bias of row r, starting with key 0.
+  template <class X>
+  const X* entries_of(const score_view<X>& scores, Index r) const {
+    return scores.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
   }
   /// If there is a bias, calls body(j, bias of key j) for the keys in the range of row r.
   void for_each_bias(Index r, const auto& body) const {
     if (const auto& bias = rules.options().bias)
-      for_each_entry(bias_of(r), bias.key_step(), begin, visible[r].range, body);
+      for_each_entry(entries_of(bias, r), bias.key_step(), begin, visible[r].range, body);
   }
   /// Calls body(j, kept) for the keys in the range of row r. `kept` is false if dropout drops the weight of
   /// key j.
   void for_each_kept(Index r, const auto& body) const {
-    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, visible[r].range, body);
+    const attention_options& options = rules.options();
+    const Index b = rows.batch_row, token = rows.token_of(r);
+    const tile_range range = visible[r].range;
+    const auto mask = dropout_mask(options.dropout, options.dropout_seed)
+                          .row_of(b, rows.head_of(r), rules.query_position(b, token));
+    if (rules.in_order()) {
+      const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
+      for_each_index(range.first, range.last, [&](Index j) {
+        body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
+      });
+    } else {
+      const std::int64_t* positions = rules.listed_key_positions(b) + begin;
+      for_each_index(range.first, range.last, [&](Index j) { body(j, mask.keeps(positions[j])); });
+    }
   }
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -7222,25 +7215,22 @@ struct token_source {
 /// Whether rows that are read as `Storage` are not yet multiplied by their scales.
 template <class Storage>
 inline constexpr bool scales_apart = is_quantized<Storage>;
-/// Calls visit(j, scales, stride, count) for runs of keys [j, j + count) of a tile, whose scales are at
-/// regular strides.
+/// Calls visit(j, scale) for the keys j of a tile that begins with token `begin`.
 template <class C, class Visit>
-void for_each_run_of_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
-                            const Visit& visit) {
+void for_each_scale(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
+                    const Visit& visit) {
   for (Index j = keys.first, count; j < keys.last; j += count) {
     count = (std::min)(keys.last - j, x.run_from(begin + j));
-    visit(j, x.scale_at(b, begin + j, head), x.scale_stride(), count);
+    const float* const scales = x.scale_at(b, begin + j, head);
+    for (Index n = 0; n < count; ++n) visit(j + n, scales[n * x.scale_stride()]);
   }
 }
 /// to[j] = the scale that the integers of key j are multiplied by, for keys of a tile that begins with token
 /// `begin`.
 template <class A, class C>
 void read_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* to) {
-  for_each_run_of_scales(x, b, head, begin, keys,
-                         [&](Index j, const float* scales, Index stride, Index count) {
-                           for (Index n = 0; n < count; ++n)
-                             to[j + n] = static_cast<A>(usable_scale(scales[n * stride]));
-                         });
+  for_each_scale(x, b, head, begin, keys,
+                 [&](Index j, float scale) { to[j] = static_cast<A>(usable_scale(scale)); });
 }
 /// rows[r * tile + j] *= scale of key j for keys of a tile that begins with token `begin`.
 template <class A, class C>
@@ -7262,24 +7252,18 @@ void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index beg
 template <class C>
 bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys) {
   bool finite = true;
-  for_each_run_of_scales(x, b, head, begin, keys,
-                         [&](Index /*j*/, const float* scales, Index stride, Index count) {
-                           for (Index n = 0; n < count; ++n)
-                             finite = finite && is_below(scales[n * stride], 0x1p120f);
-                         });
+  for_each_scale(x, b, head, begin, keys,
+                 [&](Index /*j*/, float scale) { finite = finite && is_below(scale, 0x1p120f); });
   return finite;
 }
 /// Multiplies the integers of a run of tokens by their scales, and writes the products to `to` [count,
 /// head_dim].
 template <class A, class C>
 void dequantize_rows(const token_source<C>& x, const token_run<C>& run, A* to) {
-  for_each_run_of_scales(x, run.b, run.head, run.first, {0, run.count},
-                         [&](Index first, const float* scales, Index stride, Index count) {
-                           for (Index n = 0; n < count; ++n)
-                             dequantize_channels(run.rows + (first + n) * x.token_stride, x.head_dim,
-                                                 static_cast<A>(usable_scale(scales[n * stride])),
-                                                 to + (first + n) * x.head_dim);
-                         });
+  for_each_scale(x, run.b, run.head, run.first, {0, run.count}, [&](Index n, float scale) {
+    dequantize_channels(run.rows + n * x.token_stride, x.head_dim, static_cast<A>(usable_scale(scale)),
+                        to + n * x.head_dim);
+  });
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
@@ -8055,22 +8039,6 @@ struct no_rotation {
   static constexpr bool rotates = false;
   static constexpr bool is_given() { return false; }
 };
-/// Table rows of tokens first, first + 1, ... of a row of the batch. Position p uses the table row for p +
-/// row_of_zero. Visibility uses p.
-struct read_positions {
-  const visibility* rules;
-  std::int64_t row_of_zero;
-  Index row, first;
-  bool of_keys;
-  std::int64_t first_of_table, end_of_table;
-  /// A key that is hidden from every query may be at a position outside the table. It is rotated by the
-  /// table's first row.
-  std::int64_t operator()(Index t) const {
-    if (!of_keys) return row_of_zero + rules->query_position(row, first + t);
-    const std::int64_t position = advance(rules->key_position(row, first + t), row_of_zero);
-    return position >= first_of_table && position < end_of_table ? position : first_of_table;
-  }
-};
 /// How queries and keys are rotated while they are read, if at all. The type does not depend on layouts and
 /// tables, so kernels are compiled once for all of them, and for calls without rotation.
 template <class T>
@@ -8078,7 +8046,8 @@ class read_rotation {
  public:
   static constexpr bool rotates = true;
   read_rotation() = default;
-  /// \param row_of_zero  the table row of position 0
+  /// \param row_of_zero  the table row of position 0: position p uses the row for p + row_of_zero. Visibility
+  ///                     uses p
   template <class Layout, class S>
   read_rotation(std::type_identity<Layout> /*layout*/,
                 const query_key_tables<S>& tables ROPE_DETAIL_LIFETIMEBOUND, std::int64_t row_of_zero = 0)
@@ -8093,23 +8062,31 @@ class read_rotation {
   /// `rotate`. `from` has these tokens only, at most one tile of them, at regular strides.
   void rotate_queries(const head_view<const T>& from, const visibility& rules, Index row, Index first,
                       T* to) const {
-    rotate_(from, queries_, {&rules, row_of_zero_, row, first, false, 0, 0}, to);
+    rotate(from, queries_, to, [&](Index t) { return row_of_zero_ + rules.query_position(row, first + t); });
   }
+  /// A key that is hidden from every query may be at a position outside the table. It is rotated by the
+  /// table's first row.
   void rotate_keys(const head_view<const T>& from, const visibility& rules, Index row, Index first,
                    T* to) const {
-    rotate_(from, keys_, {&rules, row_of_zero_, row, first, true, first_key_, end_of_keys_}, to);
+    rotate(from, keys_, to, [&](Index t) {
+      const std::int64_t position = advance(rules.key_position(row, first + t), row_of_zero_);
+      return position >= first_key_ && position < end_of_keys_ ? position : first_key_;
+    });
   }
  private:
+  void rotate(const head_view<const T>& from, const void* table, T* to, const auto& position_of) const {
+    std::int64_t positions[panel_shape<arithmetic<T>>::tile];
+    for (Index t = 0; t < from.tokens; ++t) positions[t] = position_of(t);
+    rotate_(from, table, positions, to);
+  }
   template <class Layout, class S>
-  static void rotate_rows(const head_view<const T>& from, const void* table, const read_positions& positions,
+  static void rotate_rows(const head_view<const T>& from, const void* table, const std::int64_t* positions,
                           T* to) {
     const head_view<T> out = bshd(to, Index{1}, from.tokens, from.heads, from.head_dim);
-    std::int64_t found[panel_shape<arithmetic<T>>::tile];
-    for (Index t = 0; t < from.tokens; ++t) found[t] = positions(t);
     rotation_plan<Layout, false, T, S>(from, out, *static_cast<const placed_table<S>*>(table))
-        .rotate_few(found);
+        .rotate_few(positions);
   }
-  void (*rotate_)(const head_view<const T>&, const void*, const read_positions&, T*) = nullptr;
+  void (*rotate_)(const head_view<const T>&, const void*, const std::int64_t*, T*) = nullptr;
   const void* queries_ = nullptr;  // placed_table<S>
   const void* keys_ = nullptr;
   std::int64_t row_of_zero_ = 0, first_key_ = 0, end_of_keys_ = 0;
@@ -8143,12 +8120,13 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
   check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, tables.keys(),
                          known_range{rules.key_position_range()});
 }
-/// Rejects xPos tables if the options are not causal, or have key_ranges, which replace the causal rule. xPos
-/// multiplies the score of a key after its query by a factor that grows with their distance.
+/// The tables of queries and keys. Rejects xPos tables if the options are not causal, or have key_ranges, which
+/// replace the causal rule. xPos multiplies the score of a key after its query by a factor that grows with
+/// their distance.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>
-void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
+auto checked_tables(const char* function, const Tables& tables, const attention_options& options) {
   if constexpr (requires { Tables::needs_causal; }) {
     if (Tables::needs_causal && !options.causal)
       throw_invalid(function, "xPos needs causal attention, got causal = false");
@@ -8156,6 +8134,7 @@ void check_tables(const char* function, const Tables& /*tables*/, const attentio
       throw_invalid(function, "xPos needs causal attention, which key_ranges replace; give a mask, got ",
                     options.key_ranges.size(), " key_ranges");
   }
+  return tables_of(tables);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
@@ -8215,9 +8194,19 @@ bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, cons
 /// The type that rows are packed from. Integers are first multiplied by their scales.
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
-/// The keys of a run, [count, head_dim], rotated if the call rotates. Their type `Storage` is the type of the
-/// keys or the arithmetic type. Integers are multiplied by their scales only if `Storage` is the arithmetic
-/// type.
+/// The channels of a run of keys or values as `Storage`, which is their type or the arithmetic type. Integers
+/// are multiplied by their scales only if `Storage` is the arithmetic type.
+template <class Storage, class C>
+row_block<Storage> stored_rows(const token_source<C>& x, const token_run<C>& run, arithmetic<C>* wide) {
+  if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
+    dequantize_rows(x, run, wide);
+    return {wide, x.head_dim};
+  } else {
+    return rows_as<Storage>(row_block<C>{run.rows, x.token_stride}, run.count, x.head_dim, wide);
+  }
+}
+/// The keys of a run, [count, head_dim], rotated if the call rotates. For their type `Storage`, the rules of
+/// stored_rows apply.
 template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
@@ -8237,24 +8226,13 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
       return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, count, k.head_dim, buffers.wide);
     }
   }
-  if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(k, run, buffers.wide);
-    return {buffers.wide, k.head_dim};
-  } else {
-    return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
-  }
+  return stored_rows<Storage>(k, run, buffers.wide);
 }
-/// The values of a run, [count, value_dim]. For their type `Storage`, the rules of read_keys apply.
+/// The values of a run, [count, value_dim]. For their type `Storage`, the rules of stored_rows apply.
 template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {
-  if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(call.v, run, buffers.wide);
-    return {buffers.wide, call.v.head_dim};
-  } else {
-    return rows_as<Storage>(row_block<C>{run.rows, call.v.token_stride}, run.count, call.v.head_dim,
-                            buffers.wide);
-  }
+  return stored_rows<Storage>(call.v, run, buffers.wide);
 }
 /// Query heads [head, head + heads) of token i, rotated if the call rotates.
 template <class T, class Rotation, class C>
@@ -8269,20 +8247,24 @@ row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Ind
     }
   return {rows.data, rows.head_stride};
 }
+/// Writes the channels of a query times `factor`: channel d to to[d * step]. A finite channel whose product
+/// overflows becomes the largest number of its sign.
+template <class T>
+void write_query(const T* row, Index depth, arithmetic<T> factor, arithmetic<T>* to, Index step) {
+  for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
+  if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
+    for (Index d = 0; d < depth; ++d)
+      if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
+}
 /// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
 /// step], with {to, step} = place(g).
 template <class T, class Rotation, class C>
 void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
-  const Index depth = call.q.head_dim;
   const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
   for (Index g = 0; g < heads; ++g) {
     const auto [to, step] = place(g);
-    const T* row = rows.rows + g * rows.stride;
-    for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
-    if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
-      for (Index d = 0; d < depth; ++d)
-        if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
+    write_query(rows.at(g), call.q.head_dim, factor, to, step);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -8854,6 +8836,7 @@ template <class A>
 struct softmax_rows {
   A* maximum;
   A* sum;
+  softmax_rows from(Index row) const { return {maximum + row, sum + row}; }
 };
 /// When two softmaxes are joined, their weighted sums are multiplied by these factors.
 template <class A>
@@ -8892,15 +8875,13 @@ class tile_softmax {
   using P = packet<A>;
  public:
   static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
-  tile_softmax(const block_keys& keys, const strip_rows& strip) : tile_softmax(keys, strip, {0, 0}) {}
   /// \param hull  keys of the tile that have scores even if they are hidden from every row
-  tile_softmax(const block_keys& keys, const strip_rows& strip, const tile_range& hull)
+  tile_softmax(const block_keys& keys, const strip_rows& strip, const tile_range& hull = {0, 0})
       : strip_(keys, strip) {
     strip_.hull.include(hull);
     for (Index r = 0; r < strip.count; ++r)
-      hides_ = hides_ || visible_in_tile(r).has_holes ||
-               visible_in_tile(r).range.first != strip_.hull.first ||
-               visible_in_tile(r).range.last != strip_.hull.last;
+      hides_ = hides_ || strip_.visible[r].has_holes || strip_.visible[r].range.first != strip_.hull.first ||
+               strip_.visible[r].range.last != strip_.hull.last;
   }
   /// The smallest range that contains all keys that are visible to some row, and the `hull` of the
   /// constructor.
@@ -8916,7 +8897,7 @@ class tile_softmax {
       A* row = scores + r * tile;
       maximum[r] = state.maximum[r];
       if (!prepare(r, row, factors)) continue;
-      const tile_range whole = packets_of<L>(visible_in_tile(r).range);
+      const tile_range whole = packets_of<L>(strip_.visible[r].range);
       A found = largest_of(row, whole);
       if (!all_finite(&found, 1)) {
         for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
@@ -8934,20 +8915,20 @@ class tile_softmax {
   const A* shrink() const { return shrink_; }
   /// Whether key j of the tile is visible to row r.
   bool sees(Index r, Index j) const {
-    const tile_range& range = visible_in_tile(r).range;
-    return range.first <= j && j < range.last && !(visible_in_tile(r).has_holes && hidden_[r][j]);
+    const tile_range& range = strip_.visible[r].range;
+    return range.first <= j && j < range.last && !(strip_.visible[r].has_holes && hidden_[r][j]);
   }
   /// Adds the weighted values of row r, for tiles with values that are not finite. Only values of keys that
   /// are visible to row r are read, because 0 times a value that is not finite is NaN. This is slow.
   /// value_of(j) is the row of values of key j of the tile, and sum_of(c) is the sum of channel c.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     constexpr Index width = panel_shape<A>::width;
-    const tile_range range = visible_in_tile(r).range;
+    const tile_range range = strip_.visible[r].range;
     for (Index first = 0; first < channels; first += width) {
       const Index here = (std::min)(width, channels - first);
       A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
       for (Index j = range.first; j < range.last; ++j) {
-        if (visible_in_tile(r).has_holes && hidden_[r][j]) continue;
+        if (strip_.visible[r].has_holes && hidden_[r][j]) continue;
         const auto* value = value_of(j) + first;
         for (Index c = 0; c < here; ++c)
           sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
@@ -8958,12 +8939,11 @@ class tile_softmax {
   }
  private:
   static constexpr Index padded_rows = (rows + L - 1) / L * L;
-  const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
   /// Applies softcap and bias to the scores of row r, and replaces the scores of hidden keys. Returns false
   /// if no key is visible to row r.
   bool prepare(Index r, A* row, const score_factors& factors) {
-    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
+    const tile_range range = strip_.visible[r].range, whole = packets_of<L>(range);
     if (range.empty()) return false;
     if (options().softcap > 0) {
       hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
@@ -8973,7 +8953,7 @@ class tile_softmax {
       row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
     });
     A seen = row[range.first];
-    if (visible_in_tile(r).has_holes) {
+    if (strip_.visible[r].has_holes) {
       const Index first = strip_.mark_hidden(r, hidden_[r]);
       if (first == range.last) {
         strip_.visible[r].range = {0, 0};
@@ -8995,7 +8975,7 @@ class tile_softmax {
   /// Replaces the prepared scores of row r by weights, 2^(score - maximum), or by zero for hidden keys.
   /// Returns the sum of the weights before dropout.
   A weigh(Index r, A* row, A maximum) {
-    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
+    const tile_range range = strip_.visible[r].range, whole = packets_of<L>(range);
     if (range.empty()) {
       std::fill(row + hull().first, row + hull().last, A(0));
       return 0;
@@ -9007,10 +8987,10 @@ class tile_softmax {
       store(row + j, weight);
       sum = add(sum, weight);
     }
-    if (visible_in_tile(r).has_holes || whole.first != range.first || whole.last != range.last) {
+    if (strip_.visible[r].has_holes || whole.first != range.first || whole.last != range.last) {
       std::fill(row + whole.first, row + range.first, A(0));
       std::fill(row + range.last, row + whole.last, A(0));
-      if (visible_in_tile(r).has_holes)
+      if (strip_.visible[r].has_holes)
         for_each_index(range.first, range.last, [&](Index j) { row[j] = hidden_[r][j] ? A(0) : row[j]; });
       sum = fill<P>(A(0));
       for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
@@ -9087,10 +9067,8 @@ void write_channels(const visibility& rules, const A* sums, A sum, Index count, 
 }
 template <class A>
 void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
-  const auto report = rules.options().log_sum_exp;
-  if (report.empty()) return;
-  const attention_shape& shape = rules.shape();
-  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
+  if (rules.options().log_sum_exp.empty()) return;
+  rules.log_sum_exp(b, i, h) =
       equal(sum, A(0)) || rules.is_padding(b, i)
           ? attention_options::no_keys
           : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
@@ -11041,13 +11019,10 @@ void check_selected(const char* function, const attention_options& options, cons
 /// Checks the lists of a call. The counts of queries and keys of each row are those of the options.
 inline void check_selected(const char* function, const attention_options& options,
                            const attention_shape& shape, Index key_heads) {
-  const auto count = [](const any_integers& counts, Index b, Index all) {
-    return counts.empty() ? all : to_index(counts[static_cast<std::size_t>(b)]);
-  };
   const bool shared = options.selected.queries() == shape.queries;
   check_selected(function, options, shape, key_heads, shape.batch, [&](Index b) {
-    return selecting_row{count(options.query_counts, b, shape.queries),
-                         count(options.key_counts, b, shape.keys), shared ? 0 : b * shape.queries};
+    return selecting_row{count_of_row(options.query_counts, b, shape.queries),
+                         count_of_row(options.key_counts, b, shape.keys), shared ? 0 : b * shape.queries};
   });
 }
 /// The number of selected_query objects of a call: one for each query token and key head.
@@ -11148,8 +11123,6 @@ class selected_query {
   Index* list_;
   Index count_ = 0;
 };
-template <class T, class Rotation, class C>
-selected_query(const attention_call<T, Rotation, C>&, Index) -> selected_query<T, Rotation, C>;
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_SELECTED_QUERY_HPP
 
@@ -11749,8 +11722,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
-  detail::check_tables("attention", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
+  const query_key_tables pair = detail::checked_tables("attention", tables, options);
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
   detail::check_products<T, C, true>("attention", options.products, q.head_dim);
   detail::check_memory("attention", q, k, v, out);
@@ -12046,46 +12018,29 @@ struct attention_gradient_scratch {
     struct ranges {};
     const Index of_keys = key_panels * shape::width, of_values = value_panels * shape::width;
     const Index widest = (std::max)(of_keys, of_values);
-    A* next = workspace<numbers, A>(rows * (2 * of_keys + of_values + 2 * shape::tile + 5) +
-                                    shape::tile * (head_dim + value_dim + of_keys + widest) +
-                                    shape::rows * panel_shape<A>::tile);
-    const auto take = [&next](Index count) {
-      A* const taken = next;
-      next += count;
-      return taken;
-    };
-    queries = take(rows * of_keys);
-    upstream = take(rows * of_values);
-    d_queries = take(rows * of_keys);
-    weights = take(rows * shape::tile);
-    slopes = take(rows * shape::tile);
-    transposed_keys = take(shape::tile * head_dim);
-    transposed_values = take(shape::tile * value_dim);
-    keys = take(shape::tile * of_keys);
-    wide = take(shape::tile * widest);
-    scores = take(shape::rows * panel_shape<A>::tile);
-    shifts = take(rows);
-    factors = take(rows);
-    products = take(rows);
-    runs.maximum = take(rows);
-    runs.sum = take(rows);
+    const std::pair<A**, Index> parts[] = {{&queries, rows * of_keys},
+                                           {&upstream, rows * of_values},
+                                           {&d_queries, rows * of_keys},
+                                           {&weights, rows * shape::tile},
+                                           {&slopes, rows * shape::tile},
+                                           {&transposed_keys, shape::tile * head_dim},
+                                           {&transposed_values, shape::tile * value_dim},
+                                           {&keys, shape::tile * of_keys},
+                                           {&wide, shape::tile * widest},
+                                           {&scores, shape::rows * panel_shape<A>::tile},
+                                           {&shifts, rows},
+                                           {&factors, rows},
+                                           {&products, rows},
+                                           {&runs.maximum, rows},
+                                           {&runs.sum, rows}};
+    Index size = 0;
+    for (const auto& [part, count] : parts) size += count;
+    A* next = workspace<numbers, A>(size);
+    for (const auto& [part, count] : parts) *part = std::exchange(next, next + count);
     hulls = workspace<ranges, tile_range>(strips);
   }
   A* strip_d_queries(Index s) const { return d_queries + s * shape::rows * key_panels * shape::width; }
 };
-/// Tokens [first, first + count) of one head as rows of the arithmetic type. If x has this type, rows are
-/// read in place. Otherwise they are widened into `buffer`. If x has only one token, its token_stride may be
-/// arbitrary, so the stride returned is 0.
-template <class T>
-row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count, Index h,
-                                      arithmetic<T>* buffer) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    return {x.at(b, first, h), x.tokens == 1 ? 0 : x.token_stride};
-  } else {
-    for (Index t = 0; t < count; ++t) widen(x.at(b, first + t, h), x.head_dim, buffer + t * x.head_dim);
-    return {buffer, x.head_dim};
-  }
-}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 /// The queries of a block in the backward pass of attention. They are packed once, with the softmax of each
@@ -12132,15 +12087,13 @@ struct attention_gradient_rows {
   /// Calls tile(begin, count) for every tile with a key that may be visible to the block.
   void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
   void pack_keys(Index begin, Index count) {
-    const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
-    pack_transposed_panels(rows.rows, rows.stride, count, tape.k.head_dim, m.transposed_keys);
+    const row_block<A> rows = pack_transposed_rows(tape.k, begin, count, m.transposed_keys);
     for (Index j = 0; j < count; ++j)
       pack_row(rows.rows + j * rows.stride, tape.k.head_dim, m.keys + j * shape::width,
                key_sums<A>::panel_size);
   }
   void pack_values(Index begin, Index count) {
-    const row_block<A> rows = widened_rows(tape.v, b, begin, count, kv, m.wide);
-    pack_transposed_panels(rows.rows, rows.stride, count, tape.v.head_dim, m.transposed_values);
+    pack_transposed_rows(tape.v, begin, count, m.transposed_values);
   }
   /// Computes the products of strip s of packed rows with panels of transposed keys or values. Only panels
   /// that contain a key of `hull` are used.
@@ -12170,6 +12123,15 @@ struct attention_gradient_rows {
     }
   }
  private:
+  /// Packs tokens [first_key, first_key + keys) of the key head, transposed, and returns them as rows. If x
+  /// has only one token, its token_stride may be arbitrary, so 0 replaces it.
+  row_block<A> pack_transposed_rows(const head_view<const T>& x, Index first_key, Index keys_of_tile,
+                                    A* packed) {
+    const row_block<T> stored = {x.at(b, first_key, kv), x.tokens == 1 ? 0 : x.token_stride};
+    const row_block<A> rows = rows_as<A>(stored, keys_of_tile, x.head_dim, m.wide);
+    pack_transposed_panels(rows.rows, rows.stride, keys_of_tile, x.head_dim, packed);
+    return rows;
+  }
   void pack_queries() {
     std::fill(m.queries, m.queries + m.rows * m.key_panels * shape::width, A(0));
     std::fill(m.upstream, m.upstream + m.rows * m.value_panels * shape::width, A(0));
@@ -12183,10 +12145,7 @@ struct attention_gradient_rows {
         const auto channels = [&](const head_view<const T>& x) {
           return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
         };
-        channels_map<A>(m.wide, tape.q.head_dim) = channels(tape.q).template cast<A>() * factor;
-        if ((std::abs)(factor) > A(1))  // as in read_queries
-          for (Index d = 0; d < tape.q.head_dim; ++d)
-            if (all_finite(channels(tape.q).data() + d, 1)) m.wide[d] = saturated(m.wide[d]);
+        write_query(channels(tape.q).data(), tape.q.head_dim, factor, m.wide, 1);
         pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
         channels_map<A>(m.wide, tape.v.head_dim) = channels(tape.d_out).template cast<A>();
         pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
@@ -12197,48 +12156,33 @@ struct attention_gradient_rows {
     finite = all_finite(m.queries, m.rows * m.key_panels * shape::width) &&
              all_finite(m.upstream, m.rows * m.value_panels * shape::width);
   }
-  /// Finds the shift and the factor of every row. A weight of the row is 2^(score - shift) * factor.
+  /// Finds the shift and the factor of every row. A weight of the row is 2^(score - shift) * factor. They
+  /// follow from the given log-sum-exps if these have a resolution of 2^-24, as doubles up to 2^28 have.
   void find_softmax() {
-    const attention_options& options = rules.options();
-    if (options.log_sum_exp.empty() || !has_fine_sums()) return find_softmax_of_scores();
+    if (rules.options().log_sum_exp.empty()) return find_softmax_of_scores();
     for (Index row = 0; row < count(); ++row) {
-      const double sum = sum_of(row);
+      const double sum = rules.log_sum_exp(b, token_of(row), head_of(row));
       const bool none = equal(sum, attention_options::no_keys);
+      if (!none && (std::abs)(sum) > 0x1p28) return find_softmax_of_scores();
       m.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);
       m.factors[row] =
           none ? A(0) : static_cast<A>(std::exp2(static_cast<double>(m.shifts[row]) - sum * log2_e));
     }
-  }
-  /// Whether the given log-sum-exps have a resolution of 2^-24, as doubles up to 2^28 have. Otherwise the
-  /// softmax is recomputed from the scores.
-  bool has_fine_sums() const {
-    for (Index row = 0; row < count(); ++row) {
-      const double sum = sum_of(row);
-      if (!equal(sum, attention_options::no_keys) && (std::abs)(sum) > 0x1p28) return false;
-    }
-    return true;
-  }
-  double sum_of(Index row) const {
-    return rules.options().log_sum_exp[static_cast<std::size_t>(
-        (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
   }
   /// Recomputes the softmax from the scores. Each run of tiles has its own softmax, and these are joined, for
   /// the reason given at run_of_keys of prefill_block.
   void find_softmax_of_scores() {
     constexpr Index run_of_keys = 32 * shape::tile;
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
-    const auto state_of = [&](Index s) {
-      return softmax_rows<A>{m.shifts + s * shape::rows, m.factors + s * shape::rows};
-    };
+    const softmax_rows<A> of_run = {m.shifts, m.factors};
     const auto end_run = [&] {
       for (Index row = 0; row < count(); ++row) {
         if (equal(m.factors[row], A(0))) continue;
-        join(softmax_rows<A>{m.runs.maximum + row, m.runs.sum + row},
-             softmax_rows<A>{m.shifts + row, m.factors + row});
+        join(m.runs.from(row), of_run.from(row));
         m.shifts[row] = m.factors[row] = A(0);
       }
     };
-    for (Index s = 0; s < m.strips; ++s) begin_softmax(rules, strip(s), state_of(s));
+    for (Index s = 0; s < m.strips; ++s) begin_softmax(rules, strip(s), of_run.from(s * shape::rows));
     Index run = 0;
     for_each_tile([&](Index begin, Index count) {
       if (begin / run_of_keys != run) end_run();
@@ -12249,7 +12193,7 @@ struct attention_gradient_rows {
         if (softmax.hull().empty()) continue;
         multiply(m.queries, s, m.transposed_keys, tape.k.head_dim, softmax.hull(), m.scores,
                  panel_shape<A>::tile);
-        softmax.run(m.scores, factors, state_of(s));
+        softmax.run(m.scores, factors, of_run.from(s * shape::rows));
       }
     });
     end_run();
@@ -12290,9 +12234,12 @@ class sum_order {
   sum_order(const sum_order&) = delete;
   sum_order& operator=(const sum_order&) = delete;
   /// Marks this task as finished, even after an exception, so that no other task waits for it forever.
-  ~sum_order() { publish(finished); }
+  ~sum_order() { begin(finished); }
   /// Announces that this task adds nothing more to tiles below `tile`.
-  void begin(Index tile) { publish(tile); }
+  void begin(Index tile) {
+    tiles_[task_].store(tile, std::memory_order_release);
+    tiles_[task_].notify_all();
+  }
   /// Returns when every task before this one is finished.
   void wait_for_the_end() { wait(finished - 1); }
   /// Returns when every task before this one is past `tile`.
@@ -12304,10 +12251,6 @@ class sum_order {
         tiles_[before].wait(at, std::memory_order_acquire);
   }
  private:
-  void publish(Index tile) {
-    tiles_[task_].store(tile, std::memory_order_release);
-    tiles_[task_].notify_all();
-  }
   std::atomic<Index>* tiles_;
   Index task_, oldest_ = 0;  // every task before oldest_ is finished
 };
@@ -12348,14 +12291,13 @@ class strip_slopes {
   }
   /// Calls pair(j) for every key of the tile that is visible to row r.
   void for_each_visible(Index r, const auto& pair) {
-    const tile_range range = visible_in_tile(r).range;
+    const tile_range range = strip_.visible[r].range;
     if (range.empty()) return;
     strip_.mark_hidden(r, hidden_);
     for (Index j = range.first; j < range.last; ++j)
       if (!hidden_[j]) pair(j);
   }
  private:
-  const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
   static void clear(A* weights, A* slopes, Index first, Index last) {
     std::fill(weights + first, weights + last, A(0));
@@ -12364,8 +12306,8 @@ class strip_slopes {
   /// Applies softcap and bias to the scores of row r, and dropout to its products. Returns false if no key is
   /// visible to row r.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
-    const tile_range range = visible_in_tile(r).range;
-    if (range.empty() || (visible_in_tile(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last))
+    const tile_range range = strip_.visible[r].range;
+    if (range.empty() || (strip_.visible[r].has_holes && strip_.mark_hidden(r, hidden_) == range.last))
       return false;
     if (options().softcap > 0) {
       const tile_range whole = packets_of<L>(range);
@@ -12389,7 +12331,7 @@ class strip_slopes {
     return true;
   }
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
-    const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
+    const tile_range range = strip_.visible[r].range, whole = packets_of<L>(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
     // A visible score can be infinite only if the largest score of the row was. The shift is then the largest
     // finite number of that sign.
@@ -12402,7 +12344,7 @@ class strip_slopes {
     }
     clear(weights, slopes, 0, range.first);
     clear(weights, slopes, range.last, tile);
-    if (visible_in_tile(r).has_holes)
+    if (strip_.visible[r].has_holes)
       for (Index j = range.first; j < range.last; ++j) {
         weights[j] = hidden_[j] ? A(0) : weights[j];
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
@@ -12416,13 +12358,8 @@ class strip_slopes {
   }
   void add_to_bias(Index r, const A* slopes, tile_range range) const {
     const score_view<float>& bias = options().bias;
-    const Index step = bias.key_step(), begin = strip_.begin;
-    double* d_bias = d_bias_ + (strip_.bias_of(r) - bias.data);
-    if (step == 1)
-      for (Index j = range.first; j < range.last; ++j) d_bias[begin + j] += static_cast<double>(slopes[j]);
-    else
-      for (Index j = range.first; j < range.last; ++j)
-        d_bias[(begin + j) * step] += static_cast<double>(slopes[j]);
+    for_each_entry(d_bias_ + (strip_.entries_of(bias, r) - bias.data), bias.key_step(), strip_.begin, range,
+                   [&](Index j, double& sum) { sum += static_cast<double>(slopes[j]); });
   }
   strip_in_tile<rows> strip_;
   double* d_bias_;
@@ -12458,7 +12395,8 @@ class attention_gradient_block {
     rows_.pack_values(begin, count);
     // A hidden pair of query and key has a weight and a slope of 0. It changes sums only if 0 is multiplied
     // by a number that is not finite.
-    const bool careful = hides(begin, count) && !(rows_.finite && finite_keys(count));
+    const Index packed = panel_shape<A>::padded(count) * rows_.tape.k.head_dim;
+    const bool careful = hides(begin, count) && !(rows_.finite && all_finite(m_.transposed_keys, packed));
     if (d_bias_.joins_keys)
       order_.wait_for_the_end();
     else if (careful || d_bias_.is_shared)
@@ -12475,9 +12413,6 @@ class attention_gradient_block {
   /// shape::tile keys because all later keys are hidden. These count as hidden keys of the tile.
   bool hides(Index begin, Index count) const {
     return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
-  }
-  bool finite_keys(Index count) const {
-    return all_finite(m_.transposed_keys, panel_shape<A>::padded(count) * rows_.tape.k.head_dim);
   }
   /// Computes the weights and slopes of strip s.
   strip_slopes<A> weigh(Index s) {
@@ -12573,18 +12508,19 @@ namespace detail {
 // The backward pass of attention is split into tasks. Each task processes one block of queries of one key
 // head. The split and the order in which blocks add to shared sums depend only on the shapes, so the result
 // does not depend on the number of threads.
+/// The stride and the extent of each axis of a bias.
+inline std::array<std::pair<Index, Index>, 4> axes_of(const score_view<float>& x) {
+  return {{{x.batch_stride, x.batch},
+           {x.head_stride, x.heads},
+           {x.query_stride, x.queries},
+           {x.key_stride, x.keys}}};
+}
 /// Whether no two scores share an entry of x.
 inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
-  struct axis {
-    Index stride, extent;
-  } axes[] = {{x.batch_stride, shape.batch},
-              {x.head_stride, shape.heads},
-              {x.query_stride, shape.queries},
-              {x.key_stride, shape.keys}};
   if (x.batch != shape.batch || x.heads != shape.heads || x.queries != shape.queries || x.keys != shape.keys)
     return false;
-  for (int i = 1; i < 4; ++i)
-    for (int j = i; j > 0 && axes[j].stride < axes[j - 1].stride; --j) std::swap(axes[j], axes[j - 1]);
+  auto axes = axes_of(x);
+  std::sort(axes.begin(), axes.end());
   Index span = 1;  // entries of the previous axes lie in [0, span)
   for (const auto& [stride, extent] : axes) {
     if (extent > 1 && stride < span) return false;
@@ -12618,30 +12554,32 @@ class attention_gradient_tasks {
   using block = attention_gradient_block<T>;
  public:
   attention_gradient_tasks(const attention_tape<T>& tape, const visibility& rules,
-                           std::span<double> d_sink_logits, std::span<double> d_bias)
+                           const option_gradients& by_options)
       : tape_(tape),
         rules_(rules),
-        d_bias_{d_bias.empty() ? nullptr : d_bias.data(),
-                !d_bias.empty() && !has_own_entries(rules.options().bias, rules.shape()),
-                !d_bias.empty() && joins_keys(rules.options().bias, rules.shape())},
+        by_options_(by_options),
         tokens_((std::min)((std::max)(tape.q.tokens, Index{1}), block::tokens_of(tape.group()))),
         blocks_(tape.group() == 0 ? 0 : (tape.q.tokens + tokens_ - 1) / tokens_) {
     struct sinks {};
-    if (!d_sink_logits.empty()) d_sinks_ = workspace<sinks, double>(tape.q.batch * tape.q.heads * blocks_);
+    if (!by_options.sink_logits.empty())
+      d_sinks_ = workspace<sinks, double>(tape.q.batch * tape.q.heads * blocks_);
+    const score_view<float>& bias = rules.options().bias;
+    if (!by_options.bias.empty())
+      d_bias_ = {by_options.bias.data(), !has_own_entries(bias, rules.shape()),
+                 joins_keys(bias, rules.shape())};
   }
   template <class Threads>
   void run(const Threads& threads) {
+    std::fill(by_options_.bias.begin(), by_options_.bias.end(), 0.0);
     const Index heads = tape_.k.batch * tape_.k.heads, per_pass = heads_per_pass(heads);
     struct sums {};
     A* memory = workspace<sums, A>(per_pass * head_size());
     for (Index first = 0; first < heads; first += per_pass)
       run_heads(threads, first, (std::min)(per_pass, heads - first), memory);
-  }
-  /// Adds up the gradients of the blocks with respect to the sink logits, in a fixed order.
-  void add_sinks(std::span<double> d_sink_logits) const {
+    // The gradients of the blocks with respect to the sink logits are added up in a fixed order.
+    const std::span<double> d_sink_logits = by_options_.sink_logits;
     std::fill(d_sink_logits.begin(), d_sink_logits.end(), 0.0);
-    if (d_sink_logits.empty()) return;
-    for (Index head = 0; head < tape_.k.batch * tape_.k.heads; ++head)
+    for (Index head = 0; head < heads && !d_sink_logits.empty(); ++head)
       for (Index part = 0; part < blocks_; ++part)
         for (Index g = 0; g < tape_.group(); ++g)
           d_sink_logits[static_cast<std::size_t>(head % tape_.k.heads * tape_.group() + g)] +=
@@ -12724,15 +12662,17 @@ class attention_gradient_tasks {
   }
   const attention_tape<T>& tape_;
   const visibility& rules_;
-  bias_gradient d_bias_;
+  const option_gradients& by_options_;
+  bias_gradient d_bias_ = {nullptr, false, false};
   Index tokens_, blocks_;      // tokens of a block, and blocks of a key head
   double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], or nullptr
 };
 /// The number of elements in memory from the first entry of a bias to its last.
 inline Index span_of(const score_view<float>& bias) {
   if (!bias) return 0;
-  return 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
-         (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
+  Index span = 1;
+  for (const auto& [stride, extent] : axes_of(bias)) span += (extent - 1) * stride;
+  return span;
 }
 /// Throws:  std::invalid_argument if the memory for the gradient of an option has the wrong length
 inline void check_option_gradients(const char* function, const option_gradients& by_options,
@@ -12742,10 +12682,7 @@ inline void check_option_gradients(const char* function, const option_gradients&
                   options.sink_logits.size(), ", got ", by_options.sink_logits.size());
   if (by_options.bias.empty()) return;
   const score_view<float>& bias = options.bias;
-  for (const auto& [extent, stride] : {std::pair(bias.batch, bias.batch_stride),
-                                       {bias.heads, bias.head_stride},
-                                       {bias.queries, bias.query_stride},
-                                       {bias.keys, bias.key_stride}})
+  for (const auto& [stride, extent] : axes_of(bias))
     if (extent > 1 && stride < 0)
       throw_invalid(function, "the gradient with respect to bias needs strides that are not negative, got ",
                     stride);
@@ -12753,33 +12690,20 @@ inline void check_option_gradients(const char* function, const option_gradients&
     throw_invalid(function, "the gradient with respect to bias must have one number per entry, ",
                   span_of(bias), ", got ", by_options.bias.size());
 }
-/// Checks the arguments of a call before anything is written.
+/// Checks the arguments of a call before anything is written, and returns the visibility rules of the call.
 template <class T>
-void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
-                              const option_gradients& by_options, bool rotates = false) {
+visibility checked_gradient(const attention_tape<T>& x, const attention_options& options,
+                            const option_gradients& by_options, bool rotates = false) {
   const char* function = "attention_gradient";
   check_tape(function, x);
   if (options.selected)
     throw_invalid(function, "selected keys have no gradient; give a mask of the same keys, got lists of ",
                   options.selected.queries(), " queries");
-  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim}, rotates);
+  const attention_shape shape = {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim};
+  check_options(function, options, shape, rotates);
   check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   check_option_gradients(function, by_options, options);
-}
-/// Computes all gradients of an already checked call.
-template <class T, class Threads>
-void differentiate_attention(const attention_tape<T>& tape, const visibility& rules,
-                             const option_gradients& by_options, const Threads& threads) {
-  std::fill(by_options.bias.begin(), by_options.bias.end(), 0.0);
-  attention_gradient_tasks<T> tasks(tape, rules, by_options.sink_logits, by_options.bias);
-  tasks.run(threads);
-  tasks.add_sinks(by_options.sink_logits);
-}
-/// Checks the argument types.
-template <class T, class Threads>
-constexpr void check_gradient_types() {
-  ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
-  ROPE_DETAIL_CHECK_THREADS("attention_gradient", Threads);
+  return {options, shape};
 }
 }  // namespace detail
 /// Gradients of a loss with respect to q, k and v. d_out is the gradient of the loss with respect to the
@@ -12820,12 +12744,11 @@ constexpr void check_gradient_types() {
 template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
 void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
                         const option_gradients& by_options = {}, const Threads& threads = {}) {
-  detail::check_gradient_types<T, Threads>();
+  ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
+  ROPE_DETAIL_CHECK_THREADS("attention_gradient", Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_gradient", Layout);
-  detail::check_attention_gradient(tape, options, by_options);
-  const detail::visibility rule(options,
-                                {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
-  detail::differentiate_attention(tape, rule, by_options, threads);
+  const auto rules = detail::checked_gradient(tape, options, by_options);
+  detail::attention_gradient_tasks<T>(tape, rules, by_options).run(threads);
 }
 /// Gradients of `attention<Layout>(q, k, v, out, tables, options)`, including the rotation. q and k of the
 /// tape are unrotated, and d_q and d_k are the gradients with respect to the unrotated q and k. With the
@@ -12845,25 +12768,23 @@ template <class Layout = detail::unnamed_layout, class T, attention_tables Table
 void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
                         const attention_options& options = {}, const option_gradients& by_options = {},
                         const Threads& threads = {}) {
-  detail::check_gradient_types<T, Threads>();
+  ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
+  ROPE_DETAIL_CHECK_THREADS("attention_gradient", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention_gradient", Layout);
-  detail::check_tables("attention_gradient", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
-  detail::check_attention_gradient(tape, options, by_options, true);
-  const detail::visibility rule(options,
-                                {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
-  detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rule);
+  const query_key_tables pair = detail::checked_tables("attention_gradient", tables, options);
+  const auto rules = detail::checked_gradient(tape, options, by_options, true);
+  detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rules);
   struct rotated_copies {};
   T* memory = detail::workspace<rotated_copies, T>(tape.q.size() + tape.k.size());
   const head_view<T> q = bhsd(memory, tape.q.batch, tape.q.heads, tape.q.tokens, tape.q.head_dim),
                      k = bhsd(memory + tape.q.size(), tape.k.batch, tape.k.heads, tape.k.tokens,
                               tape.k.head_dim);
-  detail::rotate_operands<Layout, false, T>(tape.q, q, tape.k, k, pair, rule, threads);
+  detail::rotate_operands<Layout, false, T>(tape.q, q, tape.k, k, pair, rules, threads);
   attention_tape<T> rotated = tape;
   rotated.q = q;
   rotated.k = k;
-  detail::differentiate_attention(rotated, rule, by_options, threads);
-  detail::rotate_operands<Layout, true, T>(tape.d_q, tape.d_q, tape.d_k, tape.d_k, pair, rule, threads);
+  detail::attention_gradient_tasks<T>(rotated, rules, by_options).run(threads);
+  detail::rotate_operands<Layout, true, T>(tape.d_q, tape.d_q, tape.d_k, tape.d_k, pair, rules, threads);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_GRADIENT_HPP
@@ -13010,21 +12931,20 @@ namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Replaces the scores of one query, in `row`, by weights.
 template <class A>
-void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std::span<A> row) {
+void weights_from_scores(const visibility& rules, Index b, Index h, Index i, A* row) {
   const attention_options& options = rules.options();
-  const auto keys = static_cast<Index>(row.size());
-  const auto at = [&](Index j) -> A& { return row[static_cast<std::size_t>(j)]; };
+  const Index keys = rules.shape().keys;
   const bool has_sink = !options.sink_logits.empty();
   const double sink = has_sink ? static_cast<double>(options.sink_logits[static_cast<std::size_t>(h)]) : 0;
   bool any = has_sink;
   double largest = sink;
   for (Index j = 0; j < keys; ++j) {
     if (!rules.sees(b, h, i, j)) continue;
-    auto score = static_cast<double>(at(j));
+    auto score = static_cast<double>(row[j]);
     if (options.softcap > 0) score = options.softcap * std::tanh(score / options.softcap);
     if (options.bias) score += static_cast<double>(options.bias.at(b, h, i)[j * options.bias.key_step()]);
-    at(j) = saturated_to<A>(score);
-    score = static_cast<double>(at(j));
+    row[j] = saturated_to<A>(score);
+    score = static_cast<double>(row[j]);
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }
@@ -13035,7 +12955,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
   for (Index begin = 0; begin < keys; begin += tile) {
     double of_tile = 0;
     for (Index j = begin; j < (std::min)(begin + tile, keys); ++j)
-      if (rules.sees(b, h, i, j)) of_tile += std::exp(static_cast<double>(at(j)) - largest);
+      if (rules.sees(b, h, i, j)) of_tile += std::exp(static_cast<double>(row[j]) - largest);
     sum += of_tile;
   }
   const auto kept =
@@ -13043,9 +12963,10 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
   for (Index j = 0; j < keys; ++j) {
     const bool present =
         rules.sees(b, h, i, j) && (detail::equal(options.dropout, 0) || kept.keeps(rules.key_position(b, j)));
-    at(j) = present
-                ? static_cast<A>(std::exp(static_cast<double>(at(j)) - largest) / sum / (1 - options.dropout))
-                : A(0);
+    row[j] =
+        present
+            ? static_cast<A>(std::exp(static_cast<double>(row[j]) - largest) / sum / (1 - options.dropout))
+            : A(0);
   }
 }
 /// The memory to which weights are written: [batch, heads, queries, keys], at any strides.
@@ -13057,21 +12978,69 @@ struct weights_view {
     return data + b * batch_stride + h * head_stride + i * query_stride;
   }
 };
+/// Writes the weights of a call to all keys that the rules admit.
+template <class T, class Rotation, class C, class Threads>
+void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
+                           const weights_view<arithmetic<T>>& weights, const Threads& threads) {
+  using A = arithmetic<T>;
+  const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
+  const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
+  const auto write = [&](Index first, Index last) {
+    storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
+    // If the keys of a row are contiguous, the row is computed in place. Otherwise it is computed in a buffer
+    // and then copied.
+    storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
+    const auto row_of = [&](Index b, Index h, Index i) {
+      return weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
+    };
+    storage<T> rotated(copied);
+    const row_buffers<T> buffers = {rotated.data(), wide.data()};
+    for (Index token = first; token < last; ++token)
+      for (Index kv = 0; kv < call.k.heads; ++kv) {
+        const Index b = token / call.q.tokens, i = token % call.q.tokens;
+        // Keys outside the visible ranges are not read, because they may be beyond the row's count or outside
+        // the table.
+        const key_set visible = call.rules.keys_of(b, i);
+        if (!visible.empty())
+          read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
+                       buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
+        for (Index j = visible.hull_begin(), count; j < visible.hull_end(); j += count) {
+          count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
+          const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
+          for (Index g = 0; g < group; ++g)
+            score_rows<A, 1>(queries.data() + g * depth, depth, rows, count, depth,
+                             row_of(b, kv * group + g, i) + j, nullptr);
+        }
+        for (Index g = 0; g < group; ++g) {
+          A* const row = row_of(b, kv * group + g, i);
+          if (visible.empty())
+            std::fill_n(row, keys, A(0));
+          else
+            weights_from_scores(call.rules, b, kv * group + g, i, row);
+          for (Index j = 0; j < keys && weights.key_stride != 1; ++j)
+            weights.at(b, kv * group + g, i)[j * weights.key_stride] = row[j];
+        }
+      }
+  };
+  const Index tokens = call.q.batch * call.q.tokens;
+  parallel_pieces(threads, tokens,
+                  cost_of(tokens, call.q.heads, keys, sizeof(A), (std::max)(depth, Index{1})), write);
+}
+/// Writes the weights of a call. If keys are selected, every query and key head is a call of its own. If a key
+/// is listed twice, its two weights are added.
 template <class T, class Rotation, class C, class Threads>
 void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
-                   const Threads& threads);
-/// Writes the weights of queries that have selected keys. If a key is listed twice, its two weights are
-/// added.
-template <class T, class Rotation, class C, class Threads>
-void write_selected_weights(const attention_call<T, Rotation, C>& call,
-                            const weights_view<arithmetic<T>>& weights, const Threads& threads) {
+                   const Threads& threads) {
+  const selected_keys& selected = call.rules.options().selected;
+  if (!selected) return write_weights_of_keys(call, weights, threads);
   using A = arithmetic<T>;
   const Index keys = call.k.tokens, group = call.group();
   const auto write = [&](Index first, Index last) {
-    storage<A> of_list(static_cast<std::size_t>(group * call.rules.options().selected.keys()));
+    storage<A> of_list(static_cast<std::size_t>(group * selected.keys()));
     for (Index task = first; task < last; ++task) {
       const selected_query query(call, task);
-      write_weights(query.call(), weights_view<A>{of_list.data(), 0, query.count(), 0, 1}, this_thread{});
+      write_weights_of_keys(query.call(), weights_view<A>{of_list.data(), 0, query.count(), 0, 1},
+                            this_thread{});
       for (Index g = 0; g < group; ++g) {
         A* const row = weights.at(query.row(), query.first_head() + g, query.query());
         for (Index j = 0; j < keys; ++j) row[j * weights.key_stride] = A(0);
@@ -13082,56 +13051,6 @@ void write_selected_weights(const attention_call<T, Rotation, C>& call,
   };
   const Index tasks = selected_query_count(call);
   parallel_pieces(threads, tasks, cost_of(tasks, group, keys, sizeof(A)), write);
-}
-template <class T, class Rotation, class C, class Threads>
-void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
-                   const Threads& threads) {
-  if (call.rules.options().selected) return write_selected_weights(call, weights, threads);
-  using A = arithmetic<T>;
-  const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
-  const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
-  const auto write = [&](Index first, Index last) {
-    storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
-    // If the keys of a row are contiguous, the row is computed in place. Otherwise it is computed in a buffer
-    // and then copied.
-    storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
-    const auto row_of = [&](Index b, Index h, Index i) {
-      A* row = weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
-      return std::span<A>(row, static_cast<std::size_t>(keys));
-    };
-    storage<T> rotated(copied);
-    const row_buffers<T> buffers = {rotated.data(), wide.data()};
-    for (Index token = first; token < last; ++token)
-      for (Index kv = 0; kv < call.k.heads; ++kv) {
-        const Index b = token / call.q.tokens, i = token % call.q.tokens;
-        const bool no_key_in_range = call.rules.has_no_key_in_range(b, i);
-        if (!no_key_in_range)
-          read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
-                       buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
-        // Keys outside the visible ranges are not read, because they may be beyond the row's count or outside
-        // the table.
-        const key_set visible = call.rules.keys_of(b, i);
-        for (Index j = visible.hull_begin(), count; j < visible.hull_end() && !no_key_in_range; j += count) {
-          count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
-          const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
-          for (Index g = 0; g < group; ++g)
-            score_rows<A, 1>(queries.data() + g * depth, depth, rows, count, depth,
-                             row_of(b, kv * group + g, i).data() + j, nullptr);
-        }
-        for (Index g = 0; g < group; ++g) {
-          const auto row = row_of(b, kv * group + g, i);
-          if (no_key_in_range)
-            std::fill(row.begin(), row.end(), A(0));
-          else
-            weights_from_scores(call.rules, b, kv * group + g, i, row);
-          for (Index j = 0; j < keys && weights.key_stride != 1; ++j)
-            weights.at(b, kv * group + g, i)[j * weights.key_stride] = row[static_cast<std::size_t>(j)];
-        }
-      }
-  };
-  const Index tokens = call.q.batch * call.q.tokens;
-  parallel_pieces(threads, tokens,
-                  cost_of(tokens, call.q.heads, keys, sizeof(A), (std::max)(depth, Index{1})), write);
 }
 /// Checks the call of attention whose weights are computed, and returns its visibility rules.
 template <class T>
@@ -13144,78 +13063,49 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
     throw_length("attention_weights", "weights ", shape_text({q.batch, q.heads, q.tokens, k.tokens}),
                  " exceed the address space");
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
-  return checked_attention<T, T>(q, k, v, out, options, rotates);
-}
-/// Views the caller's list or Eigen object as the weights of a call.
-///
-/// Throws:  std::invalid_argument if the extents differ from those of the call
-template <class A>
-weights_view<A> weights_in(std::span<A> weights, const attention_shape& shape) {
-  const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
-  if (weights.size() != count)
-    throw_invalid("attention_weights", "weights must have length batch * heads * queries * keys = ", count,
-                  ", got ", weights.size());
-  const Index of_head = shape.queries * shape.keys;
-  return {weights.data(), shape.heads * of_head, of_head, shape.keys, 1};
-}
-template <class A, scores_in_memory X>
-weights_view<A> weights_in(X& weights, const attention_shape& shape) {
-  const auto by_index = scores_by_index(weights);
-  if (by_index.batch != shape.batch || by_index.heads != shape.heads || by_index.queries != shape.queries ||
-      by_index.keys != shape.keys)
-    throw_invalid("attention_weights", "weights must be [batch, heads, queries, keys] = [", shape.batch, ", ",
-                  shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [", by_index.batch, ", ",
-                  by_index.heads, ", ", by_index.queries, ", ", by_index.keys,
-                  "], where a matrix is of one row and one head");
-  return {weights.data(), by_index.batch_stride, by_index.head_stride, by_index.query_stride,
-          by_index.key_stride};
-}
-/// Implements the calls below, for weights in a list and in an Eigen object.
-template <class Layout, class Q, class K, class W, class Threads>
-void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const attention_options& options,
-                  const Threads& threads) {
-  using T = std::remove_const_t<Q>;
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  const auto rules = checked_weights<T>(q, k, options, false);
-  const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
-  write_weights(attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {}}, to, threads);
-}
-template <class Layout, class Q, class K, class W, class Tables, class Threads>
-void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const Tables& tables,
-                  const attention_options& options, const Threads& threads) {
-  using T = std::remove_const_t<Q>;
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
-  check_tables("attention_weights", tables, options);
-  const query_key_tables pair = tables_of(tables);
-  const auto rules = checked_weights<T>(q, k, options, true);
-  const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
-  check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair, rules);
-  write_weights(
-      attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {std::type_identity<Layout>{}, pair}}, to,
-      threads);
+  return checked_attention<T, T>(q, k, k.channels(0, 0), out, options, rotates);
 }
 /// The type of the weights of queries Q.
 template <class Q>
 using weight_of = arithmetic<std::remove_const_t<Q>>;
-/// Any type that does not convert to a list of weights of queries Q.
-template <class W, class Q>
-concept no_weight_list = !std::is_convertible_v<W, std::span<weight_of<Q>>>;
 /// An Eigen object that weights of queries Q can be written to.
 template <class W, class Q>
 concept weight_object = scores_in_memory<W> && requires(W& weights) {
   { weights.data() } -> std::same_as<weight_of<Q>*>;
 };
+/// Views the caller's list or Eigen object as the weights of a call of queries Q. W is the type of the
+/// argument, which is a reference if the argument has a name.
+///
+/// Throws:  std::invalid_argument if the extents differ from those of the call
+template <class Q, class W>
+weights_view<weight_of<Q>> weights_in(std::remove_reference_t<W>& weights, const attention_shape& shape) {
+  if constexpr (std::is_convertible_v<W, std::span<weight_of<Q>>>) {
+    const std::span<weight_of<Q>> list(weights);
+    const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
+    if (list.size() != count)
+      throw_invalid("attention_weights", "weights must have length batch * heads * queries * keys = ", count,
+                    ", got ", list.size());
+    const Index of_head = shape.queries * shape.keys;
+    return {list.data(), shape.heads * of_head, of_head, shape.keys, 1};
+  } else if constexpr (weight_object<W, Q>) {
+    const auto by_index = scores_by_index(weights);
+    if (by_index.batch != shape.batch || by_index.heads != shape.heads || by_index.queries != shape.queries ||
+        by_index.keys != shape.keys)
+      throw_invalid("attention_weights", "weights must be [batch, heads, queries, keys] = ",
+                    shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
+                    shape_text({by_index.batch, by_index.heads, by_index.queries, by_index.keys}),
+                    ", where a matrix is of one row and one head");
+    return {weights.data(), by_index.batch_stride, by_index.head_stride, by_index.query_stride,
+            by_index.key_stride};
+  } else {
+    static_assert(weight_object<W, Q>,
+                  "attention_weights: weights are numbers that can be written, float, or double where q is "
+                  "double: a std::span, a std::vector, an Eigen::Tensor [batch, heads, queries, keys], or an "
+                  "Eigen matrix [queries, keys] for one row and one head");
+    return {};
+  }
+}
 }  // namespace detail
-#define ROPE_DETAIL_CHECK_WEIGHTS(W, Q)                                                                      \
-  static_assert(detail::weight_object<W, Q>,                                                                 \
-                "attention_weights: weights are numbers that can be written, float, or double where q is "   \
-                "double: a std::span, a std::vector, an Eigen::Tensor [batch, heads, queries, keys], or an " \
-                "Eigen matrix [queries, keys] for one row and one head")
 /// The attention probabilities of queries and keys that are already rotated or need no rotation.
 ///
 ///     w_ij = softmax over visible j of  scale * q_i . k_j
@@ -13235,35 +13125,38 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
 /// Cost:      2 head_dim flops per query head and key, and two exponentials in double. This function is for
 ///            inspection, not for use in a model
-template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
-void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
-                       const attention_options& options = {}, const Threads& threads = {}) {
-  detail::find_weights<Layout>(q, k, weights, options, threads);
-}
-template <class Layout = detail::unnamed_layout, class Q, class K, detail::no_weight_list<Q> W,
+template <class Layout = detail::unnamed_layout, class Q, class K, class W = std::span<detail::weight_of<Q>>,
           class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const attention_options& options = {},
                        const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
-  if constexpr (detail::weight_object<W, Q>) detail::find_weights<Layout>(q, k, weights, options, threads);
+  using T = std::remove_const_t<Q>;
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
+  const auto rules = detail::checked_weights<T>(q, k, options, false);
+  const auto to = detail::weights_in<Q, W>(weights, rules.shape());
+  detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, {}}, to,
+                        threads);
 }
 /// The attention probabilities of unrotated queries and keys, which are rotated while they are read.
 ///
 /// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
-          class Threads = this_thread>
-void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
-                       const Tables& tables, const attention_options& options = {},
-                       const Threads& threads = {}) {
-  detail::find_weights<Layout>(q, k, weights, tables, options, threads);
-}
-template <class Layout = detail::unnamed_layout, class Q, class K, detail::no_weight_list<Q> W,
+template <class Layout = detail::unnamed_layout, class Q, class K, class W = std::span<detail::weight_of<Q>>,
           attention_tables Tables, class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables& tables,
                        const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
-  if constexpr (detail::weight_object<W, Q>)
-    detail::find_weights<Layout>(q, k, weights, tables, options, threads);
+  using T = std::remove_const_t<Q>;
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
+  const query_key_tables pair = detail::checked_tables("attention_weights", tables, options);
+  const auto rules = detail::checked_weights<T>(q, k, options, true);
+  const auto to = detail::weights_in<Q, W>(weights, rules.shape());
+  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
+                                  rules);
+  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, rotation},
+                        to, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 }  // namespace rope::inline ROPE_ABI
@@ -13347,9 +13240,6 @@ class weight_sums_passes {
     return {block.b,     block.first_token, block.first_head,
             block.heads, first_row,         (std::min)(Index{shape::rows}, block.rows() - first_row)};
   }
-  softmax_rows<A> softmax_of(const softmax_rows<A>& all, Index place) const {
-    return {all.maximum + place * rows_of_block(), all.sum + place * rows_of_block()};
-  }
   /// Calls visit(s, softmax, scores, begin) for each of the tiles of keys [first, last) and each strip s of
   /// the block to which a key of the tile may be visible. `begin` is the first key of the tile.
   template <class Visit>
@@ -13382,27 +13272,23 @@ class weight_sums_passes {
   }
   /// Finds the softmax of one run of keys for the queries of one block.
   void find_softmax(Index run, Index n) const {
-    const softmax_rows<A> state = softmax_of(of_runs_, run * pairs_ * blocks_ + n);
+    const softmax_rows<A> state = of_runs_.from((run * pairs_ * blocks_ + n) * rows_of_block());
     std::fill_n(state.sum, rows_of_block(), A(0));
-    for_each_strip(
-        block_of(n / blocks_, n % blocks_), run * tiles_of_run_, (run + 1) * tiles_of_run_,
-        [&](Index s, tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
-          softmax.run(scores, factors_, {state.maximum + s * shape::rows, state.sum + s * shape::rows});
-        });
+    for_each_strip(block_of(n / blocks_, n % blocks_), run * tiles_of_run_, (run + 1) * tiles_of_run_,
+                   [&](Index s, tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
+                     softmax.run(scores, factors_, state.from(s * shape::rows));
+                   });
   }
   /// For the queries of one block, joins the softmaxes of all runs and the sink logits.
   void join_runs(Index n) const {
     const query_block block = block_of(n / blocks_, n % blocks_);
-    const softmax_rows<A> total = softmax_of(total_, n);
+    const softmax_rows<A> total = total_.from(n * rows_of_block());
     for (Index s = 0; s * shape::rows < block.rows(); ++s)
-      begin_softmax(call_.rules, strip_of(block, s),
-                    softmax_rows<A>{total.maximum + s * shape::rows, total.sum + s * shape::rows});
+      begin_softmax(call_.rules, strip_of(block, s), total.from(s * shape::rows));
     for (Index run = 0; run < runs_; ++run) {
-      const softmax_rows<A> part = softmax_of(of_runs_, run * pairs_ * blocks_ + n);
+      const softmax_rows<A> part = of_runs_.from((run * pairs_ * blocks_ + n) * rows_of_block());
       for (Index row = 0; row < block.rows(); ++row)
-        if (!equal(part.sum[row], A(0)))
-          join(softmax_rows<A>{total.maximum + row, total.sum + row},
-               softmax_rows<A>{part.maximum + row, part.sum + row});
+        if (!equal(part.sum[row], A(0))) join(total.from(row), part.from(row));
     }
   }
   /// Adds the weights of all queries of one row and key head to the sums of the keys of one task.
@@ -13410,7 +13296,7 @@ class weight_sums_passes {
     const double gain = 1 / (1 - call_.rules.options().dropout);
     for (Index n = 0; n < blocks_; ++n) {
       const query_block block = block_of(pair, n);
-      const softmax_rows<A> total = softmax_of(total_, pair * blocks_ + n);
+      const softmax_rows<A> total = total_.from((pair * blocks_ + n) * rows_of_block());
       for_each_strip(block, first_tile, first_tile + tiles_of_task,
                      [&](Index s, tile_softmax<A>& softmax, A* scores, Index begin) {
                        // With the final maximum and a sum of 1, the weights become 2^(score - maximum).
@@ -13464,16 +13350,8 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
         sums[h * to.head_stride + query.key(n)] += of_list[h * query.count() + n];
   }
 }
-/// Returns scratch memory for `count` sums in double, set to zero. It is valid until the next call on this
-/// thread.
-inline double* cleared_weight_sums(std::size_t count) {
-  struct sums_of_weights {};
-  double* sums = workspace<sums_of_weights, double>(static_cast<Index>(count));
-  std::fill_n(sums, count, 0.0);
-  return sums;
-}
-/// The memory in which sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are
-/// written to `sums`.
+/// Scratch memory in which sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are
+/// written to `sums`. It is set to zero, and valid until the next call on this thread.
 ///
 /// Throws:  std::invalid_argument unless `sums` has one of the two lengths
 template <class A>
@@ -13485,7 +13363,10 @@ weight_sums_view weight_sums_in(std::span<A> sums, const attention_shape& shape,
                   "sums must have length batch * heads * keys = ", length(shape.heads),
                   ", or batch * key heads * keys = ", length(kv_heads), ", got ", sums.size());
   const Index heads = by_key_head ? kv_heads : shape.heads;
-  return {cleared_weight_sums(sums.size()), heads * shape.keys, shape.keys, by_key_head};
+  struct sums_of_weights {};
+  double* const memory = workspace<sums_of_weights, double>(static_cast<Index>(sums.size()));
+  std::fill_n(memory, sums.size(), 0.0);
+  return {memory, heads * shape.keys, shape.keys, by_key_head};
 }
 template <class A>
 void write_weight_sums(const double* from, std::span<A> sums) {
@@ -13564,8 +13445,7 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::wei
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
-  detail::check_tables("attention_weight_sums", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
+  const query_key_tables pair = detail::checked_tables("attention_weight_sums", tables, options);
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
   detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
                                   rules);
@@ -14124,12 +14004,6 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
 #endif  // ROPE_ROTATION_HEAD_NORM_HPP
 /// Norm and rotation of the heads of queries and keys, between projection and attention.
 namespace rope::inline ROPE_ABI::detail {
-/// Normalises every head of x into y, which may be x. If the norm has no weights, does nothing.
-template <class T, class Threads>
-void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
-                  const Threads& threads) {
-  if (!norm.weight.empty()) normalize_heads_to(x, y, norm, threads);
-}
 /// Whether positions are `segments`, which must not attend to each other.
 template <class P>
 inline constexpr bool is_segmented = false;
@@ -14137,35 +14011,66 @@ template <class Integer>
 inline constexpr bool is_segmented<segments<Integer>> = true;
 /// The table of a block that does not rotate queries and keys.
 struct no_table {};
-/// Normalises queries and keys if the block has norms, and rotates both by one placed_table, unless Table is
-/// no_table. Positions of queries and of keys may differ.
-template <class Layout, class Table, class PQ, class PK>
-struct block_rotation {
+/// The norm, rotation and segments of the tokens of queries, or of the tokens of keys.
+template <class Layout, class Table, class P>
+struct token_rotation {
   Table table;
-  kept_positions<PQ> query_positions;
-  kept_positions<PK> key_positions;
+  kept_positions<P> positions;
   static constexpr bool rotates = !std::is_same_v<Table, no_table>;
   static_assert(pair_layout<Layout> || !rotates,
                 "multi_head_attention: name the layout of the channel pairs to rotate, "
                 "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
   static_assert(
-      position_form<PQ> && position_form<PK>,
+      position_form<P>,
       "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
+  /// Throws:  as check_rotation, unless Table is no_table
+  void check_positions(Index batch, Index tokens, Index head_dim) const {
+    if constexpr (rotates)
+      check_rotation<Layout>("multi_head_attention", batch, tokens, head_dim, table,
+                             position_source(positions, tokens));
+  }
+  /// Normalises the heads if the norm has weights, and rotates them unless Table is no_table.
+  template <class T, class Threads>
+  void apply(const head_view<T>& x, const head_norm<T>& norm, const Threads& threads) const {
+    if constexpr (rotates) {
+      if (norm.weight.empty())
+        rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
+      else
+        normalize_and_rotate<Layout>(x, norm, table, positions, threads);
+    } else if (!norm.weight.empty()) {
+      normalize_heads_to(x, x, norm, threads);
+    }
+  }
+  template <class T, class Threads>
+  void apply_transpose(const head_view<T>& d, const Threads& threads) const {
+    if constexpr (rotates) rotate_gradient<Layout>(d, table, positions, threads);
+  }
+  /// The first token of a segment. Segment segment_count() would begin at the end.
+  Index first_of(Index segment) const { return static_cast<Index>(positions.offsets[segment]); }
+  /// The tokens of a segment, or all tokens if positions are not `segments`.
+  template <class T>
+  head_view<T> tokens_of(const head_view<T>& x, Index segment) const {
+    if constexpr (is_segmented<P>)
+      return x.token_range(first_of(segment), first_of(segment + 1) - first_of(segment));
+    else
+      return x;
+  }
+};
+/// Normalises queries and keys if the block has norms, and rotates both by one placed_table, unless Table is
+/// no_table. Positions of queries and of keys may differ.
+template <class Layout, class Table, class PQ, class PK>
+struct block_rotation {
+  token_rotation<Layout, Table, PQ> queries;
+  token_rotation<Layout, Table, PK> keys;
   static_assert(is_segmented<PQ> == is_segmented<PK>,
                 "multi_head_attention: queries and keys are both in segments or neither is");
-  void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
-    check_queries(batch, queries, head_dim);
-    check_keys(batch, keys, head_dim);
+  void check_call(Index batch, Index query_tokens, Index key_tokens, Index head_dim) const {
+    queries.check_positions(batch, query_tokens, head_dim);
+    keys.check_positions(batch, key_tokens, head_dim);
     if constexpr (is_segmented<PQ>)
-      if (query_positions.offsets.size() != key_positions.offsets.size())
+      if (queries.positions.offsets.size() != keys.positions.offsets.size())
         throw_invalid("multi_head_attention", "queries and keys must have the same segments, got ",
-                      query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1);
-  }
-  void check_queries(Index batch, Index queries, Index head_dim) const {
-    check_positions(batch, queries, head_dim, query_positions);
-  }
-  void check_keys(Index batch, Index keys, Index head_dim) const {
-    check_positions(batch, keys, head_dim, key_positions);
+                      queries.positions.offsets.size() - 1, " and ", keys.positions.offsets.size() - 1);
   }
   /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
   ///          offsets or key_ranges
@@ -14184,27 +14089,12 @@ struct block_rotation {
                       options.key_ranges.size());
     }
   }
-  template <class T, class Threads>
-  void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
-    apply(q, norm, query_positions, threads);
-  }
-  template <class T, class Threads>
-  void apply_to_keys(const head_view<T>& k, const head_norm<T>& norm, const Threads& threads) const {
-    apply(k, norm, key_positions, threads);
-  }
-  template <class T, class Threads>
-  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k, const Threads& threads) const {
-    if constexpr (rotates) {
-      rotate_gradient<Layout>(d_q, table, query_positions, threads);
-      rotate_gradient<Layout>(d_k, table, key_positions, threads);
-    }
-  }
   /// The number of segments of the queries; 0 if positions are not `segments`.
   std::size_t segments() const { return is_segmented<PQ> ? static_cast<std::size_t>(segment_count()) : 0; }
   /// Segments are sequences that must not attend to each other. A call without segments counts as one.
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
-      return query_positions.offsets.size() - 1;
+      return queries.positions.offsets.size() - 1;
     else
       return 1;
   }
@@ -14217,61 +14107,27 @@ struct block_rotation {
     }
     return options;
   }
-  template <class T>
-  head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
-    return tokens_of(x, query_positions, segment);
-  }
-  template <class T>
-  head_view<T> key_tokens(const head_view<T>& x, Index segment) const {
-    return tokens_of(x, key_positions, segment);
-  }
  private:
-  template <class P>
-  void check_positions(Index batch, Index tokens, Index head_dim, const P& positions) const {
-    if constexpr (rotates)
-      check_rotation<Layout>("multi_head_attention", batch, tokens, head_dim, table,
-                             position_source(positions, tokens));
-  }
-  template <class T, class P, class Threads>
-  void apply(const head_view<T>& x, const head_norm<T>& norm, const P& positions,
-             const Threads& threads) const {
-    if constexpr (!rotates)
-      normalize_if(norm, x, x, threads);
-    else if (norm.weight.empty())
-      rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
-    else
-      normalize_and_rotate<Layout>(x, norm, table, positions, threads);
-  }
   template <class X>
   score_view<X> scores_of(score_view<X> x, Index segment) const {
-    const auto cut = [&x, segment](Index& extent, Index stride, const auto& offsets) {
+    const auto cut = [&x, segment](Index& extent, Index stride, const auto& tokens) {
       if (!x || extent == 1) return;
-      const auto first = static_cast<Index>(offsets[segment]);
-      x.data += first * stride;
-      extent = static_cast<Index>(offsets[segment + 1]) - first;
+      x.data += tokens.first_of(segment) * stride;
+      extent = tokens.first_of(segment + 1) - tokens.first_of(segment);
     };
-    cut(x.queries, x.query_stride, query_positions.offsets);
-    cut(x.keys, x.key_stride, key_positions.offsets);
+    cut(x.queries, x.query_stride, queries);
+    cut(x.keys, x.key_stride, keys);
     return x;
-  }
-  template <class T, class P>
-  static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
-    if constexpr (is_segmented<P>) {
-      const auto first = static_cast<Index>(positions.offsets[segment]);
-      return x.token_range(first, static_cast<Index>(positions.offsets[segment + 1]) - first);
-    } else {
-      return x;
-    }
   }
 };
 template <class Layout, rotation_table Table, class PQ, class PK>
 auto rotation_of_block(const Table& table, const PQ& query_positions, const PK& key_positions) {
-  return block_rotation<Layout, placed_table<typename Table::scalar>, PQ, PK>{placed(table), query_positions,
-                                                                              key_positions};
+  return block_rotation<Layout, placed_table<typename Table::scalar>, PQ, PK>{
+      {placed(table), query_positions}, {placed(table), key_positions}};
 }
 inline constexpr std::int64_t no_positions = 0;
 inline constexpr block_rotation<unnamed_layout, no_table, std::int64_t, std::int64_t> block_without_rotation =
-    {{}, no_positions, no_positions};
+    {{{}, no_positions}, {{}, no_positions}};
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 
@@ -14453,44 +14309,48 @@ struct multi_head_shape {
   Index value_dim;    // channels of a value head
 };
 namespace detail {
+/// Throws:  std::invalid_argument unless the rule holds, with the two numbers that it compares
+inline void demand_of_block(bool holds, const char* rule, Index first, Index second) {
+  check_rule("multi_head_attention", holds, rule, first, second);
+}
 /// Throws:  std::invalid_argument if weights and options do not fit together
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
-  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
-    check_rule("multi_head_attention", holds, rule, first, second);
-  };
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   if (heads == 0)
     throw_invalid("multi_head_attention", "heads must be given in the options, got 0 for ",
                   weights.q.weight.rows(), " rows of the q weight");
-  demand(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
-         heads, kv_heads);
+  demand_of_block(heads > 0 && kv_heads > 0 && heads % kv_heads == 0,
+                  "heads must be a positive multiple of kv_heads", heads, kv_heads);
   const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
               v_rows = weights.v.weight.rows();
-  demand(q_rows > 0 && q_rows % heads == 0, "the rows of the q weight must be a positive multiple of heads",
-         q_rows, heads);
+  demand_of_block(q_rows > 0 && q_rows % heads == 0,
+                  "the rows of the q weight must be a positive multiple of heads", q_rows, heads);
   const Index head_dim = q_rows / heads;
-  demand(k_rows == kv_heads * head_dim, "the rows of the k weight and kv_heads * head_dim must be equal",
-         k_rows, kv_heads * head_dim);
-  demand(v_rows > 0 && v_rows % kv_heads == 0,
-         "the rows of the v weight must be a positive multiple of kv_heads", v_rows, kv_heads);
+  demand_of_block(k_rows == kv_heads * head_dim,
+                  "the rows of the k weight and kv_heads * head_dim must be equal", k_rows,
+                  kv_heads * head_dim);
+  demand_of_block(v_rows > 0 && v_rows % kv_heads == 0,
+                  "the rows of the v weight must be a positive multiple of kv_heads", v_rows, kv_heads);
   const Index value_dim = v_rows / kv_heads;
-  demand(weights.k.weight.cols() == weights.v.weight.cols(), "the k and v weights must have the same columns",
-         weights.k.weight.cols(), weights.v.weight.cols());
-  demand(weights.o.weight.cols() == heads * value_dim,
-         "the columns of the o weight and heads * value_dim must be equal", weights.o.weight.cols(),
-         heads * value_dim);
+  demand_of_block(weights.k.weight.cols() == weights.v.weight.cols(),
+                  "the k and v weights must have the same columns", weights.k.weight.cols(),
+                  weights.v.weight.cols());
+  demand_of_block(weights.o.weight.cols() == heads * value_dim,
+                  "the columns of the o weight and heads * value_dim must be equal", weights.o.weight.cols(),
+                  heads * value_dim);
   const auto bias = [&](const projection<T>& of, const char* rule) {
-    demand(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(), of.weight.rows());
+    demand_of_block(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
+                    of.weight.rows());
   };
   bias(weights.q, "the length of the q bias must be 0 or the rows of its weight");
   bias(weights.k, "the length of the k bias must be 0 or the rows of its weight");
   bias(weights.v, "the length of the v bias must be 0 or the rows of its weight");
   bias(weights.o, "the length of the o bias must be 0 or the rows of its weight");
-  demand(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
-         "the length of q_norm must be 0 or head_dim", weights.q_norm.size(), head_dim);
-  demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
-         "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
+  demand_of_block(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
+                  "the length of q_norm must be 0 or head_dim", weights.q_norm.size(), head_dim);
+  demand_of_block(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
+                  "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
     throw_invalid("multi_head_attention",
                   "norm_epsilon must be finite and not negative, norm_offset finite, got ",
@@ -14776,15 +14636,6 @@ template <class T>
 using token_ref = token_view<const T>;
 template <class T>
 using writable_token_ref = token_view<T>;
-/// A map of n numbers.
-template <class T>
-Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> numbers(T* data, Index n) {
-  return {data, n};
-}
-template <class T>
-Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>> numbers(const T* data, Index n) {
-  return {data, n};
-}
 /// y = x W^T + b.
 ///
 /// Requires:  arguments outlive the product, here and in the functions below
@@ -14804,7 +14655,8 @@ auto projected(const token_ref<T>& x, const projection<const T>& by, const writa
                        y.stride());
     if (by.bias.size() > 0)
       for (Index t = 0; t < at.rows; ++t)
-        numbers(out + t * y.stride(), at.cols) += numbers(by.bias.data() + at.col, at.cols);
+        channels_map<T>(out + t * y.stride(), at.cols) +=
+            const_channels_map<T>(by.bias.data() + at.col, at.cols);
   };
   return product{token_tiles(x.rows(), by.weight.rows()), x.cols(), run};
 }
@@ -14845,13 +14697,13 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
     if (d.bias.size() > 0 && at.col == 0) {
       // As in multiply_tile, partial sums over some tokens are added up, to keep precision with many tokens.
       struct sums_of_some_tokens {};
-      auto some = numbers(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
-      auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
+      channels_map<T> some(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
+      channels_map<T> sums(const_cast<T*>(d.bias.data()) + at.row, at.rows);
       sums.setZero();
       for (Index first = 0; first < d_y.rows(); first += terms_per_pass) {
         some.setZero();
         for (Index t = first; t < (std::min)(first + terms_per_pass, d_y.rows()); ++t)
-          some += numbers(by + t * d_y.stride(), at.rows);
+          some += const_channels_map<T>(by + t * d_y.stride(), at.rows);
         sums += some;
       }
     }
@@ -19041,32 +18893,24 @@ struct block_pass {
   const multi_head_weights<T>& weights;
   const multi_head_options& options;
   const multi_head_shape& shape;
-  static void demand(bool holds, const char* rule, Index first, Index second) {
-    check_rule("multi_head_attention", holds, rule, first, second);
-  }
   /// Throws:  std::invalid_argument if the tokens, the output or the gradient with respect to the output have
-  ///          a wrong shape
-  template <class Out>
-  void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
-    check_queries(x, out);
-    check_context(context);
-  }
+  ///          a wrong shape, here and in check_queries
   void check_context(const token_ref<T>& context) const {
-    demand(context.cols() == shape.context_dim,
-           "the columns of the keys' tokens and context_dim must be equal", context.cols(),
-           shape.context_dim);
+    demand_of_block(context.cols() == shape.context_dim,
+                    "the columns of the keys' tokens and context_dim must be equal", context.cols(),
+                    shape.context_dim);
   }
   template <class Out>
   void check_queries(const token_ref<T>& x, const Out& out) const {
-    demand(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
-           shape.model_dim);
-    demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    demand(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
-           shape.out_dim);
+    demand_of_block(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
+                    shape.model_dim);
+    demand_of_block(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
+    demand_of_block(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
+                    shape.out_dim);
   }
   static Index tokens_per_row(const token_ref<T>& x, Index batch) {
-    demand(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-           "the rows of x must be a multiple of batch", x.rows(), batch);
+    demand_of_block(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
+                    "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
@@ -19074,7 +18918,8 @@ struct block_pass {
   template <class Out, class Rotation>
   void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out, Index batch,
                   const Rotation& rotation, const attention_options& attention) const {
-    check_call(x, context, out);
+    check_queries(x, out);
+    check_context(context);
     const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
     rotation.check_call(batch, queries, keys, shape.head_dim);
     check_attention(rotation, attention, batch, queries, keys);
@@ -19086,12 +18931,11 @@ struct block_pass {
     check_options("multi_head_attention", attention, {batch, queries, keys, shape.heads, shape.head_dim});
     rotation.check_options(attention);
   }
-  /// [batch, rows / batch, heads, head_dim] in the scratch of `Purpose`; valid until the next call with that
+  /// [batch, tokens, heads, head_dim] in the scratch of `Purpose`; valid until the next call with that
   /// Purpose on the thread.
   template <class Purpose>
-  static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
-    return bshd(workspace<Purpose, T>(rows * heads * head_dim), batch, batch == 0 ? 0 : rows / batch, heads,
-                head_dim);
+  static head_view<T> scratch_heads(Index batch, Index tokens, Index heads, Index head_dim) {
+    return bshd(workspace<Purpose, T>(batch * tokens * heads * head_dim), batch, tokens, heads, head_dim);
   }
   /// The heads of queries, keys and values in scratch: projected, not yet normalised or rotated.
   struct projected_heads {
@@ -19100,10 +18944,11 @@ struct block_pass {
   template <class Threads>
   projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
                           const Threads& threads) const {
+    const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
     const projected_heads to = {
-        scratch_heads<block_scratch::queries>(x.rows(), batch, shape.heads, shape.head_dim),
-        scratch_heads<block_scratch::keys>(context.rows(), batch, shape.kv_heads, shape.head_dim),
-        scratch_heads<block_scratch::values>(context.rows(), batch, shape.kv_heads, shape.value_dim)};
+        scratch_heads<block_scratch::queries>(batch, queries, shape.heads, shape.head_dim),
+        scratch_heads<block_scratch::keys>(batch, keys, shape.kv_heads, shape.head_dim),
+        scratch_heads<block_scratch::values>(batch, keys, shape.kv_heads, shape.value_dim)};
     run_products(threads, projected<T>(x, weights.q, as_rows(to.q)),
                  projected<T>(context, weights.k, as_rows(to.k)),
                  projected<T>(context, weights.v, as_rows(to.v)));
@@ -19454,27 +19299,6 @@ ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_CACHES);
 #endif  // ROPE_CACHE_ATTENTION_HPP
 /// The forward pass of an attention block: attention to keys of the same call, or to a cache.
 namespace rope::inline ROPE_ABI::detail {
-/// Output memory for the log-sum-exps of queries [first, first + count) of every row of a call. If the part
-/// of `all` [batch, queries, heads] for these queries is contiguous, it is used directly. Otherwise scratch
-/// memory is used.
-struct log_sums_of_part {
-  std::span<double> all;
-  Index batch, queries, heads, first, count;
-  std::span<double> span() const {
-    if (all.empty()) return {};
-    const auto size = static_cast<std::size_t>(batch * count * heads);
-    if (in_place()) return {all.data() + first * heads, size};
-    return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
-  }
-  /// Copies `part`, the result of span(), into `all`, unless span() returned a part of `all`.
-  void put_back(std::span<const double> part) const {
-    if (all.empty() || in_place()) return;
-    for (Index b = 0; b < batch; ++b)
-      std::copy_n(part.data() + b * count * heads, count * heads, all.data() + (b * queries + first) * heads);
-  }
- private:
-  bool in_place() const { return batch <= 1 || count == queries; }
-};
 /// The forward pass of a block.
 template <class T>
 class block_forward {
@@ -19490,19 +19314,11 @@ class block_forward {
     pass_.check_call(x, context, out, batch, rotation, options);
     check_probabilities(batch, x.rows(), pass_.tokens_per_row(context, batch));
     const auto heads = pass_.project(x, context, batch, threads);
-    rotation.apply_to_queries(heads.q, pass_.q_norm(), threads);
-    rotation.apply_to_keys(heads.k, pass_.k_norm(), threads);
+    rotation.queries.apply(heads.q, pass_.q_norm(), threads);
+    rotation.keys.apply(heads.k, pass_.k_norm(), threads);
     attend_segments(heads.q, heads.k, heads.v, out, options, rotation, threads);
   }
-  /// Projects, normalises and rotates the keys and values of a context.
-  template <class Rotation, class Threads>
-  void project_context(const token_ref<T>& context, const head_view<T>& k, const head_view<T>& v,
-                       const Rotation& rotation, const Threads& threads) const {
-    run_products(threads, projected<T>(context, pass_.weights.k, as_rows(k)),
-                 projected<T>(context, pass_.weights.v, as_rows(v)));
-    rotation.apply_to_keys(k, pass_.k_norm(), threads);
-  }
-  /// Attention to keys and values that project_context wrote.
+  /// Attention to the keys and values of a projected_context.
   ///
   /// Requires:  the shape of the keys and values fits the block
   template <class Rotation, class Threads>
@@ -19511,13 +19327,13 @@ class block_forward {
                         const Rotation& rotation, const Threads& threads) const {
     pass_.check_queries(x, out);
     const Index queries = pass_.tokens_per_row(x, k.batch);
-    rotation.check_queries(k.batch, queries, pass_.shape.head_dim);
+    rotation.queries.check_positions(k.batch, queries, pass_.shape.head_dim);
     pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
     check_probabilities(k.batch, x.rows(), k.tokens);
-    const head_view<T> q = pass_.template scratch_heads<scratch::queries>(
-        x.rows(), k.batch, pass_.shape.heads, pass_.shape.head_dim);
+    const head_view<T> q = pass_.template scratch_heads<scratch::queries>(k.batch, queries, pass_.shape.heads,
+                                                                          pass_.shape.head_dim);
     run_products(threads, projected<T>(x, pass_.weights.q, as_rows(q)));
-    rotation.apply_to_queries(q, pass_.q_norm(), threads);
+    rotation.queries.apply(q, pass_.q_norm(), threads);
     attend_segments(q, k, v, out, options, rotation, threads);
   }
   template <class Layout, class S, class Cache, class Threads>
@@ -19525,7 +19341,8 @@ class block_forward {
                        const placed_table<S>* table, const row_counts& counts, const Threads& threads) const {
     const multi_head_shape& shape = pass_.shape;
     const attention_options& options = pass_.options.attention;
-    pass_.check_call(x, x, out);
+    pass_.check_queries(x, out);
+    pass_.check_context(x);
     const Index batch = cache.batch(), count = pass_.tokens_per_row(x, batch);
     check_next<Layout>(cache, {shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim}, options, count,
                        table, counts);
@@ -19533,10 +19350,10 @@ class block_forward {
       throw_invalid("multi_head_attention",
                     "a call with a cache cannot report probabilities, got memory for ",
                     probabilities_.size());
-    const auto [q_heads, k_heads, v_heads] = pass_.project(x, x, batch, threads);
-    const head_view<T> q_all = q_heads, k_all = k_heads, v_all = v_heads, attended = room_for(q_all);
-    normalize_if(pass_.q_norm(), q_all, q_all, threads);
-    normalize_if(pass_.k_norm(), k_all, k_all, threads);
+    const auto heads = pass_.project(x, x, batch, threads);
+    const head_view<T> attended = attended_by(heads.q);
+    block_without_rotation.queries.apply(heads.q, pass_.q_norm(), threads);
+    block_without_rotation.keys.apply(heads.k, pass_.k_norm(), threads);
     const Index chunk = chunk_of(cache, count);
     Index* now = workspace<scratch::counts, Index>(batch);
     for (Index first = 0; first < count; first += chunk) {
@@ -19545,9 +19362,9 @@ class block_forward {
         now[b] = (std::min)(size, (std::max)(Index{0}, count_of(b, count, counts) - first));
       const row_counts taken =
           counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
-      const head_view<T> q = q_all.token_range(first, size), k = k_all.token_range(first, size),
-                         v = v_all.token_range(first, size), result = attended.token_range(first, size);
-      attend_part(q_all, first, size, options, [&](const attention_options& part) {
+      const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
+                         v = heads.v.token_range(first, size), result = attended.token_range(first, size);
+      attend_part(heads.q, first, size, options, [&](const attention_options& part) {
         if (table == nullptr) {
           cache.append(k, v, taken, threads);
           attention(q, cache, result, part, taken, threads);
@@ -19560,7 +19377,7 @@ class block_forward {
         }
       });
     }
-    project_back(attended, out, threads);
+    run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
  private:
   void check_probabilities(Index batch, Index rows, Index keys) const {
@@ -19570,44 +19387,45 @@ class block_forward {
                     "probabilities must be empty or have length batch * heads * queries * keys = ", size,
                     ", got ", probabilities_.size());
   }
-  head_view<T> room_for(const head_view<T>& q) const {
-    return pass_.template scratch_heads<scratch::attended>(q.batch * q.tokens, q.batch, q.heads,
-                                                           pass_.shape.value_dim);
+  head_view<T> attended_by(const head_view<T>& q) const {
+    return pass_.template scratch_heads<scratch::attended>(q.batch, q.tokens, q.heads, pass_.shape.value_dim);
   }
-  template <class Threads>
-  void project_back(const head_view<T>& attended, const writable_token_ref<T>& out,
-                    const Threads& threads) const {
-    run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
-  }
-  /// Calls run(options) for queries [first, first + count) of every row. Then copies the log-sum-exps of
-  /// these queries into those of the whole call.
+  /// Calls run(options) for queries [first, first + count) of every row. If the log-sum-exps of these queries
+  /// are not contiguous in those of the whole call, they are written to scratch memory and then copied.
   template <class Run>
   static void attend_part(const head_view<T>& q, Index first, Index count, attention_options options,
                           const Run& run) {
-    const log_sums_of_part sums = {options.log_sum_exp, q.batch, q.tokens, q.heads, first, count};
-    options.log_sum_exp = sums.span();
+    const std::span<double> all = options.log_sum_exp;
+    if (all.empty()) return run(options);
+    const bool in_place = q.batch <= 1 || count == q.tokens;
+    const Index of_row = count * q.heads, size = q.batch * of_row;
+    double* const part =
+        in_place ? all.data() + first * q.heads : workspace<block_scratch::log_sums, double>(size);
+    options.log_sum_exp = {part, static_cast<std::size_t>(size)};
     run(options);
-    sums.put_back(options.log_sum_exp);
+    for (Index b = 0; b < q.batch && !in_place; ++b)
+      std::copy_n(part + b * of_row, of_row, all.data() + (b * q.tokens + first) * q.heads);
   }
   template <class K, class Rotation, class Threads>
   void attend_segments(const head_view<T>& q, const head_view<K>& k, const head_view<K>& v,
                        const writable_token_ref<T>& out, const attention_options& options,
                        const Rotation& rotation, const Threads& threads) const {
-    const head_view<T> attended = room_for(q);
+    const head_view<T> attended = attended_by(q);
     if (rotation.segment_count() > 1) std::fill(probabilities_.begin(), probabilities_.end(), T(0));
     Index first = 0, first_key = 0;
     for (Index s = 0; s < rotation.segment_count(); ++s) {
-      const head_view<T> asking = rotation.query_tokens(q, s);
-      const head_view<K> seen = rotation.key_tokens(k, s);
+      const head_view<T> asking = rotation.queries.tokens_of(q, s);
+      const head_view<K> seen = rotation.keys.tokens_of(k, s);
       attend_part(q, first, asking.tokens, rotation.options_of(options, s), [&](attention_options part) {
-        attention(asking, seen, rotation.key_tokens(v, s), rotation.query_tokens(attended, s), part, threads);
+        attention(asking, seen, rotation.keys.tokens_of(v, s), rotation.queries.tokens_of(attended, s), part,
+                  threads);
         part.log_sum_exp = {};
         if (!probabilities_.empty()) tell(q, first, k, first_key, asking, seen, part, threads);
       });
       first += asking.tokens;
       first_key += seen.tokens;
     }
-    project_back(attended, out, threads);
+    run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
   /// Writes the probabilities of one segment into the probabilities of the whole call. Probabilities between
   /// different segments are already 0.
@@ -19698,16 +19516,11 @@ class multi_head_attention {
           "a block computes its queries itself, so no list can be selected for them before; "
           "call attention, got lists of ",
           options.attention.selected.queries(), " queries");
-    attention_options numbers = options.attention;  // calls check lists and views
-    numbers.query_positions = numbers.key_positions = {};
-    numbers.query_counts = numbers.key_counts = numbers.query_offsets = numbers.key_offsets = {};
-    numbers.bias = {};
-    numbers.mask = {};
-    numbers.key_ranges = {};
-    numbers.log_sum_exp = {};
-    detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
-    detail::check_magnitudes<T>("multi_head_attention", numbers, shape_.head_dim);
-    detail::check_products<T, T, false>("multi_head_attention", numbers.products, shape_.head_dim);
+    // Calls check the lists and views that have the extents of a call.
+    detail::check_numbers("multi_head_attention", options.attention);
+    detail::check_sink_logits("multi_head_attention", options.attention, shape_.heads);
+    detail::check_magnitudes<T>("multi_head_attention", options.attention, shape_.head_dim);
+    detail::check_products<T, T, false>("multi_head_attention", options.attention.products, shape_.head_dim);
   }
   /// The weights passed to the constructor.
   const multi_head_weights<T>& weights() const { return weights_; }
@@ -19823,7 +19636,7 @@ class multi_head_attention {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::project_context", Threads);
     const auto rotation = detail::rotation_of_block<Layout>(table, positions, positions);
     projected_context<T> to = project(context, batch, rotation, threads);
-    to.rotation_ = detail::rotation_by<Layout>(rotation.table);
+    to.rotation_ = detail::rotation_by<Layout>(rotation.keys.table);
     if constexpr (detail::is_segmented<P>)
       for (Index s = 0; s < positions.offsets.size(); ++s)
         to.offsets_.push_back(static_cast<std::int64_t>(positions.offsets[s]));
@@ -19852,7 +19665,7 @@ class multi_head_attention {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
     const auto attend = [&](const auto& key_positions) {
       const auto rotation = detail::rotation_of_block<Layout>(table, query_positions, key_positions);
-      context.check_use(shape_, detail::rotation_by<Layout>(rotation.table), rotation.segments());
+      context.check_use(shape_, detail::rotation_by<Layout>(rotation.queries.table), rotation.segments());
       run().attend_projected(x, context.keys(), context.values(), out, all_visible(), rotation, threads);
     };
     if constexpr (detail::is_segmented<P>)
@@ -19888,9 +19701,12 @@ class multi_head_attention {
     const detail::block_pass<T> pass = {weights_, options_, shape_};
     pass.check_context(context);
     const Index keys = pass.tokens_per_row(context, batch);
-    rotation.check_keys(batch, keys, shape_.head_dim);
+    rotation.keys.check_positions(batch, keys, shape_.head_dim);
     projected_context<T> to(batch, keys, shape_);
-    run().project_context(context, to.writable_keys(), to.writable_values(), rotation, threads);
+    const head_view<T> k = to.writable_keys(), v = to.writable_values();
+    detail::run_products(threads, detail::projected<T>(context, weights_.k, detail::as_rows(k)),
+                         detail::projected<T>(context, weights_.v, detail::as_rows(v)));
+    rotation.keys.apply(k, pass.k_norm(), threads);
     return to;
   }
   multi_head_weights<T> weights_;
@@ -19941,10 +19757,8 @@ class block_gradient {
                  const multi_head_gradients<T>& gradients, bool self, const Rotation& rotation,
                  const Threads& threads)
       : pass_{block.weights(), block.options(), block.shape()},
-        x_(tape.x),
+        tape_(tape),
         context_(self ? tape.x : tape.context),
-        batch_(tape.batch),
-        d_out_(tape.d_out),
         gradients_(gradients),
         self_(self),
         options_(self ? block.options().attention : block.all_visible()),
@@ -19961,28 +19775,30 @@ class block_gradient {
   void run() {
     const multi_head_weights<T>& weights = pass_.weights;
     const multi_head_shape& shape = pass_.shape;
-    const auto [q_before, k_before, v] = pass_.project(x_, context_, batch_, threads_);
+    const auto [q_before, k_before, v] = pass_.project(tape_.x, context_, tape_.batch, threads_);
     const head_view<T> q = normalised<scratch::rotated_queries>(q_before, pass_.q_norm()),
                        k = normalised<scratch::rotated_keys>(k_before, pass_.k_norm());
     const head_norm<T> none;
-    rotation_.apply_to_queries(q, none, threads_);
-    rotation_.apply_to_keys(k, none, threads_);
+    rotation_.queries.apply(q, none, threads_);
+    rotation_.keys.apply(k, none, threads_);
     const head_view<T> out = like<scratch::attended>(q, shape.value_dim),
                        d_heads = like<scratch::d_attended>(q, shape.value_dim);
-    run_products(threads_, gradient_by_tokens<T>(as_rows(d_heads), projected_back<T>{d_out_, weights.o}));
+    run_products(threads_,
+                 gradient_by_tokens<T>(as_rows(d_heads), projected_back<T>{tape_.d_out, weights.o}));
     const head_view<T> d_q = like<scratch::d_queries>(q, shape.head_dim),
                        d_k = like<scratch::d_keys>(k, shape.head_dim),
                        d_v = like<scratch::d_values>(v, shape.value_dim);
     for (Index s = 0; s < rotation_.segment_count(); ++s)
       attend_back(s, q, k, v, out, d_heads, d_q, d_k, d_v);
-    rotation_.apply_transpose(d_q, d_k, threads_);
+    rotation_.queries.apply_transpose(d_q, threads_);
+    rotation_.keys.apply_transpose(d_k, threads_);
     const multi_head_parameters<T>& d = gradients_.weights;
     by_norm(d.q_norm, pass_.q_norm(), q_before, d_q);
     by_norm(d.k_norm, pass_.k_norm(), k_before, d_k);
     const projected_back<T> by_q = {as_rows(d_q), weights.q}, by_k = {as_rows(d_k), weights.k},
                             by_v = {as_rows(d_v), weights.v};
-    run_products(threads_, gradient_by_projection<T>(as_rows(out), d_out_, d.o),
-                 gradient_by_projection<T>(x_, as_rows(d_q), d.q),
+    run_products(threads_, gradient_by_projection<T>(as_rows(out), tape_.d_out, d.o),
+                 gradient_by_projection<T>(tape_.x, as_rows(d_q), d.q),
                  gradient_by_projection<T>(context_, as_rows(d_k), d.k),
                  gradient_by_projection<T>(context_, as_rows(d_v), d.v));
     const token_map &d_x = gradients_.x, &d_context = gradients_.context;
@@ -20005,7 +19821,7 @@ class block_gradient {
                     shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
-    pass_.check_call(x_, context_, d_out_, batch_, rotation_, options_);
+    pass_.check_call(tape_.x, context_, tape_.d_out, tape_.batch, rotation_, options_);
     const multi_head_parameters<T>& d = gradients_.weights;
     const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
                            const projection<const T>& of) {
@@ -20018,7 +19834,7 @@ class block_gradient {
     linear("the o weight", "the o bias", d.o, pass_.weights.o);
     check_shape("q_norm", d.q_norm, pass_.weights.q_norm);
     check_shape("k_norm", d.k_norm, pass_.weights.k_norm);
-    check_shape("x", gradients_.x, x_);
+    check_shape("x", gradients_.x, tape_.x);
     check_shape("the context", gradients_.context, context_);
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
@@ -20028,7 +19844,7 @@ class block_gradient {
   }
   template <class Purpose>
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
-    return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
+    return pass_.template scratch_heads<Purpose>(x.batch, x.tokens, x.heads, head_dim);
   }
   /// A normalised copy of the heads, because the heads before the norm are needed again. Without a norm, the
   /// heads themselves.
@@ -20043,8 +19859,8 @@ class block_gradient {
   void attend_back(Index s, const head_view<T>& q, const head_view<T>& k, const head_view<T>& v,
                    const head_view<T>& out, const head_view<T>& d_out, const head_view<T>& d_q,
                    const head_view<T>& d_k, const head_view<T>& d_v) const {
-    const auto of_queries = [&](const head_view<T>& x) { return rotation_.query_tokens(x, s); };
-    const auto of_keys = [&](const head_view<T>& x) { return rotation_.key_tokens(x, s); };
+    const auto of_queries = [&](const head_view<T>& x) { return rotation_.queries.tokens_of(x, s); };
+    const auto of_keys = [&](const head_view<T>& x) { return rotation_.keys.tokens_of(x, s); };
     const head_view<T> asking = of_queries(q);
     const Index sums = asking.batch * asking.tokens * asking.heads;
     attention_options options = rotation_.options_of(options_, s);
@@ -20069,19 +19885,14 @@ class block_gradient {
                                threads_);
   }
   block_pass<T> pass_;
-  const token_ref<T>&x_, &context_;
-  Index batch_;
-  const token_ref<T>& d_out_;
+  const multi_head_tape<T>& tape_;
+  const token_ref<T>& context_;  // the tokens of keys and values
   const multi_head_gradients<T>& gradients_;
   bool self_;
   attention_options options_;
   const Rotation& rotation_;
   const Threads& threads_;
 };
-template <class T, class Layout, class Rotation, class Threads>
-block_gradient(const multi_head_attention<T, Layout>&, const multi_head_tape<T>&,
-               const multi_head_gradients<T>&, bool, const Rotation&, const Threads&)
-    -> block_gradient<T, Layout, Rotation, Threads>;
 }  // namespace detail
 /// Gradients of a loss. d_out is its gradient with respect to the output of `block.forward(x, batch, out)`.
 ///
@@ -20659,7 +20470,7 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
   using A = arithmetic<T>;
   const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
   const attention_shape shape = weights_shape(q, cache);
-  const weights_view<A> all = weights_in<A>(weights, shape);
+  const weights_view<A> all = weights_in<T, W&>(weights, shape);
   for (Index b = 0; b < shape.batch; ++b)
     for (Index h = 0; h < shape.heads; ++h)
       for (Index i = 0; i < shape.queries; ++i)
@@ -20675,20 +20486,6 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
       for (Index j = 0; j < keys; ++j)
         to.at(0, h, 0)[part.slot(cache, j) * to.key_stride] = by_rank.data()[h * keys + j];
   });
-}
-/// Writes the weights into a list or an Eigen object.
-template <class Layout, class Q, class Cache, class W, class S, class Threads>
-void find_weights_in(const head_view<Q>& q, const Cache& cache, W& weights, const placed_table<S>* table,
-                     const attention_options& options, const row_counts& counts, const Threads& threads) {
-  using T = std::remove_const_t<Q>;
-  if constexpr (!no_weight_list<W&, Q>) {
-    std::span<weight_of<Q>> list(weights);
-    find_weights_of_cache<Layout, T>(q, cache, list, table, options, counts, threads);
-  } else {
-    ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
-    if constexpr (weight_object<W, Q>)
-      find_weights_of_cache<Layout, T>(q, cache, weights, table, options, counts, threads);
-  }
 }
 /// Implements `attention_weight_sums` for a cache.
 template <class Layout, class T, class Cache, class S, class Threads>
@@ -20745,7 +20542,8 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const at
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const placed_table<float>* none = nullptr;
-  detail::find_weights_in<detail::unnamed_layout>(q, cache, weights, none, options, counts, threads);
+  detail::find_weights_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(q, cache, weights, none,
+                                                                                options, counts, threads);
 }
 /// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
 ///
@@ -20761,7 +20559,8 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::find_weights_in<Layout>(q, cache, weights, &rotation, options, counts, threads);
+  detail::find_weights_of_cache<Layout, std::remove_const_t<Q>>(q, cache, weights, &rotation, options, counts,
+                                                                threads);
 }
 /// The attention that each token of a cache receives from queries that are already rotated or need no
 /// rotation. It is the sum of the token's weights over the queries, for every query head or summed over the
