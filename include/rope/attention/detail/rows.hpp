@@ -105,19 +105,15 @@ template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
   const token_source<C>& k = call.k;
-  const auto [b, kv, first, count, rows] = run;
-  const row_block<C> block = {rows, k.token_stride};
   if constexpr (Rotation::rotates) {
     if (call.rotation.is_given()) {
-      head_view<const T> from = {buffers.rotated, 1, count, 1, k.head_dim, 0, k.head_dim, 0};
+      head_view<const T> from = {buffers.rotated, 1, run.count, 1, k.head_dim, 0, k.head_dim, 0};
       if constexpr (std::is_same_v<T, C>)
-        from.data = rows, from.token_stride = k.token_stride;
-      else if constexpr (is_quantized<C>)
-        dequantize_rows(k, run, buffers.rotated);
+        from.data = run.rows, from.token_stride = k.token_stride;
       else
-        rows_as<T>(block, count, k.head_dim, buffers.rotated);
-      call.rotation.rotate_keys(from, call.rules, b, first, buffers.rotated);
-      return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, count, k.head_dim, buffers.wide);
+        stored_rows<T>(k, run, buffers.rotated);
+      call.rotation.rotate_keys(from, call.rules, run.b, run.first, buffers.rotated);
+      return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, run.count, k.head_dim, buffers.wide);
     }
   }
   return stored_rows<Storage>(k, run, buffers.wide);
