@@ -51,11 +51,9 @@ struct projection {
 
   /// No weight and no bias.
   projection() = default;
-  /// Without a bias.
-  projection(weight_map w) : weight(w) {}
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or empty
-  projection(weight_map w, bias_map b) : weight(w), bias(b) {}
+  projection(weight_map w, bias_map b = {nullptr, 0}) : weight(w), bias(b) {}
   /// A row-major Eigen matrix and, optionally, a bias, which is a row vector or a column vector. Neither is
   /// copied.
   ///
