@@ -200,10 +200,11 @@ inline constexpr bool scales_apart = is_quantized<Storage>;
 template <class C, class Visit>
 void for_each_scale(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
                     const Visit& visit) {
+  const Index stride = x.scale_stride();
   for (Index j = keys.first, count; j < keys.last; j += count) {
     count = (std::min)(keys.last - j, x.run_from(begin + j));
     const float* const scales = x.scale_at(b, begin + j, head);
-    for (Index n = 0; n < count; ++n) visit(j + n, scales[n * x.scale_stride()]);
+    for (Index n = 0; n < count; ++n) visit(j + n, scales[n * stride]);
   }
 }
 
