@@ -7219,10 +7219,11 @@ inline constexpr bool scales_apart = is_quantized<Storage>;
 template <class C, class Visit>
 void for_each_scale(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
                     const Visit& visit) {
+  const Index stride = x.scale_stride();
   for (Index j = keys.first, count; j < keys.last; j += count) {
     count = (std::min)(keys.last - j, x.run_from(begin + j));
     const float* const scales = x.scale_at(b, begin + j, head);
-    for (Index n = 0; n < count; ++n) visit(j + n, scales[n * x.scale_stride()]);
+    for (Index n = 0; n < count; ++n) visit(j + n, scales[n * stride]);
   }
 }
 /// to[j] = the scale that the integers of key j are multiplied by, for keys of a tile that begins with token
@@ -8211,19 +8212,15 @@ template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
   const token_source<C>& k = call.k;
-  const auto [b, kv, first, count, rows] = run;
-  const row_block<C> block = {rows, k.token_stride};
   if constexpr (Rotation::rotates) {
     if (call.rotation.is_given()) {
-      head_view<const T> from = {buffers.rotated, 1, count, 1, k.head_dim, 0, k.head_dim, 0};
+      head_view<const T> from = {buffers.rotated, 1, run.count, 1, k.head_dim, 0, k.head_dim, 0};
       if constexpr (std::is_same_v<T, C>)
-        from.data = rows, from.token_stride = k.token_stride;
-      else if constexpr (is_quantized<C>)
-        dequantize_rows(k, run, buffers.rotated);
+        from.data = run.rows, from.token_stride = k.token_stride;
       else
-        rows_as<T>(block, count, k.head_dim, buffers.rotated);
-      call.rotation.rotate_keys(from, call.rules, b, first, buffers.rotated);
-      return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, count, k.head_dim, buffers.wide);
+        stored_rows<T>(k, run, buffers.rotated);
+      call.rotation.rotate_keys(from, call.rules, run.b, run.first, buffers.rotated);
+      return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, run.count, k.head_dim, buffers.wide);
     }
   }
   return stored_rows<Storage>(k, run, buffers.wide);
@@ -13341,9 +13338,8 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
     const selected_query query(call, task);
     const Index first = to.by_key_head ? query.key_head() : query.first_head();
     std::fill_n(of_list, heads * query.count(), 0.0);
-    weight_sums_passes<T, Rotation, C>(query.call(),
-                                       weight_sums_view{of_list, 0, query.count(), to.by_key_head})
-        .run(threads);
+    const weight_sums_view part = {of_list, 0, query.count(), to.by_key_head};
+    weight_sums_passes<T, Rotation, C>(query.call(), part).run(threads);
     double* const sums = to.data + query.row() * to.batch_stride + first * to.head_stride;
     for (Index h = 0; h < heads; ++h)
       for (Index n = 0; n < query.count(); ++n)
@@ -14171,11 +14167,9 @@ struct projection {
   bias_map bias{nullptr, 0};
   /// No weight and no bias.
   projection() = default;
-  /// Without a bias.
-  projection(weight_map w) : weight(w) {}
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or empty
-  projection(weight_map w, bias_map b) : weight(w), bias(b) {}
+  projection(weight_map w, bias_map b = {nullptr, 0}) : weight(w), bias(b) {}
   /// A row-major Eigen matrix and, optionally, a bias, which is a row vector or a column vector. Neither is
   /// copied.
   ///
