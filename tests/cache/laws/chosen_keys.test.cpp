@@ -164,7 +164,8 @@ std::vector<key_range> random_ranges(testing::random& dice, Index queries, Index
   std::vector<key_range> ranges;
   for (; queries > 0; --queries) {
     const Index first = dice.integer(0, keys);
-    ranges.push_back({first, dice.integer(0, 4) == 0 ? 0 : dice.integer(0, keys - first)});
+    ranges.push_back(
+        {first, dice.integer(0, 4) == 0 ? 0 : static_cast<Index>(dice.integer(0, keys - first))});
   }
   return ranges;
 }
@@ -223,9 +224,9 @@ void check_ranges_in_pages(std::uint64_t seed, const std::vector<Index>& counts)
 /// Lists [queries, kv_heads, listed] of different keys below `keys`. Some of them are empty.
 void add_lists(testing::random& dice, Index queries, Index keys, std::vector<int>& lists) {
   for (Index n = queries * kv_heads; n > 0; --n) {
-    const Index count = dice.integer(0, 4) == 0 ? 0 : std::min(keys, dice.integer(0, listed));
+    const auto count = dice.integer(0, 4) == 0 ? 0 : std::min<std::int64_t>(keys, dice.integer(0, listed));
     std::vector<int> chosen;
-    while (static_cast<Index>(chosen.size()) < count) {
+    while (static_cast<std::int64_t>(chosen.size()) < count) {
       const auto key = static_cast<int>(dice.integer(0, keys - 1));
       if (std::find(chosen.begin(), chosen.end(), key) == chosen.end()) chosen.push_back(key);
     }

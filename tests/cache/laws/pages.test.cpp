@@ -114,9 +114,9 @@ void check_growing(std::uint64_t seed, key_storage storage,
   const auto table = all.at_channel(dice.integer(0, 2));
   std::vector<float> sink_logits;
   for (Index h = 0; h < heads; ++h) sink_logits.push_back(0.5f - 0.25f * static_cast<float>(h));
-  attention_options options = {.window = dice.integer(0, 1) * dice.integer(1, longest),
+  attention_options options = {.window = static_cast<Index>(dice.integer(0, 1) * dice.integer(1, longest)),
                                .softcap = dice.integer(0, 1) != 0 ? 15.0 : 0.0,
-                               .sinks = dice.integer(0, 3)};
+                               .sinks = static_cast<Index>(dice.integer(0, 3))};
   if (dice.integer(0, 1) != 0) options.sink_logits = sink_logits;
   options.products = products;
   std::vector<kv_cache<C>> caches;

@@ -193,7 +193,7 @@ TEST_CASE("a cache of integers changes as one of floats does", "[cache]") {
         const Index tokens = numbers.integer(1, 9);
         if ((std::max)(narrow.size(0), narrow.size(1)) + tokens > capacity) break;
         owned<float> k(numbers, tokens, kv_heads, head_dim), v(numbers, tokens, kv_heads, value_dim);
-        const Index counts[] = {tokens, numbers.integer(0, tokens)};
+        const Index counts[] = {tokens, static_cast<Index>(numbers.integer(0, tokens))};
         narrow.append(k.view(), v.view(), counts);
         auto stored_keys = k.numbers(), stored_values = v.numbers();
         wide.append(stored_keys.view(), stored_values.view(), counts);
