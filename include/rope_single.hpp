@@ -2639,19 +2639,18 @@ namespace rope::inline ROPE_ABI {
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
-  /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill takes 0.55
-  /// to 0.7 of the time of `full`; with AVX2, it takes 1.2 to 1.4 times as long. Scores are as exact as in
-  /// `full`. Each weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to
-  /// the error of an output. Numbers below 2^-126 may count as 0. Gradients and probabilities are computed as
-  /// in `full`.
+  /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill is faster
+  /// than with `full`; with AVX2, it is slower (bench/README.md). Scores are as exact as in `full`. Each
+  /// weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to the error of an
+  /// output. Numbers below 2^-126 may count as 0. Gradients and probabilities are computed as in `full`.
   bfloat16,
   /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
-  /// be quantized, and keys must not be rotated while they are read. Time relative to `full`: 0.5 to 0.9 for
-  /// a decoding step with AVX512_VNNI; for many queries, 0.7 with SSE2 and 0.73 to 0.77 with AVX2. The error
-  /// of a query channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if
-  /// head_dim exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the
-  /// largest such product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. Sums
-  /// of products over 128 keys are exact. head_dim is at most 65536.
+  /// be quantized, and keys must not be rotated while they are read. Faster than `full` for a decoding step
+  /// with AVX512_VNNI, and for many queries with SSE2 and AVX2 (bench/README.md). The error of a query
+  /// channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if head_dim
+  /// exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the largest such
+  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. Sums of products
+  /// over 128 keys are exact. head_dim is at most 65536.
   integers,
 };
 namespace detail {
@@ -8381,7 +8380,7 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
   again.advance(tokens);
 }
 /// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory. They are used a batch
-/// later, so they wait in L2. (Selected keys: prefetched to L1, 2048 of 65536 take 1.15 times as long.)
+/// later, so they wait in L2: in L1 they would replace rows of the current batch.
 template <Index bytes, class X>
 EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index tokens, Index c) {
   for (Index token = 0; token < tokens; ++token)
@@ -8623,11 +8622,11 @@ void for_groups_of_rows(Index rows, const Body& body) {
 /// one after another, whichever is contiguous in memory. While a batch is processed, the next one is
 /// prefetched. A run is the tokens of a batch that are at a regular stride, for example in one page.
 ///
-/// Reading whole tiles of one head instead of batches takes 1.5 times as long if the heads of a token are
-/// contiguous (one query, 4096 keys, 32 query heads and 8 key heads of 128 channels).
+/// Reading whole tiles of one head instead of batches takes longer if the heads of a token are contiguous
+/// (benchmark row bshd/1x4096x32+8x128).
 ///
 /// Listed tokens, and those of pages of one token, are anywhere in memory. Kernels get the address of each,
-/// and of as many tokens to prefetch. (Pages of one token that are read as runs take 1.5 to 2 times as long.)
+/// and of as many tokens to prefetch. Runs of one token would take longer, since every run has a fixed cost.
 namespace rope::inline ROPE_ABI::detail {
 /// The keys or values of one batch in a tile, for the current head, as runs. Each run has the memory to
 /// prefetch while it is processed.
@@ -8744,9 +8743,8 @@ class decode_batches {
  private:
   /// Whether all heads of a page are read before the next page. The next page may be anywhere in memory, and
   /// needs a lookup. Processing one head of a short page takes too little time to prefetch the next page, but
-  /// the next head of the same page is adjacent. (With pages of 16 keys, reading one head of all pages before
-  /// the next head takes 1.10 to 1.16 times as long: one query, 1024 keys, 32 query and key heads of 64
-  /// channels.)
+  /// the next head of the same page is adjacent. (Example: one query, 1024 keys in pages of 16, 32 query and
+  /// key heads of 64 channels.)
   ///
   /// With 32 vector registers, reading all heads of a page is faster only for fewer than 4 queries per head.
   /// With fewer registers, it is faster for any number of queries if a page and the next one fit L2, and even
@@ -8760,7 +8758,7 @@ class decode_batches {
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
   /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) if heads are read one by one,
-  /// otherwise L2. (Batches of twice the size take 1.15 times as long.)
+  /// otherwise L2.
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
@@ -8769,7 +8767,7 @@ class decode_batches {
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
-  /// Listed tokens of a batch, an even number of at most 16 KiB. (Batches of 8 or 32 KiB are not faster.)
+  /// Listed tokens of a batch, an even number of at most 16 KiB.
   static constexpr Index tokens_of_list(Index head) {
     return (std::min)(Index{64}, (std::max)(Index{1}, (Index{1} << 13) / (std::max)(Index{1}, head)) * 2);
   }
@@ -9122,8 +9120,7 @@ class decode_operands {
   }
   /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,
   /// the other groups from a cache. For many rows listed keys are copied first, because the rows read a copy
-  /// faster. (2048 of 16384 keys of one head, read in place, take 0.88 of the time of a copy with 4 query
-  /// heads, and 1.08 with 32.)
+  /// faster. For few rows the copy takes longer than it saves.
   void score(key_runs<C>& keys, Index i, A* scores) {
     const Index depth = call_.q.head_dim, kv = keys.head, first = keys.run[i].first,
                 count = keys.run[i].last - first;
@@ -10234,8 +10231,7 @@ class decode_split {
   }
   /// Copies the results of a head to the memory in which splits are merged. Results are computed in memory of
   /// this thread. If the results of several threads were adjacent, one core would prefetch cache lines that
-  /// another core writes for every tile. (This takes 1.1 times as long with 32 query heads, 8 key heads, 1000
-  /// keys and two threads.)
+  /// another core writes for every tile.
   void leave_results(Index kv) const {
     const Index row = kv * call_.q.tokens * call_.group() + first_row_;
     const softmax_rows<A> from = state_of(kv), to = results_.state_of(place_, row);
@@ -17109,7 +17105,7 @@ class cache_memory {
   /// ascending order.
   template <class Runs>
   void move_down(Index b, const Runs& runs) {
-    runs([&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy); });
+    runs([&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy()); });
   }
   /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {
@@ -17120,7 +17116,7 @@ class cache_memory {
   /// Copies the first `count` slots of row `from` of `other` to the first slots of row `to`. `other` has
   /// heads of the same shape, and may be this memory.
   void copy_row(const cache_memory& other, Index from, Index to, Index count) {
-    for_each_part(other, from, 0, to, 0, count, copy);
+    for_each_part(other, from, 0, to, 0, count, copy());
   }
   void swap_rows(Index a, Index b, Index count) {
     for_each_part(*this, a, 0, b, 0, count,
@@ -17134,7 +17130,9 @@ class cache_memory {
     else
       return memory.values_.view(memory.batch_, memory.heads_, memory.slots_, memory.value_dim_);
   }
-  static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
+  struct copy {
+    void operator()(const auto* x, Index size, auto* y) const { std::copy_n(x, size, y); }
+  };
   /// Calls visit(x, size, y) for each contiguous part of `count` slots. x is in `other`, from slot `from` of
   /// row a on. y is in this memory, from slot `to` of row b on. Both have heads of the same shape.
   template <class Other, class Visit>
