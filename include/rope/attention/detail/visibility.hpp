@@ -219,8 +219,7 @@ class visibility {
   }
 
   /// The entry of token t of row b in a list that the rows share, or that has entries for each row.
-  template <class X>
-  static X listed(std::span<const X> list, Index tokens, Index b, Index t) {
+  static auto listed(const auto& list, Index tokens, Index b, Index t) -> decltype(list[0]) {
     const bool shared = static_cast<Index>(list.size()) == tokens;
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
   }
@@ -242,7 +241,7 @@ class visibility {
 
   /// The order that the listed positions have in every row. A row has `keys` positions. Positions are read
   /// without branches, 512 at a time, so that compilers vectorise the loop.
-  static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
+  static key_order order_of_lists(const int64_list& list, Index keys) {
     constexpr Index piece = 512;
     key_order order = key_order::contiguous;
     const std::int64_t* const end = list.data() + list.size();
