@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <utility>  // std::move, std::swap
 #include <vector>
 
@@ -48,7 +47,7 @@ class axes_rows {
       : batch_(batch),
         capacity_(capacity),
         axes_(axes.count),
-        rows_(at(batch)),
+        rows_(batch, 1, axes_row{}),
         next_(at(batch)),
         coordinates_(checked_size(owner, batch, capacity, axes.count)),
         up_to_(batch * capacity) {}
@@ -77,17 +76,19 @@ class axes_rows {
 
   /// Whether the next position of every row is an integer. True for a cache without axes.
   bool end_at_integers() const {
-    return std::all_of(rows_.begin(), rows_.end(), [](const axes_row& of) { return of.ends_at_integer(); });
+    for (const axes_row& of : rows_)
+      if (!of.ends_at_integer()) return false;
+    return true;
   }
   /// The next integer position of each row, [batch].
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
-  std::span<const std::int64_t> next_positions(const char* function) const {
+  const std::vector<std::int64_t>& next_positions(const char* function) const {
     for (const axes_row& of : rows_)
       if (!of.ends_at_integer())
         throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
                       of.largest, "; give coordinates, see next_coordinates");
-    return {next_.data(), next_.size()};
+    return next_;
   }
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
@@ -100,7 +101,7 @@ class axes_rows {
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
         for (Index a = 0; a < axes_; ++a)
-          text(b * tokens + t, a) = rows_[at(b)].largest + static_cast<double>(t + 1);
+          text(b * tokens + t, a) = rows_(b).largest + static_cast<double>(t + 1);
     return text;
   }
   /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
@@ -117,7 +118,7 @@ class axes_rows {
   void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
     for (Index b = 0; b < batch_; ++b) {
       const std::int64_t seen = rows.seen(b);
-      double most = seen == 0 ? rows_[at(b)].evicted : rows_[at(b)].largest;
+      double most = seen == 0 ? rows_(b).evicted : rows_(b).largest;
       const Index count = count_of(b, tokens, counts);
       for (Index t = 0; t < count; ++t) {
         const Index slot = rows.slot(seen + t);
@@ -135,7 +136,7 @@ class axes_rows {
     for (Index b = rows.first; b < last_of(rows); ++b) {
       if (size > 0 && size == all.seen(b)) continue;
       if (is_evicted(b) || size == 0) {
-        rows_[at(b)].evicted = none_evicted;
+        rows_(b).evicted = none_evicted;
         look_again(b, to_index(size));
       } else {
         go_on_behind(b, up_to_(b * capacity_ + all.slot(size - 1)));
@@ -148,7 +149,7 @@ class axes_rows {
     for (Index b = range.first; b < last_of(range); ++b) {
       const Index size = rows.size(b);
       std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
-      if (first < last && last == size) rows_[at(b)].evicted = none_evicted;
+      if (first < last && last == size) rows_(b).evicted = none_evicted;
       look_again(b, size - (last - first));
     }
   }
@@ -156,7 +157,7 @@ class axes_rows {
   template <class Rows>
   void evict(row_range range, const Rows& rows, const token_list& tokens) {
     for (Index b = range.first; b < last_of(range); ++b) {
-      rows_[at(b)].evicted = rows_[at(b)].largest;
+      rows_(b).evicted = rows_(b).largest;
       tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
         std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
       });
@@ -175,14 +176,14 @@ class axes_rows {
     };
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) check_moved(row(b)[i]);
-      if (moves_evicted(b, rows, first, last)) check_moved(rows_[at(b)].evicted);
+      if (moves_evicted(b, rows, first, last)) check_moved(rows_(b).evicted);
     }
   }
   template <class Rows>
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
-      double& evicted = rows_[at(b)].evicted;
+      double& evicted = rows_(b).evicted;
       if (moves_evicted(b, rows, first, last)) evicted = moved(evicted, delta);
       look_again(b, rows.size(b));
     }
@@ -192,7 +193,7 @@ class axes_rows {
     if (axes_ == 0) return;
     std::copy_n(other.row(from), size * axes_, row(to));
     std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
-    rows_[at(to)] = other.rows_[at(from)];
+    rows_(to) = other.rows_(from);
     next_[at(to)] = other.next_[at(from)];
   }
   /// Throws:  std::length_error if the coordinates exceed the address space
@@ -208,11 +209,11 @@ class axes_rows {
     std::swap_ranges(row(a), row(a) + size * axes_, row(b));
     double* const up_to = up_to_.data();
     std::swap_ranges(up_to + a * capacity_, up_to + a * capacity_ + size, up_to + b * capacity_);
-    std::swap(rows_[at(a)], rows_[at(b)]);
+    std::swap(rows_(a), rows_(b));
     std::swap(next_[at(a)], next_[at(b)]);
   }
   void clear() {
-    std::fill(rows_.begin(), rows_.end(), axes_row{});
+    for (axes_row& of : rows_) of = {};
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
   }
 
@@ -225,7 +226,7 @@ class axes_rows {
     double evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
   };
 
-  bool is_evicted(Index b) const { return rows_[at(b)].evicted > none_evicted; }
+  bool is_evicted(Index b) const { return rows_(b).evicted > none_evicted; }
   /// Whether a shift of tokens [first, last) of row b also moves its `evicted`: if it moves the newest token.
   template <class Rows>
   bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
@@ -258,18 +259,18 @@ class axes_rows {
   /// The next text of row b begins one after `largest`, or at 0.
   void go_on_behind(Index b, double largest) {
     if (largest <= none_evicted) largest = -1.0;
-    rows_[at(b)].largest = largest;
+    rows_(b).largest = largest;
     next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
   /// Finds the largest coordinates of the `size` tokens of row b again.
   void look_again(Index b, Index size) {
-    double most = rows_[at(b)].evicted;
+    double most = rows_(b).evicted;
     for (Index t = 0; t < size; ++t) most = add(b, t, most);
     go_on_behind(b, most);
   }
 
   moved_index batch_, capacity_, axes_;
-  std::vector<axes_row> rows_;
+  number_array<axes_row> rows_;  // [batch]
   std::vector<std::int64_t> next_;
   number_array<double> coordinates_;  // [batch, capacity, axes]
   number_array<double> up_to_;  // [batch, capacity]: the largest of the row up to the token in each slot

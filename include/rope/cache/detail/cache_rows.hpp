@@ -35,14 +35,13 @@ namespace rope::inline ROPE_ABI::detail {
 struct ordered_tokens {
   Index counted = 0, ascending = 0;
 
-  /// Extends both counts as far as the positions of the row allow.
+  /// Extends both counts as far as the `size` positions of the row allow.
   ///
   /// Requires:  the counts hold for these positions
-  void extend(std::span<const std::int64_t> positions) {
-    const auto at = [&](Index t) { return positions[static_cast<std::size_t>(t)]; };
-    const auto size = static_cast<Index>(positions.size());
-    while (counted < size && at(counted) == counted) ++counted;
-    while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
+  void extend(const std::int64_t* positions, Index size) {
+    while (counted < size && positions[counted] == counted) ++counted;
+    while (ascending < size && (ascending == 0 || positions[ascending] >= positions[ascending - 1]))
+      ++ascending;
   }
   /// Limits both counts to tokens [0, first), because later tokens have changed.
   void forget_from(Index first) {
@@ -99,11 +98,11 @@ template <class Record>
 class slot_rows {
  public:
   /// The number of slots of row b in use. positions(b) has the token of each.
-  Index used(Index b) const { return at(b) < records_.size() ? records_[at(b)].used : 0; }
+  Index used(Index b) const { return b < records_.size() ? of(b).used : 0; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};
   }
-  std::span<const std::int64_t> next() const { return {next_.data(), next_.size()}; }
+  const std::vector<std::int64_t>& next() const { return next_; }
   const newest_tokens& newest() const { return newest_; }
   Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
 
@@ -111,21 +110,20 @@ class slot_rows {
   ///
   /// Requires:  its tokens fit; from != to in this object
   void copy_row(const slot_rows& other, Index from, Index to) {
-    const std::span<const std::int64_t> held = other.positions(from);
-    std::copy(held.begin(), held.end(), row(to));
+    std::copy_n(other.row(from), other.used(from), row(to));
     next_[at(to)] = other.next_[at(from)];
-    records_[at(to)] = other.records_[at(from)];
+    of(to) = other.of(from);
     newest_.copy_row(other.newest_, from, to);
   }
   void swap_rows(Index a, Index b) {
     std::swap_ranges(row(a), row(a) + (std::max)(used(a), used(b)), row(b));
     std::swap(next_[at(a)], next_[at(b)]);
-    std::swap(records_[at(a)], records_[at(b)]);
+    std::swap(of(a), of(b));
     newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
-    std::fill(records_.begin(), records_.end(), unused_);
+    for (Record& record : records_) record = unused_;
     newest_.clear();
   }
 
@@ -135,19 +133,20 @@ class slot_rows {
         slots_(slot_count),
         unused_(unused),
         next_(at(batch)),
-        records_(next_.size(), unused),
+        records_(batch, 1, unused),
         positions_(batch * slot_count),
         newest_(batch) {}
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(Index b) { return positions_.data() + b * slots_; }
-  Record& of(Index b) { return records_[at(b)]; }
-  const Record& of(Index b) const { return records_[at(b)]; }
+  const std::int64_t* row(Index b) const { return positions_.data() + b * slots_; }
+  Record& of(Index b) { return records_(b); }
+  const Record& of(Index b) const { return records_(b); }
 
   moved_index batch_, slots_;
   Record unused_;
   std::vector<std::int64_t> next_;
-  std::vector<Record> records_;
+  number_array<Record> records_;          // [batch]
   number_array<std::int64_t> positions_;  // [batch, slots]
   newest_tokens newest_;
 };
@@ -171,7 +170,7 @@ class cache_rows : public slot_rows<growing_row> {
 
   Index size(Index b) const { return used(b); }
   std::int64_t seen(Index b) const { return size(b); }
-  std::int64_t order_of(Index b, std::int64_t token) const { return positions(b)[at(to_index(token))]; }
+  std::int64_t order_of(Index b, std::int64_t token) const { return row(b)[token]; }
   Index slot(std::int64_t token) const { return to_index(token); }
   /// The numbers of positions(b) that are counted and ascending.
   const ordered_tokens& order(Index b) const { return of(b).order; }
@@ -226,7 +225,7 @@ class cache_rows : public slot_rows<growing_row> {
       }
       if (!held.empty()) next_[at(b)] = held.largest + 1;
       of(b).used += count;
-      of(b).order.extend(this->positions(b));
+      of(b).order.extend(row(b), size(b));
     }
     newest_.append(tokens, counts);
   }
@@ -293,7 +292,7 @@ class cache_rows : public slot_rows<growing_row> {
                            " and a delta of ", delta);
     };
     for (Index b = rows.first; b < rows.last; ++b) {
-      for (Index t = first; t < last; ++t) check_moved(positions(b)[at(t)]);
+      for (Index t = first; t < last; ++t) check_moved(row(b)[t]);
       if (moves_evicted(b, first, last)) check_moved(of(b).evicted_next - 1);
     }
   }
@@ -325,13 +324,13 @@ class cache_rows : public slot_rows<growing_row> {
 
   /// Updates next(b) and order(b) after a change of tokens from `first` on.
   void look_again(Index b, Index first) {
-    const std::span<const std::int64_t> held = positions(b);
+    const std::int64_t* const held = row(b);
     const std::int64_t evicted = of(b).evicted_next;
-    next_[at(b)] = !held.empty() ? (std::max)(evicted, *std::max_element(held.begin(), held.end()) + 1)
+    next_[at(b)] = size(b) > 0 ? (std::max)(evicted, *std::max_element(held, held + size(b)) + 1)
                    : evicted == growing_row::none_evicted ? 0
                                                           : evicted;
     of(b).order.forget_from(first);
-    of(b).order.extend(held);
+    of(b).order.extend(held, size(b));
   }
 };
 

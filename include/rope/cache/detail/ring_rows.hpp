@@ -7,9 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <utility>  // std::swap
-#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
@@ -48,8 +46,8 @@ class ring_rows : public slot_rows<ring_row> {
   Index size(Index b) const {
     if (run_start(b) > 0) {
       Index held = 0;
-      for (const std::int64_t token : positions(b))
-        if (token != no_position) ++held;
+      for (Index slot = 0; slot < used(b); ++slot)
+        if (row(b)[slot] != no_position) ++held;
       return held;
     }
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
@@ -60,7 +58,7 @@ class ring_rows : public slot_rows<ring_row> {
   std::int64_t run_start(Index b) const { return of(b).run_start; }
   /// Whether token `token` is in its slot.  Requires: token >= 0
   bool holds_token(Index b, std::int64_t token) const {
-    return slot(token) < used(b) && positions(b)[at(slot(token))] == token;
+    return slot(token) < used(b) && row(b)[slot(token)] == token;
   }
   /// Whether row b has seen no token.
   bool empty(Index b) const { return seen(b) == 0; }
