@@ -2178,7 +2178,7 @@ struct segmented_positions {
 struct braced_ids : integer_list<std::int64_t> {
   braced_ids() = default;
   braced_ids(std::initializer_list<std::int64_t> list)
-      : integer_list<std::int64_t>(std::span(list.begin(), list.size())) {}
+      : integer_list<std::int64_t>(list.begin(), static_cast<Index>(list.size()), 1) {}
 };
 struct braced_positions : listed_positions<std::int64_t> {
   std::int64_t operator()(Index b, Index t) const {

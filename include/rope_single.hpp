@@ -2190,7 +2190,7 @@ struct segmented_positions {
 struct braced_ids : integer_list<std::int64_t> {
   braced_ids() = default;
   braced_ids(std::initializer_list<std::int64_t> list)
-      : integer_list<std::int64_t>(std::span(list.begin(), list.size())) {}
+      : integer_list<std::int64_t>(list.begin(), static_cast<Index>(list.size()), 1) {}
 };
 struct braced_positions : listed_positions<std::int64_t> {
   std::int64_t operator()(Index b, Index t) const {
@@ -3168,8 +3168,7 @@ class visibility {
     return {from, to, to, to};
   }
   /// The entry of token t of row b in a list that the rows share, or that has entries for each row.
-  template <class X>
-  static X listed(std::span<const X> list, Index tokens, Index b, Index t) {
+  static auto listed(const auto& list, Index tokens, Index b, Index t) -> decltype(list[0]) {
     const bool shared = static_cast<Index>(list.size()) == tokens;
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
   }
@@ -3189,7 +3188,7 @@ class visibility {
   }
   /// The order that the listed positions have in every row. A row has `keys` positions. Positions are read
   /// without branches, 512 at a time, so that compilers vectorise the loop.
-  static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
+  static key_order order_of_lists(const int64_list& list, Index keys) {
     constexpr Index piece = 512;
     key_order order = key_order::contiguous;
     const std::int64_t* const end = list.data() + list.size();
@@ -16524,12 +16523,12 @@ class newest_tokens {
     even_ = all;
   }
   /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
-  /// They are the newest tokens of the row. Empty if all rows have `queries` queries.
+  /// They are the newest tokens of the row. Null if all rows have `queries` queries.
   ///
   /// Throws:  std::invalid_argument if the record does not determine this
-  std::span<const Index> counts(const char* function, Index queries) const {
-    if (queries <= even_) return {};
-    if (even_ == 0 && queries == width_) return {counts_.data(), counts_.size()};
+  const std::vector<Index>* counts(const char* function, Index queries) const {
+    if (queries <= even_) return nullptr;
+    if (even_ == 0 && queries == width_) return &counts_;
     const char* rule =
         "the rows differ in the tokens that they took or lost; give counts, how many queries each row has";
     if (even_ == 0 && width_ == unknown)
@@ -16618,14 +16617,13 @@ namespace rope::inline ROPE_ABI::detail {
 /// at positions that do not decrease (`ascending`).
 struct ordered_tokens {
   Index counted = 0, ascending = 0;
-  /// Extends both counts as far as the positions of the row allow.
+  /// Extends both counts as far as the `size` positions of the row allow.
   ///
   /// Requires:  the counts hold for these positions
-  void extend(std::span<const std::int64_t> positions) {
-    const auto at = [&](Index t) { return positions[static_cast<std::size_t>(t)]; };
-    const auto size = static_cast<Index>(positions.size());
-    while (counted < size && at(counted) == counted) ++counted;
-    while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
+  void extend(const std::int64_t* positions, Index size) {
+    while (counted < size && positions[counted] == counted) ++counted;
+    while (ascending < size && (ascending == 0 || positions[ascending] >= positions[ascending - 1]))
+      ++ascending;
   }
   /// Limits both counts to tokens [0, first), because later tokens have changed.
   void forget_from(Index first) {
@@ -16677,32 +16675,31 @@ template <class Record>
 class slot_rows {
  public:
   /// The number of slots of row b in use. positions(b) has the token of each.
-  Index used(Index b) const { return at(b) < records_.size() ? records_[at(b)].used : 0; }
+  Index used(Index b) const { return b < records_.size() ? of(b).used : 0; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};
   }
-  std::span<const std::int64_t> next() const { return {next_.data(), next_.size()}; }
+  const std::vector<std::int64_t>& next() const { return next_; }
   const newest_tokens& newest() const { return newest_; }
   Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
   /// Makes row `to` a copy of row `from` of this or another object.
   ///
   /// Requires:  its tokens fit; from != to in this object
   void copy_row(const slot_rows& other, Index from, Index to) {
-    const std::span<const std::int64_t> held = other.positions(from);
-    std::copy(held.begin(), held.end(), row(to));
+    std::copy_n(other.row(from), other.used(from), row(to));
     next_[at(to)] = other.next_[at(from)];
-    records_[at(to)] = other.records_[at(from)];
+    of(to) = other.of(from);
     newest_.copy_row(other.newest_, from, to);
   }
   void swap_rows(Index a, Index b) {
     std::swap_ranges(row(a), row(a) + (std::max)(used(a), used(b)), row(b));
     std::swap(next_[at(a)], next_[at(b)]);
-    std::swap(records_[at(a)], records_[at(b)]);
+    std::swap(of(a), of(b));
     newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
-    std::fill(records_.begin(), records_.end(), unused_);
+    for (Record& record : records_) record = unused_;
     newest_.clear();
   }
  protected:
@@ -16711,17 +16708,18 @@ class slot_rows {
         slots_(slot_count),
         unused_(unused),
         next_(at(batch)),
-        records_(next_.size(), unused),
+        records_(batch, 1, unused),
         positions_(batch * slot_count),
         newest_(batch) {}
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(Index b) { return positions_.data() + b * slots_; }
-  Record& of(Index b) { return records_[at(b)]; }
-  const Record& of(Index b) const { return records_[at(b)]; }
+  const std::int64_t* row(Index b) const { return positions_.data() + b * slots_; }
+  Record& of(Index b) { return records_(b); }
+  const Record& of(Index b) const { return records_(b); }
   moved_index batch_, slots_;
   Record unused_;
   std::vector<std::int64_t> next_;
-  std::vector<Record> records_;
+  number_array<Record> records_;          // [batch]
   number_array<std::int64_t> positions_;  // [batch, slots]
   newest_tokens newest_;
 };
@@ -16741,7 +16739,7 @@ class cache_rows : public slot_rows<growing_row> {
   cache_rows(Index batch, Index capacity) : slot_rows(batch, capacity) {}
   Index size(Index b) const { return used(b); }
   std::int64_t seen(Index b) const { return size(b); }
-  std::int64_t order_of(Index b, std::int64_t token) const { return positions(b)[at(to_index(token))]; }
+  std::int64_t order_of(Index b, std::int64_t token) const { return row(b)[token]; }
   Index slot(std::int64_t token) const { return to_index(token); }
   /// The numbers of positions(b) that are counted and ascending.
   const ordered_tokens& order(Index b) const { return of(b).order; }
@@ -16793,7 +16791,7 @@ class cache_rows : public slot_rows<growing_row> {
       }
       if (!held.empty()) next_[at(b)] = held.largest + 1;
       of(b).used += count;
-      of(b).order.extend(this->positions(b));
+      of(b).order.extend(row(b), size(b));
     }
     newest_.append(tokens, counts);
   }
@@ -16857,7 +16855,7 @@ class cache_rows : public slot_rows<growing_row> {
                            " and a delta of ", delta);
     };
     for (Index b = rows.first; b < rows.last; ++b) {
-      for (Index t = first; t < last; ++t) check_moved(positions(b)[at(t)]);
+      for (Index t = first; t < last; ++t) check_moved(row(b)[t]);
       if (moves_evicted(b, first, last)) check_moved(of(b).evicted_next - 1);
     }
   }
@@ -16887,13 +16885,13 @@ class cache_rows : public slot_rows<growing_row> {
   }
   /// Updates next(b) and order(b) after a change of tokens from `first` on.
   void look_again(Index b, Index first) {
-    const std::span<const std::int64_t> held = positions(b);
+    const std::int64_t* const held = row(b);
     const std::int64_t evicted = of(b).evicted_next;
-    next_[at(b)] = !held.empty() ? (std::max)(evicted, *std::max_element(held.begin(), held.end()) + 1)
+    next_[at(b)] = size(b) > 0 ? (std::max)(evicted, *std::max_element(held, held + size(b)) + 1)
                    : evicted == growing_row::none_evicted ? 0
                                                           : evicted;
     of(b).order.forget_from(first);
-    of(b).order.extend(held);
+    of(b).order.extend(held, size(b));
   }
 };
 /// Checks that the new tokens of every row can be rotated.
@@ -17216,7 +17214,7 @@ class axes_rows {
       : batch_(batch),
         capacity_(capacity),
         axes_(axes.count),
-        rows_(at(batch)),
+        rows_(batch, 1, axes_row{}),
         next_(at(batch)),
         coordinates_(checked_size(owner, batch, capacity, axes.count)),
         up_to_(batch * capacity) {}
@@ -17242,17 +17240,19 @@ class axes_rows {
   }
   /// Whether the next position of every row is an integer. True for a cache without axes.
   bool end_at_integers() const {
-    return std::all_of(rows_.begin(), rows_.end(), [](const axes_row& of) { return of.ends_at_integer(); });
+    for (const axes_row& of : rows_)
+      if (!of.ends_at_integer()) return false;
+    return true;
   }
   /// The next integer position of each row, [batch].
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
-  std::span<const std::int64_t> next_positions(const char* function) const {
+  const std::vector<std::int64_t>& next_positions(const char* function) const {
     for (const axes_row& of : rows_)
       if (!of.ends_at_integer())
         throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
                       of.largest, "; give coordinates, see next_coordinates");
-    return {next_.data(), next_.size()};
+    return next_;
   }
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
@@ -17265,7 +17265,7 @@ class axes_rows {
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
         for (Index a = 0; a < axes_; ++a)
-          text(b * tokens + t, a) = rows_[at(b)].largest + static_cast<double>(t + 1);
+          text(b * tokens + t, a) = rows_(b).largest + static_cast<double>(t + 1);
     return text;
   }
   /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
@@ -17281,7 +17281,7 @@ class axes_rows {
   void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
     for (Index b = 0; b < batch_; ++b) {
       const std::int64_t seen = rows.seen(b);
-      double most = seen == 0 ? rows_[at(b)].evicted : rows_[at(b)].largest;
+      double most = seen == 0 ? rows_(b).evicted : rows_(b).largest;
       const Index count = count_of(b, tokens, counts);
       for (Index t = 0; t < count; ++t) {
         const Index slot = rows.slot(seen + t);
@@ -17299,7 +17299,7 @@ class axes_rows {
     for (Index b = rows.first; b < last_of(rows); ++b) {
       if (size > 0 && size == all.seen(b)) continue;
       if (is_evicted(b) || size == 0) {
-        rows_[at(b)].evicted = none_evicted;
+        rows_(b).evicted = none_evicted;
         look_again(b, to_index(size));
       } else {
         go_on_behind(b, up_to_(b * capacity_ + all.slot(size - 1)));
@@ -17312,7 +17312,7 @@ class axes_rows {
     for (Index b = range.first; b < last_of(range); ++b) {
       const Index size = rows.size(b);
       std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
-      if (first < last && last == size) rows_[at(b)].evicted = none_evicted;
+      if (first < last && last == size) rows_(b).evicted = none_evicted;
       look_again(b, size - (last - first));
     }
   }
@@ -17320,7 +17320,7 @@ class axes_rows {
   template <class Rows>
   void evict(row_range range, const Rows& rows, const token_list& tokens) {
     for (Index b = range.first; b < last_of(range); ++b) {
-      rows_[at(b)].evicted = rows_[at(b)].largest;
+      rows_(b).evicted = rows_(b).largest;
       tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
         std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
       });
@@ -17339,14 +17339,14 @@ class axes_rows {
     };
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) check_moved(row(b)[i]);
-      if (moves_evicted(b, rows, first, last)) check_moved(rows_[at(b)].evicted);
+      if (moves_evicted(b, rows, first, last)) check_moved(rows_(b).evicted);
     }
   }
   template <class Rows>
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
-      double& evicted = rows_[at(b)].evicted;
+      double& evicted = rows_(b).evicted;
       if (moves_evicted(b, rows, first, last)) evicted = moved(evicted, delta);
       look_again(b, rows.size(b));
     }
@@ -17356,7 +17356,7 @@ class axes_rows {
     if (axes_ == 0) return;
     std::copy_n(other.row(from), size * axes_, row(to));
     std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
-    rows_[at(to)] = other.rows_[at(from)];
+    rows_(to) = other.rows_(from);
     next_[at(to)] = other.next_[at(from)];
   }
   /// Throws:  std::length_error if the coordinates exceed the address space
@@ -17372,11 +17372,11 @@ class axes_rows {
     std::swap_ranges(row(a), row(a) + size * axes_, row(b));
     double* const up_to = up_to_.data();
     std::swap_ranges(up_to + a * capacity_, up_to + a * capacity_ + size, up_to + b * capacity_);
-    std::swap(rows_[at(a)], rows_[at(b)]);
+    std::swap(rows_(a), rows_(b));
     std::swap(next_[at(a)], next_[at(b)]);
   }
   void clear() {
-    std::fill(rows_.begin(), rows_.end(), axes_row{});
+    for (axes_row& of : rows_) of = {};
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
   }
  private:
@@ -17387,7 +17387,7 @@ class axes_rows {
     double largest = -1.0;
     double evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
   };
-  bool is_evicted(Index b) const { return rows_[at(b)].evicted > none_evicted; }
+  bool is_evicted(Index b) const { return rows_(b).evicted > none_evicted; }
   /// Whether a shift of tokens [first, last) of row b also moves its `evicted`: if it moves the newest token.
   template <class Rows>
   bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
@@ -17418,17 +17418,17 @@ class axes_rows {
   /// The next text of row b begins one after `largest`, or at 0.
   void go_on_behind(Index b, double largest) {
     if (largest <= none_evicted) largest = -1.0;
-    rows_[at(b)].largest = largest;
+    rows_(b).largest = largest;
     next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
   /// Finds the largest coordinates of the `size` tokens of row b again.
   void look_again(Index b, Index size) {
-    double most = rows_[at(b)].evicted;
+    double most = rows_(b).evicted;
     for (Index t = 0; t < size; ++t) most = add(b, t, most);
     go_on_behind(b, most);
   }
   moved_index batch_, capacity_, axes_;
-  std::vector<axes_row> rows_;
+  number_array<axes_row> rows_;  // [batch]
   std::vector<std::int64_t> next_;
   number_array<double> coordinates_;  // [batch, capacity, axes]
   number_array<double> up_to_;  // [batch, capacity]: the largest of the row up to the token in each slot
@@ -17931,7 +17931,8 @@ class token_cache {
   /// The number of the `queries` queries in each row for a call of attention without counts, [batch]. Empty:
   /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
-    return rows().newest().counts("attention", queries);
+    const std::vector<Index>* counts = rows().newest().counts("attention", queries);
+    return counts != nullptr ? std::span<const Index>(*counts) : std::span<const Index>();
   }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
@@ -18364,8 +18365,8 @@ class ring_rows : public slot_rows<ring_row> {
   Index size(Index b) const {
     if (run_start(b) > 0) {
       Index held = 0;
-      for (const std::int64_t token : positions(b))
-        if (token != no_position) ++held;
+      for (Index slot = 0; slot < used(b); ++slot)
+        if (row(b)[slot] != no_position) ++held;
       return held;
     }
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
@@ -18376,7 +18377,7 @@ class ring_rows : public slot_rows<ring_row> {
   std::int64_t run_start(Index b) const { return of(b).run_start; }
   /// Whether token `token` is in its slot.  Requires: token >= 0
   bool holds_token(Index b, std::int64_t token) const {
-    return slot(token) < used(b) && positions(b)[at(slot(token))] == token;
+    return slot(token) < used(b) && row(b)[slot(token)] == token;
   }
   /// Whether row b has seen no token.
   bool empty(Index b) const { return seen(b) == 0; }
