@@ -8119,9 +8119,9 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
   check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, tables.keys(),
                          known_range{rules.key_position_range()});
 }
-/// The tables of queries and keys. Rejects xPos tables if the options are not causal, or have key_ranges, which
-/// replace the causal rule. xPos multiplies the score of a key after its query by a factor that grows with
-/// their distance.
+/// The tables of queries and keys. Rejects xPos tables if the options are not causal, or have key_ranges,
+/// which replace the causal rule. xPos multiplies the score of a key after its query by a factor that grows
+/// with their distance.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>
@@ -13018,8 +13018,8 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
   parallel_pieces(threads, tokens,
                   cost_of(tokens, call.q.heads, keys, sizeof(A), (std::max)(depth, Index{1})), write);
 }
-/// Writes the weights of a call. If keys are selected, every query and key head is a call of its own. If a key
-/// is listed twice, its two weights are added.
+/// Writes the weights of a call. If keys are selected, every query and key head is a call of its own. If a
+/// key is listed twice, its two weights are added.
 template <class T, class Rotation, class C, class Threads>
 void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads) {

@@ -135,8 +135,8 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
                   cost_of(tokens, call.q.heads, keys, sizeof(A), (std::max)(depth, Index{1})), write);
 }
 
-/// Writes the weights of a call. If keys are selected, every query and key head is a call of its own. If a key
-/// is listed twice, its two weights are added.
+/// Writes the weights of a call. If keys are selected, every query and key head is a call of its own. If a
+/// key is listed twice, its two weights are added.
 template <class T, class Rotation, class C, class Threads>
 void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads) {

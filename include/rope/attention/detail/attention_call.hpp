@@ -146,9 +146,9 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
                          known_range{rules.key_position_range()});
 }
 
-/// The tables of queries and keys. Rejects xPos tables if the options are not causal, or have key_ranges, which
-/// replace the causal rule. xPos multiplies the score of a key after its query by a factor that grows with
-/// their distance.
+/// The tables of queries and keys. Rejects xPos tables if the options are not causal, or have key_ranges,
+/// which replace the causal rule. xPos multiplies the score of a key after its query by a factor that grows
+/// with their distance.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>
