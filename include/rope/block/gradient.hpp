@@ -212,6 +212,11 @@ class block_gradient {
   const Threads& threads_;
 };
 
+template <class T, class Layout, class Rotation, class Threads>
+block_gradient(const multi_head_attention<T, Layout>&, const multi_head_tape<T>&,
+               const multi_head_gradients<T>&, bool, const Rotation&, const Threads&)
+    -> block_gradient<T, Layout, Rotation, Threads>;
+
 }  // namespace detail
 
 /// Gradients of a loss. d_out is its gradient with respect to the output of `block.forward(x, batch, out)`.

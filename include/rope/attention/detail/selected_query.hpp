@@ -194,6 +194,8 @@ class selected_query {
   Index* list_;
   Index count_ = 0;
 };
+template <class T, class Rotation, class C>
+selected_query(const attention_call<T, Rotation, C>&, Index) -> selected_query<T, Rotation, C>;
 
 }  // namespace rope::inline ROPE_ABI::detail
 
