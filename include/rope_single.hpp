@@ -11115,6 +11115,8 @@ class selected_query {
   Index* list_;
   Index count_ = 0;
 };
+template <class T, class Rotation, class C>
+selected_query(const attention_call<T, Rotation, C>&, Index) -> selected_query<T, Rotation, C>;
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_SELECTED_QUERY_HPP
 
@@ -19886,6 +19888,10 @@ class block_gradient {
   const Rotation& rotation_;
   const Threads& threads_;
 };
+template <class T, class Layout, class Rotation, class Threads>
+block_gradient(const multi_head_attention<T, Layout>&, const multi_head_tape<T>&,
+               const multi_head_gradients<T>&, bool, const Rotation&, const Threads&)
+    -> block_gradient<T, Layout, Rotation, Threads>;
 }  // namespace detail
 /// Gradients of a loss. d_out is its gradient with respect to the output of `block.forward(x, batch, out)`.
 ///
@@ -22171,10 +22177,11 @@ owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first
                                    std::type_identity_t<Real> last = 1) {
   detail::require_count("evenly_spaced", count);
   owned_array<Real, 1> axis(count);
-  const Real step = count > 1 ? (last - first) / static_cast<Real>(count - 1) : 0;
-  for (Index i = 0; i < count; ++i)
-    axis(i) =
-        2 * i < count ? first + step * static_cast<Real>(i) : last - step * static_cast<Real>(count - 1 - i);
+  // The sums add quotients. A compiler may fuse the sum of a product, and then the middle is not exact.
+  const auto part = [&](Index i) {
+    return i == 0 ? Real(0) : (last - first) * static_cast<Real>(i) / static_cast<Real>(count - 1);
+  };
+  for (Index i = 0; i < count; ++i) axis(i) = 2 * i < count ? first + part(i) : last - part(count - 1 - i);
   return axis;
 }
 /// `count` coordinates from `first` up to, but not including, `end`: first + (end - first) i / count.
@@ -22258,7 +22265,7 @@ owned_array<Real, 1> cell_centers(Index count, std::type_identity_t<Real> low,
   detail::require_count("cell_centers", count);
   owned_array<Real, 1> axis(count);
   for (Index i = 0; i < count; ++i)
-    axis(i) = low + (high - low) * (static_cast<Real>(2 * i + 1) / static_cast<Real>(2 * count));
+    axis(i) = low + (high - low) * static_cast<Real>(2 * i + 1) / static_cast<Real>(2 * count);
   return axis;
 }
 /// The first of `count` integer coordinates around zero, for grid_positions: -(count - floor(count / 2)).

@@ -164,10 +164,11 @@ owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first
                                    std::type_identity_t<Real> last = 1) {
   detail::require_count("evenly_spaced", count);
   owned_array<Real, 1> axis(count);
-  const Real step = count > 1 ? (last - first) / static_cast<Real>(count - 1) : 0;
-  for (Index i = 0; i < count; ++i)
-    axis(i) =
-        2 * i < count ? first + step * static_cast<Real>(i) : last - step * static_cast<Real>(count - 1 - i);
+  // The sums add quotients. A compiler may fuse the sum of a product, and then the middle is not exact.
+  const auto part = [&](Index i) {
+    return i == 0 ? Real(0) : (last - first) * static_cast<Real>(i) / static_cast<Real>(count - 1);
+  };
+  for (Index i = 0; i < count; ++i) axis(i) = 2 * i < count ? first + part(i) : last - part(count - 1 - i);
   return axis;
 }
 
@@ -256,7 +257,7 @@ owned_array<Real, 1> cell_centers(Index count, std::type_identity_t<Real> low,
   detail::require_count("cell_centers", count);
   owned_array<Real, 1> axis(count);
   for (Index i = 0; i < count; ++i)
-    axis(i) = low + (high - low) * (static_cast<Real>(2 * i + 1) / static_cast<Real>(2 * count));
+    axis(i) = low + (high - low) * static_cast<Real>(2 * i + 1) / static_cast<Real>(2 * count);
   return axis;
 }
 
