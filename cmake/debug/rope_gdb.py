@@ -181,7 +181,8 @@ class cache:
 
     def used(self):
         """How many slots of each row have been written: tokens, or in a ring the slots that were ever used."""
-        return [record["used"] for record in items(self.tokens["rows_"]["records_"])]
+        records = self.tokens["rows_"]["records_"]["numbers_"]
+        return [records["data"][b]["used"] for b in range(int(records["rows"]))]
 
     def to_string(self):
         return "%s [batch %d, slots %d, heads %d, head_dim %d], used {%s}, keys %s" % (
