@@ -31,6 +31,13 @@ struct format<Eigen::bfloat16> {
   static constexpr int min_exponent = -126;
 };
 
+/// Whether packets of floats take subnormal numbers as 0, as those of 32-bit NEON do.
+#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
+inline constexpr bool flushes_subnormals = true;
+#else
+inline constexpr bool flushes_subnormals = false;
+#endif
+
 template <class T>
 inline constexpr bool is_16_bit = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
 

@@ -211,6 +211,7 @@ TEMPLATE_LIST_TEST_CASE("unrotate inverts every attention_factor that has an inv
     for (const int exponent : exponents)
       for (const double part : {1.0, 1.2345}) {
         if (part > 1 && (exponent == 126 || exponent == 1022)) continue;
+        if (tolerance::flushes_subnormals && std::abs(exponent) > 100) continue;  // m or 1 / m times a cosine
         const double m = std::ldexp(part, exponent);
         const rope::frequency_table<S> table(rope::frequencies::custom(rope::frequencies(90).inv_freq(), m),
                                              100);
