@@ -7,7 +7,8 @@
 /// compilation. The standard library and Eigen are included here with the true compiler.
 ///
 /// The flags for it: `long` of 32 bits (--target=x86_64-w64-windows-gnu), -fms-extensions, and
-/// -flax-vector-conversions=none, because registers of MSVC are classes that do not convert into each other.
+/// -flax-vector-conversions=none, because registers of MSVC are classes that do not convert into each other,
+/// and -Wno-unknown-attributes, because clang has [[msvc::no_unique_address]] for the ABI of MSVC only.
 
 #include <algorithm>
 #include <array>
