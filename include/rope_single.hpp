@@ -15765,7 +15765,7 @@ class head_memory {
       return bhsd(channels, batch, heads, slot_count, head_dim);
   }
   storage<T> channels_;
-  storage<float> scales_;
+  storage<arithmetic<T>> scales_;  // floats of integers, otherwise none
 };
 /// Calls rotator.rotate(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
 /// quantized again.
@@ -21115,7 +21115,7 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
     high = (std::min)(wide_real(p.n_dims - 1), ceil(detail::ggml_pair_of_rotations(p, p.beta_slow)));
   }
   const auto unscaled_share = [&](Index pair) {
-    const wide_real passed = (pair - low) / (std::max)(wide_real(1) / 1000, high - low);
+    const wide_real passed = (pair - low) / (std::max)(wide_real(0.001), high - low);
     return 1 - std::clamp(passed, wide_real(0), wide_real(1));
   };
   const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
@@ -21175,7 +21175,7 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
   }
   low = (std::max)(low, wide_real(0));
   high = (std::min)(high, wide_real(axis.rotary_dim - 1));
-  if (low == high) high += wide_real(1) / 1000;
+  if (low == high) high += 0.001;
   return {low, high};
 }
 /// The share of a pair that is interpolated: 0 below `low`, 1 above `high`, and linear between them.
@@ -21999,7 +21999,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
   for (Index k = 0; k < count; ++k) {
     const wide_real power = k == 0 ? 1 : base * powers(count - 1 - k);
     for (Index axis = 0; axis < axes; ++axis)
-      inv_freq(rest + axes * k + axis, axis) = static_cast<double>(wide_real::pi() / 2 * power);
+      inv_freq(rest + axes * k + axis, axis) = static_cast<double>(wide_real::pi() * power / 2);
   }
   return frequencies::custom(std::move(inv_freq));
 }

@@ -207,7 +207,7 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
     high = (std::min)(wide_real(p.n_dims - 1), ceil(detail::ggml_pair_of_rotations(p, p.beta_slow)));
   }
   const auto unscaled_share = [&](Index pair) {
-    const wide_real passed = (pair - low) / (std::max)(wide_real(1) / 1000, high - low);
+    const wide_real passed = (pair - low) / (std::max)(wide_real(0.001), high - low);
     return 1 - std::clamp(passed, wide_real(0), wide_real(1));
   };
 

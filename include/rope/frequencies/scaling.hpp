@@ -56,7 +56,7 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
   }
   low = (std::max)(low, wide_real(0));
   high = (std::min)(high, wide_real(axis.rotary_dim - 1));
-  if (low == high) high += wide_real(1) / 1000;
+  if (low == high) high += 0.001;
   return {low, high};
 }
 

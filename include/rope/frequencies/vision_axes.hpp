@@ -366,7 +366,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
   for (Index k = 0; k < count; ++k) {
     const wide_real power = k == 0 ? 1 : base * powers(count - 1 - k);
     for (Index axis = 0; axis < axes; ++axis)
-      inv_freq(rest + axes * k + axis, axis) = static_cast<double>(wide_real::pi() / 2 * power);
+      inv_freq(rest + axes * k + axis, axis) = static_cast<double>(wide_real::pi() * power / 2);
   }
   return frequencies::custom(std::move(inv_freq));
 }

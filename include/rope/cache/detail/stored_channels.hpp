@@ -49,7 +49,7 @@ class head_memory {
   }
 
   storage<T> channels_;
-  storage<float> scales_;
+  storage<arithmetic<T>> scales_;  // floats of integers, otherwise none
 };
 
 /// Calls rotator.rotate(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
