@@ -41,7 +41,8 @@ namespace detail {
 // does not depend on the number of threads.
 
 /// The stride and the extent of each axis of a bias.
-inline std::array<std::pair<Index, Index>, 4> axes_of(const score_view<float>& x) {
+template <class X>
+std::array<std::pair<Index, Index>, 4> axes_of(const score_view<X>& x) {
   return {{{x.batch_stride, x.batch},
            {x.head_stride, x.heads},
            {x.query_stride, x.queries},
@@ -49,7 +50,8 @@ inline std::array<std::pair<Index, Index>, 4> axes_of(const score_view<float>& x
 }
 
 /// Whether no two scores share an entry of x.
-inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
+template <class X>
+bool has_own_entries(const score_view<X>& x, const attention_shape& shape) {
   if (x.batch != shape.batch || x.heads != shape.heads || x.queries != shape.queries || x.keys != shape.keys)
     return false;
   auto axes = axes_of(x);
@@ -64,7 +66,8 @@ inline bool has_own_entries(const score_view<float>& x, const attention_shape& s
 
 /// Whether scores of different keys share an entry of x. If they do, no order of the tiles of keys prevents
 /// two threads from adding to one entry at the same time.
-inline bool joins_keys(const score_view<float>& x, const attention_shape& shape) {
+template <class X>
+bool joins_keys(const score_view<X>& x, const attention_shape& shape) {
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
 
@@ -214,7 +217,8 @@ class attention_gradient_tasks {
 };
 
 /// The number of elements in memory from the first entry of a bias to its last.
-inline Index span_of(const score_view<float>& bias) {
+template <class X>
+Index span_of(const score_view<X>& bias) {
   if (!bias) return 0;
   Index span = 1;
   for (const auto& [stride, extent] : axes_of(bias)) span += (extent - 1) * stride;

@@ -2,11 +2,11 @@
 #ifndef ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
 #define ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
 
-#include <algorithm>  // std::sort
 #include <cstddef>
 #include <cstdint>
 
 #include <rope/base/integer_list.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
@@ -40,7 +40,7 @@ class token_list {
                            index);
       tokens_[i] = to_index(index);
     }
-    std::sort(tokens_, tokens_ + size_);
+    sort(tokens_, tokens_ + size_);
     for (Index i = 1; i < size_; ++i)
       if (tokens_[i] == tokens_[i - 1])
         throw_invalid(function, "indices must differ, got ", tokens_[i], " twice");
