@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdio>
 #include <random>
-#include <variant>
 #include <vector>
 
 using rope::Index;
@@ -99,8 +98,7 @@ transcript converse(const model& m, std::vector<model::cache>& caches, const std
     const model::table where(m.on_axes, prompt.coordinates);
     const matrix x = chat.add(runs, 8 * random_matrix(prompt.coordinates.rows(), shape::width));
     for (const auto& run : runs)
-      if (const auto* image = std::get_if<rope::vision_run>(&run))
-        chat.patches += image->frames * image->height * image->width;
+      if (run.is_vision) chat.patches += run.vision.frames * run.vision.height * run.vision.width;
     matrix hidden = m.forward(x, caches, where);
     for (Index i = 0; i < length; ++i) {
       const Index word = m.word_after(hidden, hidden.rows() - 1);

@@ -8,7 +8,6 @@
 #include <limits>
 #include <type_traits>
 #include <utility>  // std::move
-#include <variant>
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -49,9 +48,19 @@ struct vision_run {
 };
 
 /// A run: consecutive tokens of text, or one image or video.
-using prompt_run = std::variant<text_run, vision_run>;
+///
+///     for (const prompt_run& run : runs)
+///       if (run.is_vision) encode(run.vision.height, run.vision.width);
+struct prompt_run {
+  bool is_vision;     // whether it is an image or a video
+  text_run text;      // without tokens if is_vision
+  vision_run vision;  // without patches unless is_vision
 
-struct sounding_video_run;  // omni_positions.hpp
+  prompt_run(const text_run& run) : is_vision(false), text(run), vision() {}
+  prompt_run(const vision_run& run) : is_vision(true), text{0}, vision(run) {}
+};
+
+struct omni_run;  // omni_positions.hpp
 
 /// A vision_run from the extents before merging (`image_grid_thw`).
 ///
@@ -138,18 +147,16 @@ inline Index tokens_of_run(const char* function, const vision_run& vision) {
   return tokens;
 }
 
-inline Index tokens_of_run(const char* function, const sounding_video_run& run);
+inline Index tokens_of_run(const char* function, const prompt_run& run) {
+  return run.is_vision ? tokens_of_run(function, run.vision) : tokens_of_run(function, run.text);
+}
+inline Index tokens_of_run(const char* function, const omni_run& run);
 
 /// Checks every run and returns the number of tokens.
-template <class... Run>
-Index tokens_of_prompt(const char* function, const std::vector<std::variant<Run...>>& runs) {
+template <class Run>
+Index tokens_of_prompt(const char* function, const std::vector<Run>& runs) {
   Index total = 0;
-  for (const auto& run : runs) {
-    const auto add = [&](const auto* piece) {
-      if (piece) total = with_tokens_before(function, total, tokens_of_run(function, *piece));
-    };
-    (add(std::get_if<Run>(&run)), ...);
-  }
+  for (const Run& run : runs) total = with_tokens_before(function, total, tokens_of_run(function, run));
   return total;
 }
 
@@ -203,13 +210,16 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
   for (const auto& run : runs) {
     if (!is_within_2_53(static_cast<double>(next)))
       throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", next);
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      walk.add_tokens(next, 0, text->tokens);
-      next += static_cast<Scalar>(text->tokens);
-    } else if (const auto* vision = std::get_if<vision_run>(&run)) {
-      if (tokens_of_run(function, *vision) > 0) add_vision(walk, *vision);
-    } else if constexpr (!std::is_null_pointer_v<AddBoth>) {
-      add_both(walk, *std::get_if<sounding_video_run>(&run));
+    if constexpr (!std::is_null_pointer_v<AddBoth>)
+      if (run.has_sound) {
+        add_both(walk, run);
+        continue;
+      }
+    if (!run.is_vision) {
+      walk.add_tokens(next, 0, run.text.tokens);
+      next += static_cast<Scalar>(run.text.tokens);
+    } else if (tokens_of_run(function, run.vision) > 0) {
+      add_vision(walk, run.vision);
     }
   }
   return std::move(walk.prompt);
@@ -296,22 +306,20 @@ template <class Integer, class Runs>
 prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
   tokens_of_prompt(function, runs);
   Runs with_ends = runs;  // includes the token that ends each row of an image
-  for (auto& run : with_ends)
-    if (auto* image = std::get_if<vision_run>(&run)) {
-      if (image->frames > 1) throw_invalid(function, "an image must be one frame, got ", image->frames);
-      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
-    }
+  for (auto& run : with_ends) {
+    if (!run.is_vision) continue;
+    vision_run& image = run.vision;
+    if (image.frames > 1) throw_invalid(function, "an image must be one frame, got ", image.frames);
+    if (image.frames > 0 && image.height > 0 && image.width > 0) ++image.width;
+  }
   const Index tokens = tokens_of_prompt(function, with_ends);
   prompt_positions<Integer> prompt{{tokens, axes}, tokens};
   for (Index axis = 0; axis < axes; ++axis)
     for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
   Index token = 0, images = 0;
   for (const auto& run : with_ends) {
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      token += text->tokens;
-      continue;
-    }
-    const vision_run& image = *std::get_if<vision_run>(&run);
+    token += run.text.tokens;
+    const vision_run& image = run.vision;
     if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
     for (Index row = 0; row < image.height; ++row)
       for (Index column = 0; column < image.width; ++column, ++token) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::max
 #include <cstdint>
-#include <variant>
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -27,7 +26,18 @@ struct sounding_video_run {
 };
 
 /// A run of a prompt with sound: text, one image or silent video, or one video with sound.
-using omni_run = std::variant<text_run, vision_run, sounding_video_run>;
+struct omni_run {
+  bool is_vision;          // whether it is an image or a video, with or without sound
+  bool has_sound;          // whether it is a video with sound
+  text_run text;           // without tokens if is_vision
+  vision_run vision;       // without patches unless is_vision
+  Index audio_tokens = 0;  // of the sound
+
+  omni_run(const text_run& run) : is_vision(false), has_sound(false), text(run), vision() {}
+  omni_run(const vision_run& run) : is_vision(true), has_sound(false), text{0}, vision(run) {}
+  omni_run(const sounding_video_run& run)
+      : is_vision(true), has_sound(true), text{0}, vision(run.video), audio_tokens(run.audio_tokens) {}
+};
 
 namespace detail {
 
@@ -40,8 +50,10 @@ Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeO
   return i;
 }
 
-inline Index tokens_of_run(const char* function, const sounding_video_run& run) {
-  const Index video = tokens_of_run(function, run.video);
+inline Index tokens_of_run(const char* function, const omni_run& run) {
+  if (!run.is_vision) return tokens_of_run(function, run.text);
+  const Index video = tokens_of_run(function, run.vision);
+  if (!run.has_sound) return video;
   const Index both = with_tokens_before(function, video, tokens_of_run(function, text_run{run.audio_tokens}));
   return with_tokens_before(function, both, 4);  // two opening and two closing tokens
 }
@@ -80,13 +92,13 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
   if (chunk < 1 || chunk > (std::int64_t{1} << 53))
     detail::throw_invalid("qwen2_5_omni_positions", "chunk must be from 1 to 2^53, got ", chunk);
   return detail::walk_omni_prompt<Integer>(
-      "qwen2_5_omni_positions", runs, start, [&](auto& walk, const sounding_video_run& run) {
+      "qwen2_5_omni_positions", runs, start, [&](auto& walk, const omni_run& run) {
         const Integer opened = walk.prompt.next, first = opened + 1;
         walk.add(opened);
         walk.add(walk.last = opened);
-        const Index pictures = detail::tokens_of_run("qwen2_5_omni_positions", run.video);
-        const Index frame = pictures == 0 ? 1 : run.video.height * run.video.width;
-        const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.video); };
+        const Index pictures = detail::tokens_of_run("qwen2_5_omni_positions", run.vision);
+        const Index frame = pictures == 0 ? 1 : run.vision.height * run.vision.width;
+        const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.vision); };
         const auto sound_time = [](Index i) { return std::int64_t{i}; };
         Index seen = 0, heard = 0;
         // A token whose time is several chunks later ends only one chunk. The next token ends another one.
@@ -94,7 +106,7 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
           const Index see = detail::end_of_chunk(seen + (end > chunk ? 1 : 0), pictures, end, time_of);
           const Index hear =
               detail::end_of_chunk(heard + (end > chunk ? 1 : 0), run.audio_tokens, end, sound_time);
-          walk.add_video(first, run.video, seen, (std::min)(see, pictures));
+          walk.add_video(first, run.vision, seen, (std::min)(see, pictures));
           walk.add_tokens(first, heard, (std::min)(hear, run.audio_tokens));
           seen = (std::min)(see, pictures);
           heard = (std::min)(hear, run.audio_tokens);
@@ -123,23 +135,23 @@ template <class Real = double>
 prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
                                             std::type_identity_t<Real> start = 0) {
   return detail::walk_omni_prompt<Real>(
-      "qwen3_omni_positions", runs, start, [](auto& walk, const sounding_video_run& run) {
+      "qwen3_omni_positions", runs, start, [](auto& walk, const omni_run& run) {
         const Real first = walk.prompt.next + 2;
         walk.add(walk.prompt.next);
         walk.add(walk.last = first - 1);
-        const Index pictures = detail::tokens_of_run("qwen3_omni_positions", run.video);
-        const Index frame = pictures == 0 ? 1 : run.video.height * run.video.width;
+        const Index pictures = detail::tokens_of_run("qwen3_omni_positions", run.vision);
+        const Index frame = pictures == 0 ? 1 : run.vision.height * run.vision.width;
         Index seen = 0, heard = 0;
         while (seen < pictures && heard < run.audio_tokens) {
-          if (first + walk.time_of(seen / frame, run.video) <= first + static_cast<Real>(heard)) {
-            walk.add_video(first, run.video, seen, seen + 1);
+          if (first + walk.time_of(seen / frame, run.vision) <= first + static_cast<Real>(heard)) {
+            walk.add_video(first, run.vision, seen, seen + 1);
             ++seen;
           } else {
             walk.add_tokens(first, heard, heard + 1);
             ++heard;
           }
         }
-        walk.add_video(first, run.video, seen, pictures);
+        walk.add_video(first, run.vision, seen, pictures);
         walk.add_tokens(first, heard, run.audio_tokens);
         walk.add(walk.last + 1);
         walk.add(walk.last + 2);

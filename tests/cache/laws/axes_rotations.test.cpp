@@ -135,7 +135,7 @@ TEMPLATE_LIST_TEST_CASE("alternating text and images have the keys and outputs o
         for (const message& runs : conversation) {
           const auto now = qwen_vl_positions(runs, cache.next_positions()[1]);
           const Index first = cache.size(), count = now.coordinates.rows();
-          const bool only_text = runs.size() == 1 && std::holds_alternative<text_run>(runs[0]);
+          const bool only_text = runs.size() == 1 && !runs[0].is_vision;
           const frequency_table<S> own = only_text && form == text_form::of_the_cache
                                              ? frequency_table<S>(f, cache.next_coordinates(count))
                                              : frequency_table<S>(f, now.coordinates);
