@@ -467,6 +467,18 @@ inline void* allocate_block(const char* name, std::size_t count, std::size_t siz
   check_block(name, count, size);
   return ::operator new (count* size, std::align_val_t{cache_line});
 }
+/// An array [rows, columns] of elements of `size` bytes each, or null if it has no element.
+///
+/// Throws:  std::length_error if it has a negative extent or exceeds the address space
+inline void* allocate_array(Index rows, Index columns, std::size_t size) {
+  const Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(size);
+  if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
+    throw_length("number_array", shape_text({rows, columns}),
+                 " must not be negative nor exceed the address space");
+  return rows == 0 || columns == 0
+             ? nullptr
+             : allocate_block("number_array", static_cast<std::size_t>(rows * columns), size);
+}
 /// Frees a block of allocate_block. Does nothing if `block` is null.
 inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -498,7 +510,8 @@ class number_array {
   ///
   /// Throws:  std::length_error if they exceed the address space
   explicit number_array(Index rows, Index columns = 1)
-      : numbers_{allocated(checked_size(rows, columns)), rows, columns} {}
+      : numbers_{static_cast<Scalar*>(detail::allocate_array(rows, columns, sizeof(Scalar))), rows, columns} {
+  }
   /// Numbers that are all `value`.
   ///
   /// Throws:  std::length_error if they exceed the address space
@@ -594,17 +607,6 @@ class number_array {
   };
   void release() noexcept {
     if (numbers_.owned) detail::free_block(numbers_.data);
-  }
-  static Scalar* allocated(std::size_t size) {
-    return size == 0 ? nullptr
-                     : static_cast<Scalar*>(detail::allocate_block("number_array", size, sizeof(Scalar)));
-  }
-  static std::size_t checked_size(Index rows, Index columns) {
-    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
-    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
-      detail::throw_length("number_array", detail::shape_text({rows, columns}),
-                           " must not be negative nor exceed the address space");
-    return static_cast<std::size_t>(rows * columns);
   }
   memory numbers_;
 };

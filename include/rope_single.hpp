@@ -494,6 +494,18 @@ inline void* allocate_block(const char* name, std::size_t count, std::size_t siz
   check_block(name, count, size);
   return ::operator new (count* size, std::align_val_t{cache_line});
 }
+/// An array [rows, columns] of elements of `size` bytes each, or null if it has no element.
+///
+/// Throws:  std::length_error if it has a negative extent or exceeds the address space
+inline void* allocate_array(Index rows, Index columns, std::size_t size) {
+  const Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(size);
+  if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
+    throw_length("number_array", shape_text({rows, columns}),
+                 " must not be negative nor exceed the address space");
+  return rows == 0 || columns == 0
+             ? nullptr
+             : allocate_block("number_array", static_cast<std::size_t>(rows * columns), size);
+}
 /// Frees a block of allocate_block. Does nothing if `block` is null.
 inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -525,7 +537,8 @@ class number_array {
   ///
   /// Throws:  std::length_error if they exceed the address space
   explicit number_array(Index rows, Index columns = 1)
-      : numbers_{allocated(checked_size(rows, columns)), rows, columns} {}
+      : numbers_{static_cast<Scalar*>(detail::allocate_array(rows, columns, sizeof(Scalar))), rows, columns} {
+  }
   /// Numbers that are all `value`.
   ///
   /// Throws:  std::length_error if they exceed the address space
@@ -621,17 +634,6 @@ class number_array {
   };
   void release() noexcept {
     if (numbers_.owned) detail::free_block(numbers_.data);
-  }
-  static Scalar* allocated(std::size_t size) {
-    return size == 0 ? nullptr
-                     : static_cast<Scalar*>(detail::allocate_block("number_array", size, sizeof(Scalar)));
-  }
-  static std::size_t checked_size(Index rows, Index columns) {
-    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
-    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
-      detail::throw_length("number_array", detail::shape_text({rows, columns}),
-                           " must not be negative nor exceed the address space");
-    return static_cast<std::size_t>(rows * columns);
   }
   memory numbers_;
 };
@@ -12503,14 +12505,16 @@ namespace detail {
 // head. The split and the order in which blocks add to shared sums depend only on the shapes, so the result
 // does not depend on the number of threads.
 /// The stride and the extent of each axis of a bias.
-inline std::array<std::pair<Index, Index>, 4> axes_of(const score_view<float>& x) {
+template <class X>
+std::array<std::pair<Index, Index>, 4> axes_of(const score_view<X>& x) {
   return {{{x.batch_stride, x.batch},
            {x.head_stride, x.heads},
            {x.query_stride, x.queries},
            {x.key_stride, x.keys}}};
 }
 /// Whether no two scores share an entry of x.
-inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
+template <class X>
+bool has_own_entries(const score_view<X>& x, const attention_shape& shape) {
   if (x.batch != shape.batch || x.heads != shape.heads || x.queries != shape.queries || x.keys != shape.keys)
     return false;
   auto axes = axes_of(x);
@@ -12524,7 +12528,8 @@ inline bool has_own_entries(const score_view<float>& x, const attention_shape& s
 }
 /// Whether scores of different keys share an entry of x. If they do, no order of the tiles of keys prevents
 /// two threads from adding to one entry at the same time.
-inline bool joins_keys(const score_view<float>& x, const attention_shape& shape) {
+template <class X>
+bool joins_keys(const score_view<X>& x, const attention_shape& shape) {
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
 /// Computes d_q of query tokens [first, first + tokens) and adds the contribution of these tokens to the
@@ -12662,7 +12667,8 @@ class attention_gradient_tasks {
   double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], or nullptr
 };
 /// The number of elements in memory from the first entry of a bias to its last.
-inline Index span_of(const score_view<float>& bias) {
+template <class X>
+Index span_of(const score_view<X>& bias) {
   if (!bias) return 0;
   Index span = 1;
   for (const auto& [stride, extent] : axes_of(bias)) span += (extent - 1) * stride;
@@ -16580,7 +16586,7 @@ class token_list {
                            index);
       tokens_[i] = to_index(index);
     }
-    std::sort(tokens_, tokens_ + size_);
+    sort(tokens_, tokens_ + size_);
     for (Index i = 1; i < size_; ++i)
       if (tokens_[i] == tokens_[i - 1])
         throw_invalid(function, "indices must differ, got ", tokens_[i], " twice");
@@ -22306,7 +22312,6 @@ owned_array<Real> patch_centers(Index height, Index width, patch_normalisation n
 
 #ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 #define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-#include <variant>
 /// The (time, height, width) of every token of a prompt that mixes text, images and videos. A text token has
 /// the same position on all axes. All patches of an image have the same time.
 ///
@@ -22336,8 +22341,17 @@ struct vision_run {
   double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
 };
 /// A run: consecutive tokens of text, or one image or video.
-using prompt_run = std::variant<text_run, vision_run>;
-struct sounding_video_run;  // omni_positions.hpp
+///
+///     for (const prompt_run& run : runs)
+///       if (run.is_vision) encode(run.vision.height, run.vision.width);
+struct prompt_run {
+  bool is_vision;     // whether it is an image or a video
+  text_run text;      // without tokens if is_vision
+  vision_run vision;  // without patches unless is_vision
+  prompt_run(const text_run& run) : is_vision(false), text(run), vision() {}
+  prompt_run(const vision_run& run) : is_vision(true), text{0}, vision(run) {}
+};
+struct omni_run;  // omni_positions.hpp
 /// A vision_run from the extents before merging (`image_grid_thw`).
 ///
 /// Throws:  std::invalid_argument unless merge is positive and divides height and width
@@ -22415,17 +22429,15 @@ inline Index tokens_of_run(const char* function, const vision_run& vision) {
   }
   return tokens;
 }
-inline Index tokens_of_run(const char* function, const sounding_video_run& run);
+inline Index tokens_of_run(const char* function, const prompt_run& run) {
+  return run.is_vision ? tokens_of_run(function, run.vision) : tokens_of_run(function, run.text);
+}
+inline Index tokens_of_run(const char* function, const omni_run& run);
 /// Checks every run and returns the number of tokens.
-template <class... Run>
-Index tokens_of_prompt(const char* function, const std::vector<std::variant<Run...>>& runs) {
+template <class Run>
+Index tokens_of_prompt(const char* function, const std::vector<Run>& runs) {
   Index total = 0;
-  for (const auto& run : runs) {
-    const auto add = [&](const auto* piece) {
-      if (piece) total = with_tokens_before(function, total, tokens_of_run(function, *piece));
-    };
-    (add(std::get_if<Run>(&run)), ...);
-  }
+  for (const Run& run : runs) total = with_tokens_before(function, total, tokens_of_run(function, run));
   return total;
 }
 /// The coordinates of a prompt, added token by token.
@@ -22475,13 +22487,16 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
   for (const auto& run : runs) {
     if (!is_within_2_53(static_cast<double>(next)))
       throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", next);
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      walk.add_tokens(next, 0, text->tokens);
-      next += static_cast<Scalar>(text->tokens);
-    } else if (const auto* vision = std::get_if<vision_run>(&run)) {
-      if (tokens_of_run(function, *vision) > 0) add_vision(walk, *vision);
-    } else if constexpr (!std::is_null_pointer_v<AddBoth>) {
-      add_both(walk, *std::get_if<sounding_video_run>(&run));
+    if constexpr (!std::is_null_pointer_v<AddBoth>)
+      if (run.has_sound) {
+        add_both(walk, run);
+        continue;
+      }
+    if (!run.is_vision) {
+      walk.add_tokens(next, 0, run.text.tokens);
+      next += static_cast<Scalar>(run.text.tokens);
+    } else if (tokens_of_run(function, run.vision) > 0) {
+      add_vision(walk, run.vision);
     }
   }
   return std::move(walk.prompt);
@@ -22561,22 +22576,20 @@ template <class Integer, class Runs>
 prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
   tokens_of_prompt(function, runs);
   Runs with_ends = runs;  // includes the token that ends each row of an image
-  for (auto& run : with_ends)
-    if (auto* image = std::get_if<vision_run>(&run)) {
-      if (image->frames > 1) throw_invalid(function, "an image must be one frame, got ", image->frames);
-      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
-    }
+  for (auto& run : with_ends) {
+    if (!run.is_vision) continue;
+    vision_run& image = run.vision;
+    if (image.frames > 1) throw_invalid(function, "an image must be one frame, got ", image.frames);
+    if (image.frames > 0 && image.height > 0 && image.width > 0) ++image.width;
+  }
   const Index tokens = tokens_of_prompt(function, with_ends);
   prompt_positions<Integer> prompt{{tokens, axes}, tokens};
   for (Index axis = 0; axis < axes; ++axis)
     for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
   Index token = 0, images = 0;
   for (const auto& run : with_ends) {
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      token += text->tokens;
-      continue;
-    }
-    const vision_run& image = *std::get_if<vision_run>(&run);
+    token += run.text.tokens;
+    const vision_run& image = run.vision;
     if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
     for (Index row = 0; row < image.height; ++row)
       for (Index column = 0; column < image.width; ++column, ++token) {
@@ -22633,7 +22646,17 @@ struct sounding_video_run {
   Index audio_tokens = 0;  // of the sound, not negative
 };
 /// A run of a prompt with sound: text, one image or silent video, or one video with sound.
-using omni_run = std::variant<text_run, vision_run, sounding_video_run>;
+struct omni_run {
+  bool is_vision;          // whether it is an image or a video, with or without sound
+  bool has_sound;          // whether it is a video with sound
+  text_run text;           // without tokens if is_vision
+  vision_run vision;       // without patches unless is_vision
+  Index audio_tokens = 0;  // of the sound
+  omni_run(const text_run& run) : is_vision(false), has_sound(false), text(run), vision() {}
+  omni_run(const vision_run& run) : is_vision(true), has_sound(false), text{0}, vision(run) {}
+  omni_run(const sounding_video_run& run)
+      : is_vision(true), has_sound(true), text{0}, vision(run.video), audio_tokens(run.audio_tokens) {}
+};
 namespace detail {
 /// The end of a chunk: the first token from `first` on whose time is at least end_time, or `tokens` if there
 /// is no such token.
@@ -22643,8 +22666,10 @@ Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeO
   while (i < tokens && time_of(i) < end_time) ++i;
   return i;
 }
-inline Index tokens_of_run(const char* function, const sounding_video_run& run) {
-  const Index video = tokens_of_run(function, run.video);
+inline Index tokens_of_run(const char* function, const omni_run& run) {
+  if (!run.is_vision) return tokens_of_run(function, run.text);
+  const Index video = tokens_of_run(function, run.vision);
+  if (!run.has_sound) return video;
   const Index both = with_tokens_before(function, video, tokens_of_run(function, text_run{run.audio_tokens}));
   return with_tokens_before(function, both, 4);  // two opening and two closing tokens
 }
@@ -22680,13 +22705,13 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
   if (chunk < 1 || chunk > (std::int64_t{1} << 53))
     detail::throw_invalid("qwen2_5_omni_positions", "chunk must be from 1 to 2^53, got ", chunk);
   return detail::walk_omni_prompt<Integer>(
-      "qwen2_5_omni_positions", runs, start, [&](auto& walk, const sounding_video_run& run) {
+      "qwen2_5_omni_positions", runs, start, [&](auto& walk, const omni_run& run) {
         const Integer opened = walk.prompt.next, first = opened + 1;
         walk.add(opened);
         walk.add(walk.last = opened);
-        const Index pictures = detail::tokens_of_run("qwen2_5_omni_positions", run.video);
-        const Index frame = pictures == 0 ? 1 : run.video.height * run.video.width;
-        const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.video); };
+        const Index pictures = detail::tokens_of_run("qwen2_5_omni_positions", run.vision);
+        const Index frame = pictures == 0 ? 1 : run.vision.height * run.vision.width;
+        const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.vision); };
         const auto sound_time = [](Index i) { return std::int64_t{i}; };
         Index seen = 0, heard = 0;
         // A token whose time is several chunks later ends only one chunk. The next token ends another one.
@@ -22694,7 +22719,7 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
           const Index see = detail::end_of_chunk(seen + (end > chunk ? 1 : 0), pictures, end, time_of);
           const Index hear =
               detail::end_of_chunk(heard + (end > chunk ? 1 : 0), run.audio_tokens, end, sound_time);
-          walk.add_video(first, run.video, seen, (std::min)(see, pictures));
+          walk.add_video(first, run.vision, seen, (std::min)(see, pictures));
           walk.add_tokens(first, heard, (std::min)(hear, run.audio_tokens));
           seen = (std::min)(see, pictures);
           heard = (std::min)(hear, run.audio_tokens);
@@ -22722,23 +22747,23 @@ template <class Real = double>
 prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
                                             std::type_identity_t<Real> start = 0) {
   return detail::walk_omni_prompt<Real>(
-      "qwen3_omni_positions", runs, start, [](auto& walk, const sounding_video_run& run) {
+      "qwen3_omni_positions", runs, start, [](auto& walk, const omni_run& run) {
         const Real first = walk.prompt.next + 2;
         walk.add(walk.prompt.next);
         walk.add(walk.last = first - 1);
-        const Index pictures = detail::tokens_of_run("qwen3_omni_positions", run.video);
-        const Index frame = pictures == 0 ? 1 : run.video.height * run.video.width;
+        const Index pictures = detail::tokens_of_run("qwen3_omni_positions", run.vision);
+        const Index frame = pictures == 0 ? 1 : run.vision.height * run.vision.width;
         Index seen = 0, heard = 0;
         while (seen < pictures && heard < run.audio_tokens) {
-          if (first + walk.time_of(seen / frame, run.video) <= first + static_cast<Real>(heard)) {
-            walk.add_video(first, run.video, seen, seen + 1);
+          if (first + walk.time_of(seen / frame, run.vision) <= first + static_cast<Real>(heard)) {
+            walk.add_video(first, run.vision, seen, seen + 1);
             ++seen;
           } else {
             walk.add_tokens(first, heard, heard + 1);
             ++heard;
           }
         }
-        walk.add_video(first, run.video, seen, pictures);
+        walk.add_video(first, run.vision, seen, pictures);
         walk.add_tokens(first, heard, run.audio_tokens);
         walk.add(walk.last + 1);
         walk.add(walk.last + 2);
