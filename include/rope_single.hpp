@@ -24908,7 +24908,7 @@ class row_maker {
                             memory.size());
     // 2 * pairs entries of S are a multiple of 8 bytes, so the following numbers are aligned too.
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    void* begin = memory.data() + (0 - address) % alignof(double);
+    void* begin = memory.data() + (alignof(double) - address % alignof(double)) % alignof(double);
     auto* entries = static_cast<S*>(begin);
     auto* numbers = static_cast<double*>(static_cast<void*>(entries + rows * rotary_dim()));
     auto* at_origin = static_cast<unsigned char*>(static_cast<void*>(numbers + rows * axes()));
