@@ -26,6 +26,9 @@ struct sounding_video_run {
 };
 
 /// A run of a prompt with sound: text, one image or silent video, or one video with sound.
+///
+///     for (const omni_run& run : runs)
+///       if (run.has_sound) encode_sound(run.audio_tokens);
 struct omni_run {
   bool is_vision;          // whether it is an image or a video, with or without sound
   bool has_sound;          // whether it is a video with sound

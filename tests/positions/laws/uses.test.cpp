@@ -51,6 +51,15 @@ TEST_CASE("the examples in the comments of grids work", "[positions]") {
   CHECK(positions(2, 0) == 1);
 }
 
+TEST_CASE("the examples in the comments of runs of a prompt work", "[positions]") {
+  const std::vector<prompt_run> runs = {text_run{3}, merged_patches(1, 8, 4, 2)};
+  std::vector<Index> seen;
+  const auto encode = [&](Index height, Index width) { seen = {height, width}; };
+  for (const prompt_run& run : runs)
+    if (run.is_vision) encode(run.vision.height, run.vision.width);
+  CHECK(seen == std::vector<Index>{4, 2});
+}
+
 TEST_CASE("the examples in the comments of prompts with sound work", "[positions]") {
   const rope::frequencies frequencies = on_axes(rope::frequencies(16), contiguous_sections({2, 3, 3}));
   const sounding_video_run clip = {.video = merged_patches(30, 16, 24, 2, 25.0), .audio_tokens = 750};
@@ -62,6 +71,11 @@ TEST_CASE("the examples in the comments of prompts with sound work", "[positions
     const auto prompt = qwen2_5_omni_positions(runs);
     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
     CHECK(prompt.next == 57);
+    std::vector<Index> heard;
+    const auto encode_sound = [&](Index tokens) { heard.push_back(tokens); };
+    for (const omni_run& run : runs)
+      if (run.has_sound) encode_sound(run.audio_tokens);
+    CHECK(heard == std::vector<Index>{50});
   }
   {
     ones memory(1, 39, 16);
