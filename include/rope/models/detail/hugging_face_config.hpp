@@ -18,10 +18,78 @@
 #include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// The keys of a Hugging Face config.json outside its rope dictionary: the architecture and the shape of a
-/// head.
+/// The keys of a Hugging Face config.json outside its rope dictionary: whether any layer rotates, the
+/// architecture and the shape of a head.
 
 namespace rope::inline ROPE_ABI::detail {
+
+// Models in which no layer rotates: all models of some architectures, and models of others whose file has a
+// certain value.
+
+/// Whether the value of the key record.rotates_if means that layers rotate.
+template <class J>
+bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& record) {
+  const J* value = text.find(std::string(record.rotates_if).c_str());
+  if (!value) return false;
+  if (value->is_boolean()) return value->template get<bool>();
+  if (value->is_string()) return value->template get<std::string>() == record.rotates_word;
+  const bool dictionary = value->is_object() && record.rotates_if == "rope_parameters";
+  return dictionary && json_reader<J>(value, "").has("rope_theta");
+}
+
+/// Throws if a file specifies a rotation although its architecture has none.
+///
+/// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
+template <class J>
+void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
+                                const std::string& architecture) {
+  if (!text.boolean("mla_use_nope").value_or(true))
+    text.refuse("mla_use_nope",
+                "is false, but nothing rotates in the code of " + architecture +
+                    " that is known; remove the key to describe the model as that code has it");
+  const auto rotated = name == "glm5next" ? text.index("qk_rope_head_dim", range::whole) : std::nullopt;
+  if (rotated.value_or(0) > 0)
+    text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of " + architecture +
+                                        " that is known, got " + std::to_string(*rotated));
+}
+
+template <class J>
+unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
+  const std::string name = plain_architecture(architecture);
+  if (const refused_architecture* refused = refused_architecture_of(name);
+      refused && refused->kind == refusal::never_rotates) {
+    check_that_nothing_rotates(text, name, architecture);
+    return {
+        std::string(refused->reason), "model_type",
+        "is one in which nothing rotates: it has " + std::string(refused->reason) + ", got " + architecture};
+  }
+  const hugging_face_record* known = hugging_face_record_of(name);
+  const hugging_face_record record = known ? *known : hugging_face_record{};
+  if (!record.rotates_if.empty() && !says_that_layers_rotate(text, record))
+    return {std::string(record.instead), std::string(record.rotates_if),
+            "does not say that layers rotate, and without it no layer of " + architecture +
+                " does: it must be true, \"" + std::string(record.rotates_word) +
+                "\" or a dictionary with rope_theta"};
+  if (record.needs_window && text.is_null("sliding_window"))
+    return {"no positions", "sliding_window",
+            "is null: then no layer of " + architecture + " slides, and the others do not rotate"};
+  const bool of_ling = record.names == "bailinghybrid";  // SGLang, models/bailing_moe_v3.py
+  for (const auto& [key, reads] :
+       {std::pair{"mla_use_nope", !known}, std::pair{"use_mla_nope", !known || of_ling}})
+    if (reads && text.boolean(key).value_or(false))
+      return {"no positions", key, "is true: nothing rotates in " + architecture};
+  if (text.index("qk_rope_head_dim", range::whole) == 0 && (!known || known->latent || known->last_channels))
+    return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head rotates"};
+  if (text.boolean("alibi").value_or(false))
+    return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};
+  if (record.alibi_layers > 0 && text.index("num_hidden_layers") == record.alibi_layers)
+    return {"ALiBi biases", "num_hidden_layers",
+            "is " + std::to_string(record.alibi_layers) + ": a model of " + architecture +
+                " of so many layers has ALiBi biases in place of rotary embeddings"};
+  return {};
+}
+
+// The record of an architecture.
 
 /// Throws the reason why an architecture has no record. Does nothing if only the layout is in doubt and the
 /// caller gave one.
@@ -97,6 +165,8 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   }
   return record;
 }
+
+// The rotated channels of a head.
 
 /// The channels of a head that may rotate.
 struct head_shape {
