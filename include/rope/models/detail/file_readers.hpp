@@ -88,6 +88,8 @@ class json_reader {
 
   /// Sets the value of a key for files without the key: the default of the architecture's class.
   void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
+  /// Sets the value of a key that the file has in another dictionary. It replaces the value here.
+  void replace(const char* key, double value) { replaced_.push_back({key, value, true}); }
   /// Calls with(key, value) for each default that was read.
   template <class F>
   void each_assumed(const F& with) const {
@@ -96,7 +98,10 @@ class json_reader {
   }
 
   std::optional<double> number(const char* key, const number_rule& rule) {
-    if (const J* value = find(key)) return number_of(*value, key, rule);
+    const J* const value = find(key);
+    for (const assumption& one : replaced_)
+      if (one.key == std::string_view(key)) return one.value;
+    if (value) return number_of(*value, key, rule);
     if (hides(key) || is_null(key)) return {};
     for (assumption& one : assumed_)
       if (one.key == std::string_view(key)) return one.read = true, one.value;
@@ -225,7 +230,7 @@ class json_reader {
 
   const J* object_;
   std::string path_;
-  std::vector<assumption> assumed_ = {};
+  std::vector<assumption> assumed_ = {}, replaced_ = {};
   std::vector<std::string> asked_, hidden_;
 };
 

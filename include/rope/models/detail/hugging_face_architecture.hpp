@@ -88,6 +88,11 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .kind = axes},
       {.names = " lightglue ", .reason = "along_directions, with learned directions", .kind = axes},
       {.names = " llama4visionmodel ", .reason = "llama4_vision_frequencies", .kind = axes},
+      {.names = " minimaxh3 minimaxh3transformer3d ",
+       .reason =
+           "axial_blocks of three widths 2 * rope_freq_dim, for the first 6 * rope_freq_dim channels of "
+           "a head, half_split, by (time, row, column)",
+       .kind = axes},
       {.names = " minimaxm3vlvision ",
        .reason = "axial: frame, row and column have a third of the head each, rounded down to even",
        .kind = axes},
@@ -171,6 +176,15 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .kind = rotates_otherwise},
       {.names = " musicflamingo ",
        .reason = "rotates features of sound by their time in seconds",
+       .kind = rotates_otherwise},
+      {.names = " openpanguv2 panguv2moe ",
+       .reason = "puts param_sink_number learned keys before a text, which every layer sees, and convolves "
+                 "latents: rotate the last qk_rope_head_dim channels, half_split unless rope_interleave is "
+                 "true, attend to the learned keys by another call, and join both by merge_attention",
+       .kind = rotates_otherwise},
+      {.names = " pangupromoev2 ",
+       .reason = "puts param_sink_number learned keys before a text, which every layer sees, and its ports "
+                 "disagree on whether the first or the last qk_rope_dim channels of a head rotate",
        .kind = rotates_otherwise},
       {.names = " phi3small ",
        .reason = "attends to blocks of keys by a pattern of every head: a mask that no option of attention "

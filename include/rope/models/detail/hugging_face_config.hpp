@@ -151,6 +151,11 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
     text.refuse("qk_rope_head_dim",
                 "is of Motif 3, whose released code and its ports disagree on which channels rotate and how "
                 "they are scaled");
+  for (const char* key : {"param_sink_number", "qk_rope_dim"})
+    if (record.names == "pangupromoe" && text.has(key))
+      text.refuse(key,
+                  "is of Pangu Pro MoE V2, whose ports disagree on whether the first or the last qk_rope_dim "
+                  "channels of a head rotate, and whose layers all see learned keys before a text");
   if (record.names == "grok1" && text.has("rope_type"))
     text.refuse(
         "rope_type",

@@ -52,6 +52,8 @@ class hugging_face_importer {
       json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
       if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
+      if (first_name(*known) == "jvlm")
+        for (std::string& overruled : read_block_config(text_)) warn(std::move(overruled));
     }
     if (!outer_.empty()) assume_sizes(text_, plain);
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
@@ -150,6 +152,11 @@ class hugging_face_importer {
       add_inner_keys(
           *attention, text_.path() + "attn_config.",
           [](const std::string& key) { return key != "rope_theta" && speaks_of_rope(key); }, keys);
+    if (first_name(defaults_) == "jvlm")
+      if (const J* block = text_.object("block_config"))
+        add_inner_keys(
+            *block, text_.path() + "block_config.",
+            [](const std::string& key) { return key != "sliding_window" && speaks_of_rope(key); }, keys);
     if (const J* layers = text_.object("per_layer_config"))
       for (const auto& layer : layers->items()) {
         const std::string path = text_.path() + "per_layer_config";

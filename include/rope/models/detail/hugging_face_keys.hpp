@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <rope/config.hpp>
@@ -36,10 +37,10 @@ inline constexpr std::string_view rotary_dim_in_file =
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
     " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
-    "dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder kimik2 lille130m llada llada2moe "
-    "longcatflashngram mimo minimaxm1 molmo2 motif nemotronlabsdiffusion nemotronnas new openelm openpanguvl "
-    "ouro panguultramoe phi3v phimsft plamo2 plamo3 plm qwen smallthinker stablelmepoch step3 telechat "
-    "youtuvl zaya1vl ";
+    "dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder jvlm kimik2 lille130m llada "
+    "llada2moe longcatflashngram mimo minimaxm1 molmo2 motif nemotronlabsdiffusion nemotronnas new openelm "
+    "openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm qwen smallthinker "
+    "stablelmepoch step3 telechat youtuvl zaya1vl ";
 
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
@@ -269,6 +270,7 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"jais2", 3328, 26, 0, 32, 8192},
       {"jetmoe", 2048, 32, 16, 12, 4096},
       {"jinaembeddingsv3", 1024, 16, 0, 24, 8194},
+      {"jvlm", 768, 12, 0, 12, 1024},
       {"kyutaispeechto", 2048, 32, 0, 48, 750},
       {"laguna", 2048, 48, 8, 40, 131072},
       {"lasrencoder", 512, 8, 0, 17, 10000},
@@ -351,6 +353,34 @@ const Sizes* class_sizes_of(std::string_view architecture) {
   return nullptr;
 }
 
+/// Reads the sizes and the window of Jina VLM from block_config.attn_config. A window of -1, the default, means
+/// none. The class reads no key with the same meaning next to block_config.
+///
+/// Source: configuration_jvlm.py and blocks_jvlm.py of jina-vlm
+///
+/// \return  a warning for each key next to block_config that says otherwise
+template <class J>
+std::vector<std::string> read_block_config(json_reader<J>& text) {
+  const J* const block = json_reader<J>(text).object("block_config");
+  json_reader<J> blocks(block, text.path() + "block_config.");
+  json_reader<J> attention(blocks.object("attn_config"), blocks.path() + "attn_config.");
+  std::vector<std::string> warnings;
+  const auto replace = [&](const char* key, const char* inside, const number_rule& rule, double value) {
+    const auto beside = text.number(key, rule);
+    if (beside && !equal(*beside, value))
+      warnings.push_back(text.path() + key + " is overruled by " + attention.path() + inside);
+    text.replace(key, value);
+  };
+  for (const auto& [key, inside] :
+       {std::pair{"head_dim", "head_dim"}, std::pair{"num_attention_heads", "n_heads"},
+        std::pair{"num_key_value_heads", "n_kv_heads"}})
+    if (const auto count = attention.number(inside, range::count)) replace(key, inside, range::count, *count);
+  constexpr const char* window = "sliding_window";
+  const bool none = equal(attention.number(window, range::any_number).value_or(-1), -1);
+  replace(window, window, range::window, none ? 0 : *attention.number(window, range::window));
+  return warnings;
+}
+
 /// Gives a text model in its own dictionary the default sizes of its class. The number of layers is not
 /// assumed if a list has one value per layer.
 template <class J>
@@ -373,7 +403,8 @@ void assume_sizes(json_reader<J>& text, std::string_view architecture) {
   assume(sizes->layers, {"num_hidden_layers", "n_layer", "n_layers", "num_layers",
                          "decoder_num_hidden_layers", "layer_types", "layers_block_type", "no_rope_layers",
                          "layer_rope_theta", "hybrid_layer_pattern", "attn_type_list", "compress_ratios"});
-  assume(sizes->context, {"max_position_embeddings", "n_positions", "seq_length", "max_seq_len"});
+  assume(sizes->context,
+         {"max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_sequence_length"});
   assume(sizes->nope_channels, {"qk_nope_head_dim"});
   assume(sizes->rotated_channels, {"qk_rope_head_dim"});
 }

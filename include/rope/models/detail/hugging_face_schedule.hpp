@@ -186,8 +186,9 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
 }
 
 /// The config keys for the longest context.
-inline constexpr const char* context_keys[] = {"max_position_embeddings", "n_positions", "seq_length",
-                                               "max_seq_len", "max_position_embedding"};
+inline constexpr const char* context_keys[] = {
+    "max_position_embeddings", "n_positions",        "seq_length", "max_seq_len",
+    "max_position_embedding",  "max_sequence_length"};
 
 template <class J>
 std::optional<double> context_of(json_reader<J>& config, const number_rule& rule) {
