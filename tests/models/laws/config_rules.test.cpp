@@ -859,12 +859,15 @@ TEST_CASE("a text_config without a model_type has the default class of the whole
                                           std::string(outer)));
   }
   const std::map<std::string, std::string> others = {
-      {"aya_vision", "cohere2"}, {"cohere2_vision", "cohere2"}, {"fuyu", "persimmon"},
-      {"got_ocr2", "qwen2"},     {"granite_speech", "granite"}, {"idefics2", "mistral"},
-      {"idefics3", "llama"},     {"internvl", "qwen2"},         {"llava_next_video", "llama"},
-      {"ovis2", "qwen2"},        {"llava_onevision", "qwen2"},  {"paligemma", "gemma"},
-      {"qwen2_audio", "qwen2"},  {"smolvlm", "llama"},          {"video_llava", "llama"},
-      {"vipllava", "llama"}};
+      {"aya_vision", "cohere2"},  {"cohere2_vision", "cohere2"}, {"fuyu", "persimmon"},
+      {"got_ocr2", "qwen2"},      {"granite_speech", "granite"}, {"idefics2", "mistral"},
+      {"idefics3", "llama"},      {"internvl", "qwen2"},         {"llava_next_video", "llama"},
+      {"ovis2", "qwen2"},         {"llava_onevision", "qwen2"},  {"paligemma", "gemma"},
+      {"qwen2_audio", "qwen2"},   {"smolvlm", "llama"},          {"video_llava", "llama"},
+      {"vipllava", "llama"},      {"audioflamingo3", "qwen2"},   {"deepseek_vl", "llama"},
+      {"fast_vlm", "qwen2"},      {"glmasr", "llama"},           {"lfm2-vl", "lfm2"},
+      {"lighton_ocr", "qwen3"},   {"mistral3", "mistral"},       {"qwen3_asr", "qwen3"},
+      {"vibevoice_asr", "qwen2"}, {"voxtral", "llama"}};
   for (const auto& [outer, text] : others) {
     const auto model =
         import_hugging_face(json{{"model_type", outer}, {"text_config", {{"rope_theta", 70000}}}});
@@ -873,6 +876,47 @@ TEST_CASE("a text_config without a model_type has the default class of the whole
     CHECK(model.groups()[0].base == 70000);
     CHECK(has_warning(model.warnings, "model_type is not given; assumed " + text));
   }
+  for (const char* outer : {"modernvbert", "pe_audio", "pe_audio_video", "pe_video"})
+    CHECK(import_hugging_face(json{{"model_type", outer}, {"text_config", {{"hidden_size", 64 * 12}}}})
+              .architecture == "modernbert");
+}
+
+// Source: VoxtralConfig and GlmAsrConfig of Hugging Face transformers, _default_text_config_kwargs
+TEST_CASE("a text model has the sizes that the class of the whole model gives it", "[models][config_rules]") {
+  const auto import = [](const char* outer, const json& text) {
+    return import_hugging_face(json{{"model_type", outer}, {"text_config", text}});
+  };
+  const auto voxtral = import("voxtral", {{"model_type", "llama"}});
+  CHECK(voxtral.groups()[0].head_dim == 128);
+  CHECK(voxtral.groups()[0].base == 1e8);
+  CHECK(voxtral.query_heads == 32);  // of LlamaConfig
+  CHECK(voxtral.key_heads == 8);
+  CHECK(voxtral.max_position == 131072);
+  CHECK(voxtral.rotation_of_layer(29) == rope::layer_rotation::in_group);
+  CHECK(has_warning(voxtral.warnings,
+                    "text_config.rope_theta is not given; assumed 100000000, the default of "
+                    "voxtral"));
+  CHECK(has_warning(voxtral.warnings,
+                    "text_config.num_attention_heads is not given; assumed 32, the default "
+                    "of llama"));
+
+  // Keys of the file hold, and a base in the dictionary is not overruled by one that the file lacks.
+  const auto given =
+      import("voxtral", {{"model_type", "llama"},
+                         {"head_dim", 64},
+                         {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}});
+  CHECK(given.groups()[0].head_dim == 64);
+  CHECK(given.groups()[0].base == 5e5);
+  CHECK(!has_warning(given.warnings, "rope_theta"));
+
+  const auto glm = import("glmasr", json::object());
+  CHECK(glm.groups()[0].head_dim == 128);
+  CHECK(glm.groups()[0].base == 10000);
+  CHECK(glm.query_heads == 16);
+  CHECK(glm.key_heads == 4);
+  CHECK(import("pe_video", json::object()).groups()[0].head_dim == 64);
+  CHECK(import("modernvbert", json::object()).groups()[0].head_dim == 64);
+  CHECK(import("llava", {{"model_type", "llama"}}).key_heads == 32);
 }
 
 TEST_CASE("parts of a whole model other than its text model are named once each", "[models][config_rules]") {

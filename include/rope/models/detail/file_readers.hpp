@@ -86,15 +86,20 @@ class json_reader {
   }
   bool has(const char* key) { return find(key) != nullptr; }
 
-  /// Sets the value of a key for files without the key: the default of the architecture's class.
-  void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
+  /// Sets the value of a key for files without the key: the default of the architecture's class. The first
+  /// default of a key holds.
+  ///
+  /// \param of  the model with this default, if it is not that of the text model's class
+  void assume(const char* key, double value, const std::string& of = {}) {
+    assumed_.push_back({key, value, false, of});
+  }
   /// Sets the value of a key that the file has in another dictionary. It replaces the value here.
-  void replace(const char* key, double value) { replaced_.push_back({key, value, true}); }
-  /// Calls with(key, value) for each default that was read.
+  void replace(const char* key, double value) { replaced_.push_back({key, value, true, {}}); }
+  /// Calls with(key, value, of) for each default that was read.
   template <class F>
   void each_assumed(const F& with) const {
     for (const assumption& one : assumed_)
-      if (one.read) with(std::string(one.key), one.value);
+      if (one.read) with(std::string(one.key), one.value, one.of);
   }
 
   std::optional<double> number(const char* key, const number_rule& rule) {
@@ -226,6 +231,7 @@ class json_reader {
     const char* key;
     double value;
     bool read;
+    std::string of;
   };
 
   const J* object_;

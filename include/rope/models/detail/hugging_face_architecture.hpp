@@ -254,14 +254,19 @@ inline std::string default_text_architecture(const std::string& outer) {
   static constexpr struct {
     std::string_view outer, text;
   } defaults[] = {
+      {" audioflamingo3 fastvlm gotocr2 internvl llavaonevision ovis2 qwen2audio vibevoiceasr ", "qwen2"},
       {" ayavision cohere2vision ", "cohere2"},
+      {" deepseekvl glmasr idefics3 janus llava llavanext llavanextvideo perceptionlm smolvlm videollava "
+       "vipllava voxtral ",
+       "llama"},
       {" fuyu ", "persimmon"},
       {" gemma4assistant ", "gemma4_text"},
       {" gemma4unifiedassistant ", "gemma4_unified_text"},
-      {" gotocr2 internvl llavaonevision ovis2 qwen2audio ", "qwen2"},
       {" granitespeech ", "granite"},
-      {" idefics2 ", "mistral"},
-      {" idefics3 janus llava llavanext llavanextvideo perceptionlm smolvlm videollava vipllava ", "llama"},
+      {" idefics2 mistral3 ", "mistral"},
+      {" lfm2vl ", "lfm2"},
+      {" lightonocr qwen3asr ", "qwen3"},
+      {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},
       {" paligemma ", "gemma"},
   };
   const std::string plain = plain_architecture(outer);

@@ -55,7 +55,11 @@ class hugging_face_importer {
       if (first_name(*known) == "jvlm")
         for (std::string& overruled : read_block_config(text_)) warn(std::move(overruled));
     }
-    if (!outer_.empty()) assume_sizes(text_, plain);
+    if (!outer_.empty()) {
+      const std::string whole = name_of_part(outer_.back());
+      assume_sizes(text_, text_sizes_of_whole(plain_architecture(whole)), whole);
+      assume_sizes(text_, class_sizes_of(plain));
+    }
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
@@ -115,9 +119,9 @@ class hugging_face_importer {
         if (speaks_of_rope(key))
           warn(outer_[i].path() + key + " is next to " + parts_.keys()[i] + " and has no effect");
     note_inner_keys(because);
-    text_.each_assumed([&](const std::string& key, double value) {
+    text_.each_assumed([&](const std::string& key, double value, const std::string& of) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
-           model_.architecture);
+           (of.empty() ? model_.architecture : of));
     });
   }
 

@@ -178,9 +178,38 @@ inline bool speaks_of_rope(std::string_view key) {
 /// The sizes of one class. 0: none, or derived from the other sizes.
 struct class_sizes {
   std::string_view architecture;  // as plain_architecture spells it
-  double hidden_size, query_heads, key_heads, layers, context;
+  double hidden_size = 0, query_heads = 0, key_heads = 0, layers = 0, context = 0;
   double nope_channels = 0, rotated_channels = 0;  // of a latent head
+  double head_dim = 0, base = 0;                   // only for whole models
 };
+
+/// The sizes that the class of a whole model gives to its text model before the class of the text model fills
+/// in its own. nullptr if it gives none.
+///
+/// Source: Hugging Face transformers, _default_text_config_kwargs of configuration_*.py, autumn 2026
+inline const class_sizes* text_sizes_of_whole(std::string_view whole) {
+  static constexpr class_sizes sizes[] = {
+      {.architecture = "glmasr",
+       .hidden_size = 2048,
+       .query_heads = 16,
+       .key_heads = 4,
+       .layers = 28,
+       .context = 8192},
+      {.architecture = "peaudio", .hidden_size = 1024, .query_heads = 16, .layers = 22},
+      {.architecture = "peaudiovideo", .hidden_size = 1024, .query_heads = 16, .layers = 22},
+      {.architecture = "pevideo", .hidden_size = 1024, .query_heads = 16, .layers = 22},
+      {.architecture = "voxtral",
+       .hidden_size = 3072,
+       .key_heads = 8,
+       .layers = 30,
+       .context = 131072,
+       .head_dim = 128,
+       .base = 1e8},
+  };
+  for (const class_sizes& one : sizes)
+    if (one.architecture == whole) return &one;
+  return nullptr;
+}
 
 /// The sizes of an architecture, or nullptr if its class is unknown.
 ///
@@ -381,16 +410,17 @@ std::vector<std::string> read_block_config(json_reader<J>& text) {
   return warnings;
 }
 
-/// Gives a text model in its own dictionary the default sizes of its class. The number of layers is not
+/// Gives a text model in its own dictionary default sizes, or none for nullptr. The number of layers is not
 /// assumed if a list has one value per layer.
+///
+/// \param of  as in json_reader::assume
 template <class J>
-void assume_sizes(json_reader<J>& text, std::string_view architecture) {
-  const class_sizes* sizes = class_sizes_of(architecture);
+void assume_sizes(json_reader<J>& text, const class_sizes* sizes, const std::string& of = {}) {
   if (!sizes) return;
   const auto assume = [&](double value, std::initializer_list<const char*> names) {
     bool given = !(value > 0);
     for (const char* name : names) given = given || text.has(name);
-    if (!given) text.assume(*names.begin(), value);
+    if (!given) text.assume(*names.begin(), value, of);
   };
   assume(sizes->hidden_size, {"hidden_size", "n_embd", "d_model"});
   assume(sizes->query_heads, {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
@@ -407,6 +437,11 @@ void assume_sizes(json_reader<J>& text, std::string_view architecture) {
          {"max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_sequence_length"});
   assume(sizes->nope_channels, {"qk_nope_head_dim"});
   assume(sizes->rotated_channels, {"qk_rope_head_dim"});
+  assume(sizes->head_dim, {"head_dim"});
+  bool has_base = false;
+  for (const char* key : {"rope_parameters", "rope_scaling"})
+    if (const J* rope = text.object(key)) has_base = has_base || rope->contains("rope_theta");
+  if (!has_base) assume(sizes->base, {"rope_theta"});
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
