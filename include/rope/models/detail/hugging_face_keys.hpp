@@ -7,7 +7,6 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <rope/config.hpp>
@@ -380,34 +379,6 @@ const Sizes* class_sizes_of(std::string_view architecture) {
   for (const Sizes& one : sizes)
     if (one.architecture == architecture) return &one;
   return nullptr;
-}
-
-/// Reads the sizes and the window of Jina VLM from block_config.attn_config. A window of -1, the default, means
-/// none. The class reads no key with the same meaning next to block_config.
-///
-/// Source: configuration_jvlm.py and blocks_jvlm.py of jina-vlm
-///
-/// \return  a warning for each key next to block_config that says otherwise
-template <class J>
-std::vector<std::string> read_block_config(json_reader<J>& text) {
-  const J* const block = json_reader<J>(text).object("block_config");
-  json_reader<J> blocks(block, text.path() + "block_config.");
-  json_reader<J> attention(blocks.object("attn_config"), blocks.path() + "attn_config.");
-  std::vector<std::string> warnings;
-  const auto replace = [&](const char* key, const char* inside, const number_rule& rule, double value) {
-    const auto beside = text.number(key, rule);
-    if (beside && !equal(*beside, value))
-      warnings.push_back(text.path() + key + " is overruled by " + attention.path() + inside);
-    text.replace(key, value);
-  };
-  for (const auto& [key, inside] :
-       {std::pair{"head_dim", "head_dim"}, std::pair{"num_attention_heads", "n_heads"},
-        std::pair{"num_key_value_heads", "n_kv_heads"}})
-    if (const auto count = attention.number(inside, range::count)) replace(key, inside, range::count, *count);
-  constexpr const char* window = "sliding_window";
-  const bool none = equal(attention.number(window, range::any_number).value_or(-1), -1);
-  replace(window, window, range::window, none ? 0 : *attention.number(window, range::window));
-  return warnings;
 }
 
 /// Gives a text model in its own dictionary default sizes, or none for nullptr. The number of layers is not
