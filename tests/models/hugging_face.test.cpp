@@ -537,6 +537,13 @@ TEST_CASE("GPT-J and ChatGLM have their own names for sizes", "[models][import]"
   CHECK(has_warning(elm.warnings, "num_kv_heads differs from layer to layer"));
   const auto alike = import_hugging_face(changed(openelm, {{"num_kv_heads", {4, 4, 4, 4}}}));
   CHECK(alike.key_heads == 4);
+
+  const auto deci = import_hugging_face(json{{"model_type", "deci"},
+                                             {"hidden_size", 4096},
+                                             {"num_attention_heads", 32},
+                                             {"num_key_value_heads_per_layer", {4, 2}}});
+  CHECK(deci.key_heads == 4);
+  CHECK(has_warning(deci.warnings, "num_key_value_heads_per_layer differs from layer to layer"));
   CHECK_FALSE(has_warning(alike.warnings, "num_kv_heads"));
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] {

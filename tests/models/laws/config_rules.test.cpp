@@ -858,16 +858,40 @@ TEST_CASE("a text_config without a model_type has the default class of the whole
     CHECK(has_warning(model.warnings, "text_config.model_type is not given; assumed llama, the default of " +
                                           std::string(outer)));
   }
-  const std::map<std::string, std::string> others = {
-      {"aya_vision", "cohere2"},  {"cohere2_vision", "cohere2"}, {"fuyu", "persimmon"},
-      {"got_ocr2", "qwen2"},      {"granite_speech", "granite"}, {"idefics2", "mistral"},
-      {"idefics3", "llama"},      {"internvl", "qwen2"},         {"llava_next_video", "llama"},
-      {"ovis2", "qwen2"},         {"llava_onevision", "qwen2"},  {"paligemma", "gemma"},
-      {"qwen2_audio", "qwen2"},   {"smolvlm", "llama"},          {"video_llava", "llama"},
-      {"vipllava", "llama"},      {"audioflamingo3", "qwen2"},   {"deepseek_vl", "llama"},
-      {"fast_vlm", "qwen2"},      {"glmasr", "llama"},           {"lfm2-vl", "lfm2"},
-      {"lighton_ocr", "qwen3"},   {"mistral3", "mistral"},       {"qwen3_asr", "qwen3"},
-      {"vibevoice_asr", "qwen2"}, {"voxtral", "llama"}};
+  const std::map<std::string, std::string> others = {{"aya_vision", "cohere2"},
+                                                     {"cohere2_vision", "cohere2"},
+                                                     {"fuyu", "persimmon"},
+                                                     {"got_ocr2", "qwen2"},
+                                                     {"granite_speech", "granite"},
+                                                     {"idefics2", "mistral"},
+                                                     {"idefics3", "llama"},
+                                                     {"internvl", "qwen2"},
+                                                     {"llava_next_video", "llama"},
+                                                     {"ovis2", "qwen2"},
+                                                     {"llava_onevision", "qwen2"},
+                                                     {"paligemma", "gemma"},
+                                                     {"qwen2_audio", "qwen2"},
+                                                     {"smolvlm", "llama"},
+                                                     {"video_llava", "llama"},
+                                                     {"vipllava", "llama"},
+                                                     {"audioflamingo3", "qwen2"},
+                                                     {"deepseek_vl", "llama"},
+                                                     {"fast_vlm", "qwen2"},
+                                                     {"glmasr", "llama"},
+                                                     {"lfm2-vl", "lfm2"},
+                                                     {"lighton_ocr", "qwen3"},
+                                                     {"mistral3", "mistral"},
+                                                     {"qwen3_asr", "qwen3"},
+                                                     {"vibevoice_asr", "qwen2"},
+                                                     {"voxtral", "llama"},
+                                                     {"cosmos3_omni", "qwen3_vl_text"},
+                                                     {"deepseek_vl_hybrid", "llama"},
+                                                     {"fun_asr_nano", "qwen3"},
+                                                     {"glm46v", "glm4v_text"},
+                                                     {"glmga", "glm4v_text"},
+                                                     {"granite_speech_plus", "granite"},
+                                                     {"hyperclovax_vision_v2", "hyperclovax"},
+                                                     {"qianfan_ocr", "qwen3"}};
   for (const auto& [outer, text] : others) {
     const auto model =
         import_hugging_face(json{{"model_type", outer}, {"text_config", {{"rope_theta", 70000}}}});
@@ -876,6 +900,8 @@ TEST_CASE("a text_config without a model_type has the default class of the whole
     CHECK(model.groups()[0].base == 70000);
     CHECK(has_warning(model.warnings, "model_type is not given; assumed " + text));
   }
+  CHECK(import_hugging_face(json{{"model_type", "kimi_k25"}, {"text_config", {{"rope_theta", 70000}}}})
+            .architecture == "deepseek_v3");
   for (const char* outer : {"modernvbert", "pe_audio", "pe_audio_video", "pe_video"})
     CHECK(import_hugging_face(json{{"model_type", outer}, {"text_config", {{"hidden_size", 64 * 12}}}})
               .architecture == "modernbert");

@@ -224,9 +224,9 @@ class hugging_face_importer {
     model_.query_heads = heads_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
                                    "num_heads", "num_query_heads"})
                              .value_or(0);
-    auto key_heads =
-        heads_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                  "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups", "num_kv_heads"});
+    auto key_heads = heads_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+                               "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups",
+                               "num_kv_heads", "num_key_value_heads_per_layer"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     model_.key_heads = key_heads.value_or(model_.query_heads);

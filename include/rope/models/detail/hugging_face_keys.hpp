@@ -38,8 +38,8 @@ inline constexpr std::string_view own_classes =
     " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
     "dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder jvlm kimik2 lille130m llada "
     "llada2moe longcatflashngram mimo minimaxm1 molmo2 motif nemotronlabsdiffusion nemotronnas new openelm "
-    "openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm qwen smallthinker "
-    "stablelmepoch step3 telechat youtuvl zaya1vl ";
+    "openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm qwen sarvammla "
+    "smallthinker stablelmepoch step3 telechat youtuvl zaya1vl ";
 
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.

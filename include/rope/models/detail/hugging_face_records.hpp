@@ -39,8 +39,9 @@ const Record* hugging_face_record_of(std::string_view architecture) {
                "attend to the keys of the layer before them"},
       {.names = "apertus", .base = 1.2e7, .own_rule = true},
       {.names = "aquila deepseek internlm internlm2 internlm3 minicpm nanbeige orion plamo xverse"},
-      {.names = "arcee aria chameleon deepseekocr2 diffllama falcon jais2 llama llavallama mistral3 olmo "
-                "olmo2 olmoe refinedweb solar teleflm"},
+      {.names =
+           "arcee aria chameleon deci deepseekocr2 diffllama falcon jais2 llama llavallama mistral3 olmo "
+           "olmo2 olmoe refinedweb solar teleflm"},
       {.names = "arctic exaone iquestcoder klear kormo molmo panguembedded sarvammoe telechat3", .base = 0},
       {.names = "axk1 deepseekv3 youtu", .layout = interleaved, .latent = true},
       {.names = "axk2 deepseekv32", .layout = interleaved, .latent = true, .indexer = first_half_split},
@@ -97,7 +98,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .scale = attention_multiplier,
        .scale_number = 1},
       {.names = "grok1", .scale = attn_output_multiplier, .softcap = 30},
-      {.names = "grovemoe keye keyevl15 minicpmo minicpmv",
+      {.names = "grovemoe keye keyevl15 minicpmo minicpmv param2moe",
        .base = 0,
        .slides = not_known,
        .slides_if_asked = true},
@@ -273,6 +274,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .mrope_interleaved = true,
        .mrope_side = 20},
       {.names = "roformer", .layout = interleaved, .causal = false},
+      {.names = "sarvammla", .layout = interleaved, .base = 0, .latent = true},
       {.names = "solaropen", .base = 1e6, .head_dim = 128},
       {.names = "stablelm", .partial_rotary_factor = 0.25},
       {.names = "stablelmepoch", .partial_rotary_factor = 0.25},
