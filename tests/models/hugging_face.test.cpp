@@ -427,6 +427,31 @@ TEST_CASE("Gemma 4 rotates a quarter of the pairs of the whole head", "[models][
   CHECK(lists(group.frequencies, 62, "0.03522695 0.03337625 0 0", 7));
 }
 
+// The class puts pair i of a head, (i, i + 64), at 2 i and 2 i + 1, and rotates the first rope_head_dim of
+// these channels by the frequencies of a head of that width. The source is
+// Hugging Face transformers, models/k2_horizon: K2HorizonAttention.
+TEST_CASE("K2 Horizon rotates the first pairs of a head by the frequencies of a narrower one",
+          "[models][import]") {
+  const json whole = {{"model_type", "k2_horizon"},
+                      {"head_dim", 128},
+                      {"hidden_size", 6144},
+                      {"num_attention_heads", 48},
+                      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e7}}}};
+  CHECK(same(only_group(whole).frequencies, frequencies(128, 1e7)));
+  CHECK(same(only_group(changed(whole, {{"rope_head_dim", 128}})).frequencies, frequencies(128, 1e7)));
+  for (const Index width : {64, 32, 8}) {
+    const layer_group group = only_group(changed(whole, {{"rope_head_dim", width}}));
+    CHECK(group.layout == layout_kind::half_split);
+    CHECK(group.first_channel == 0);
+    REQUIRE(group.frequencies.pairs() == 64);
+    for (Index i = 0; i < 64; ++i) {
+      const double narrow = std::pow(1e7, -2.0 * static_cast<double>(i) / static_cast<double>(width));
+      const double expected = 2 * i < width ? narrow : 0;
+      CHECK(std::abs(group.frequencies.inv_freq(i) - expected) <= 1e-15 * expected);
+    }
+  }
+}
+
 TEST_CASE("Gemma 4 has larger heads in its full layers", "[models][import]") {
   const json gemma4 = {
       {"model_type", "gemma4_text"},

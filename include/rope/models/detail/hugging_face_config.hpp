@@ -157,6 +157,9 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
       text.refuse(key,
                   "is of Pangu Pro MoE V2, whose ports disagree on whether the first or the last qk_rope_dim "
                   "channels of a head rotate, and whose layers all see learned keys before a text");
+  if (record.names == "maple" && !text.boolean("nope_on_global_attention").value_or(true))
+    text.refuse("nope_on_global_attention",
+                "is false: vLLM then rotates layers that attend fully, but the code of the model never does");
   if (record.names == "grok1" && text.has("rope_type"))
     text.refuse(
         "rope_type",

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
 
-#include <cmath>  // std::sqrt
+#include <cmath>  // std::pow, std::sqrt
 #include <optional>
 #include <string>
 #include <string_view>
@@ -103,7 +103,7 @@ class hugging_face_group_maker {
     json_reader<J> rope(given, path);
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
-    const double base = base_of(rope, terms, layer_type);
+    double base = base_of(rope, terms, layer_type);
     const rotated_share share =
         rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
     if (*terms.factor_key && !share.key.empty() && !detail::equal(share.factor, *terms.factor))
@@ -114,6 +114,14 @@ class hugging_face_group_maker {
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = schedule_reader<J>(text_, rope, defaults_, model_, terms.by_type)
                        .derive_as(type, rotary_dim, base, length_);
+    if (const Index first = first_pairs_of(rotary_dim, type); first < rotary_dim) {
+      const double heads = static_cast<double>(rotary_dim / first);
+      base = std::pow(base, heads);  // (base^heads)^(-2i / rotary_dim) is base^(-2i / first)
+      if (!is_finite(base))
+        text_.refuse(std::string(defaults_.first_pairs).c_str(), "is too small for the base");
+      rule =
+          derive("proportional", rotary_dim, base, proportional_scaling{.partial_rotary_factor = 1 / heads});
+    }
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
@@ -171,6 +179,21 @@ class hugging_face_group_maker {
   void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
 
  private:
+  /// The channels of the first pairs of a head that rotate: rotary_dim unless a key gives fewer.
+  Index first_pairs_of(Index rotary_dim, const std::string& type) {
+    const std::string key(defaults_.first_pairs);
+    const auto given = key.empty() ? std::nullopt : text_.index(key.c_str());
+    if (!given || *given == rotary_dim) return rotary_dim;
+    if (*given > rotary_dim || *given % 2 != 0 || rotary_dim % *given != 0)
+      text_.refuse(key.c_str(), "must be an even divisor of head_dim, got " + std::to_string(*given));
+    if (type != "default")
+      text_.refuse(key.c_str(), "is less than head_dim, for which the class has no rope type " + type);
+    model_.warn_once(text_.path() + key + " gives the channels of the first pairs of a head, and only they " +
+                     "rotate: the base is raised to the power " + std::to_string(rotary_dim / *given) +
+                     " for a whole head");
+    return *given;
+  }
+
   static frequencies backwards(const frequencies& forwards) {
     number_array<double> inv_freq(forwards.pairs(), forwards.axes());
     for (Index a = 0; a < inv_freq.cols(); ++a)

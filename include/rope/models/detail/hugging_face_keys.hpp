@@ -35,11 +35,11 @@ inline constexpr std::string_view rotary_dim_in_file =
 
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
-    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
-    "dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder jvlm kimik2 lille130m llada "
-    "llada2moe longcatflashngram mimo minimaxm1 molmo2 motif nemotronlabsdiffusion nemotronnas new openelm "
-    "openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm qwen sarvammla "
-    "smallthinker stablelmepoch step3 telechat youtuvl zaya1vl ";
+    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm "
+    "codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder jvlm kimik2 "
+    "lille130m llada llada2moe longcatflashngram maple mimo minimaxm1 molmo2 motif nemotronlabsdiffusion "
+    "nemotronnas new openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm "
+    "qwen sarvammla smallthinker spark25 stablelmepoch step3 telechat youtuvl zaya1vl ";
 
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
@@ -299,6 +299,7 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"jetmoe", 2048, 32, 16, 12, 4096},
       {"jinaembeddingsv3", 1024, 16, 0, 24, 8194},
       {"jvlm", 768, 12, 0, 12, 1024},
+      {"k2horizon", 1536, 32, 8, 28, 131072},
       {"kyutaispeechto", 2048, 32, 0, 48, 750},
       {"laguna", 2048, 48, 8, 40, 131072},
       {"lasrencoder", 512, 8, 0, 17, 10000},

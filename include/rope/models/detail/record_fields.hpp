@@ -200,6 +200,8 @@ struct hugging_face_record {
   bool backwards = false;          // pairs rotate by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
+  // The key with r: the first r / 2 pairs of a head rotate, by the frequencies of a head of r channels.
+  std::string_view first_pairs = {};
   // If rotates_if is the name of a key, no layer rotates unless the value of this key is true, rotates_word,
   // or a dictionary with rope_theta.
   std::string_view rotates_if = {}, rotates_word = "rope";
