@@ -891,7 +891,9 @@ TEST_CASE("a text_config without a model_type has the default class of the whole
                                                      {"glmga", "glm4v_text"},
                                                      {"granite_speech_plus", "granite"},
                                                      {"hyperclovax_vision_v2", "hyperclovax"},
-                                                     {"qianfan_ocr", "qwen3"}};
+                                                     {"qianfan_ocr", "qwen3"},
+                                                     {"interns2_mobius", "qwen3_5_moe_text"},
+                                                     {"intern_s2_preview", "qwen3_5_moe_text"}};
   for (const auto& [outer, text] : others) {
     const auto model =
         import_hugging_face(json{{"model_type", outer}, {"text_config", {{"rope_theta", 70000}}}});

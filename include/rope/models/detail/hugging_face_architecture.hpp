@@ -283,8 +283,7 @@ inline std::string default_text_architecture(const std::string& outer) {
       {" ayavision cohere2vision ", "cohere2"},
       {" cosmos3omni ", "qwen3_vl_text"},
       {" deepseekvl deepseekvlhybrid glmasr idefics3 janus llava llavanext llavanextvideo perceptionlm "
-       "smolvlm "
-       "videollava vipllava voxtral ",
+       "smolvlm videollava vipllava voxtral ",
        "llama"},
       {" funasrnano lightonocr qianfanocr qwen3asr ", "qwen3"},
       {" fuyu ", "persimmon"},
@@ -294,6 +293,7 @@ inline std::string default_text_architecture(const std::string& outer) {
       {" granitespeech granitespeechplus ", "granite"},
       {" hyperclovaxvisionv2 ", "hyperclovax"},
       {" idefics2 mistral3 ", "mistral"},
+      {" interns2mobius interns2preview ", "qwen3_5_moe_text"},
       {" kimik25 ", "deepseek_v3"},
       {" lfm2vl ", "lfm2"},
       {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},

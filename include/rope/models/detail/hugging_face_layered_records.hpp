@@ -99,7 +99,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
            "in the class of the model, attention layers that full_attention_idx does not list slide within "
            "attention_window_size tokens, with the base rope_local_theta, but vLLM and llama.cpp run them as "
            "the others, which is described here"},
-      {.names = "qwen35 qwen35moe",
+      {.names = "qwen35 qwen35moe interns2mobius",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
        .other_type = "linear_attention",
