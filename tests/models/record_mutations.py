@@ -8,7 +8,7 @@ it is built with copies of the tables of records that are not constexpr, changes
 table-driven tests about it: laws/records.test.cpp with its recorded files, laws/probes.test.cpp with plain files and one
 additional key. For a field with named values every other value is tried, for another field one. Changes of a field that a record
 leaves at its default are counted separately: they claim something about an architecture that its record does not mention. A change
-that breaks a rule of detail/record_rules.hpp is noticed by every compiler, because then the tables do not compile.
+that breaks a rule of its format is noticed by every compiler, because then the tables do not compile.
 
 The list has a line "format architecture field" for each change to test. Without a list all are tested. Unnoticed changes are written
 to `unnoticed` in the folder, which can be the list of the next run: a run over all changes takes minutes, and most are noticed.
@@ -27,9 +27,14 @@ FORMATS = {  # the struct, its tables
 DETAIL = "include/rope/models/detail"
 
 
+def declarations():
+    """The headers that declare the fields of records."""
+    return open(f"{DETAIL}/record_fields.hpp").read() + open(f"{DETAIL}/gguf_records.hpp").read()
+
+
 def fields_of(struct):
     """(type, name) of every member, in order."""
-    text = open(f"{DETAIL}/record_fields.hpp").read()
+    text = declarations()
     body = text[text.index(f"struct {struct} {{"):]
     body = re.sub(r"//[^\n]*", "", body[:body.index("\n};")])
     fields = []
@@ -44,7 +49,7 @@ def fields_of(struct):
 
 
 def enums():
-    text = open(f"{DETAIL}/record_fields.hpp").read() + open("include/rope/rotation/layout.hpp").read()
+    text = declarations() + open("include/rope/rotation/layout.hpp").read()
     text = re.sub(r"//[^\n]*", "", text)
     return {name: len([v for v in body.split(",") if v.strip()]) for name, body in re.findall(r"enum class (\w+) \{([^}]*)\}", text)}
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // A record has no value that no file can show: each rule throws for a record that breaks it.
-#include <rope/models/detail/record_rules.hpp>
+#include <rope/models/detail/record_fields.hpp>
 
 #include <cstddef>
+#include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/hugging_face_records.hpp>
-#include <rope/models/detail/record_fields.hpp>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -13,8 +13,8 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/file_readers.hpp>
+#include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/model_draft.hpp>
-#include <rope/models/detail/record_fields.hpp>
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 

@@ -6,17 +6,184 @@
 
 #include <rope/config.hpp>
 #include <rope/models/detail/record_fields.hpp>
-#include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// Facts about architectures that GGUF files lack because they are fixed in llama.cpp: one record per
-/// architecture. The rotation mode NORM of ggml is interleaved. Its modes NEOX, MROPE and IMROPE are
-/// half_split.
+/// architecture, its fields, and the rules about them. The rotation mode NORM of ggml is interleaved. Its
+/// modes NEOX, MROPE and IMROPE are half_split.
 ///
 /// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
 /// hrm_text, hy_v4, k2-horizon, maple, qwen4exp and spark2_5; codec.cpp, its patch of llama.cpp, for barbet
 
 namespace rope::inline ROPE_ABI::detail {
+
+/// The schedule of sliding layers.
+enum class sliding_rule {
+  not_known,
+  as_full,   // the scaling of the other layers, and their base if rope.freq_base_swa is absent
+  same,      // as as_full, but rope.freq_base_swa is not read
+  unscaled,  // the base of the other layers, no scaling
+  bare,      // as unscaled, and m = 1
+  own_base,  // rope.freq_base_swa, 10000 if it is absent; no scaling
+  plain      // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
+};
+
+/// The meaning of x = rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 if factor <= 1.
+enum class log_multiplier {
+  as_given,   // k = x, and m = g(1) / g(k)
+  tenths,     // k = 10 x, and m = g(1) / g(k)
+  cancelled,  // k = 10 x, and m = 1 if the file has x
+  ignored
+};
+/// The keys among rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} that are read.
+enum class yarn_keys { none, betas, all };
+
+/// The factor on scores. inverse_root: 1 / sqrt(head_dim). one: 1. of_key: attention.scale, or as
+/// inverse_root without this key. output_key: attention.output_scale, by default 1 / sqrt(128) for every
+/// head_dim.
+enum class gguf_scale { inverse_root, one, of_key, output_key };
+
+/// The llama4_query_scaling of an architecture. It is for every layer, except with `fixed`.
+enum class gguf_temperature {
+  none,
+  of_length,   // attention_scale is attention.temperature_scale, floor_scale attention.temperature_length
+  of_context,  // attention_scale as in of_length, floor_scale is the context length before scaling
+  fixed        // the numbers of Llama 4, only in layers that do not rotate
+};
+
+/// The meaning of attention.sliding_window.
+enum class window_kind {
+  back,        // the tokens visible to a query: those up to its own
+  both_sides,  // half before the query, half after it
+  chunks       // the length of chunks; a query attends to the tokens of its chunk up to its own
+};
+
+/// The form of attention.sliding_window_pattern.
+enum class pattern_form {
+  number,  // n: one of every n layers attends fully
+  list,    // per layer, whether it slides; a number would make every layer slide
+  either
+};
+
+struct gguf_record {
+  std::string_view names;  // of the architectures, as llama.cpp spells them
+  layout_kind layout = layout_kind::half_split;
+  std::string_view instead = {};  // if no layer rotates: what the model has instead
+  Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
+  bool last_channels = false;     // the channels that rotate come last in a head
+  // Of every `period` layers, the last one attends fully, or the first one if full_first is true. The others
+  // slide. 0: the architecture has no such pattern.
+  Index period = 0;
+  bool full_first = false;
+  pattern_form pattern = pattern_form::number;
+  bool needs_window = false;   // without attention.sliding_window no layer slides
+  Index default_window = 0;    // the window if attention.sliding_window is absent; 0: unknown
+  Index fixed_window = 0;      // the window for any value of attention.sliding_window except 0
+  Index period_layers = 0;     // layers slide only in models with this number of layers; 0: in all
+  bool all_slide = false;      // every layer that attends slides, if the file has a window
+  bool window_varies = false;  // some versions of llama.cpp do not read the pattern
+  bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
+  sliding_rule sliding = sliding_rule::not_known;
+  window_kind window = window_kind::back;
+  bool causal = true;                 // false: as in Hugging Face, for any attention.causal
+  bool sink_logits = false;           // a learned logit per query head, in a tensor
+  bool sinks_slide = false;           // only sliding layers have sink logits, unless tensors show others
+  Index attends_every = 0;            // n: only the last of every n layers attends; 0: all layers attend
+  Index no_rope_every = 0;            // n: the last of every n layers does not rotate
+  bool no_rope_first = false;         // instead, the first of every n does not rotate; if none slides, all do
+  bool half_split_sections = false;   // a model with M-RoPE sections is half_split
+  bool interleaved_sections = false;  // the axes of M-RoPE alternate
+  gguf_scale scale = gguf_scale::inverse_root;
+  // In models with this number of layers, the scale uses embedding_length / head_count in place of head_dim.
+  Index wide_layers = 0;
+  double softcap = 0;  // the default of attn_logit_softcapping; 0: scores have no bound
+  gguf_temperature temperature = gguf_temperature::none;
+  indexer_kind indexer = indexer_kind::no_indexer;  // of layers that select their keys
+  log_multiplier multiplier = log_multiplier::ignored;
+  yarn_keys yarn = yarn_keys::none;
+  double beta_fast = 32;        // of YaRN, if the file does not have it
+  bool scores_grow = false;     // multiplies scores by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
+  bool needs_pattern = false;   // the file must have attention.sliding_window_pattern
+  bool needs_swa_base = false;  // the file must have rope.freq_base_swa, if layers slide
+  bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
+  bool rope_pattern = false;   // attention.rope_pattern is 0 for layers that do not rotate
+  bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
+  bool whole_head = false;     // all channels rotate, for any rope.dimension_count
+  bool unscaled = false;       // no layer is scaled, for any rope.scaling
+  double fixed_base = 0;       // used instead of rope.freq_base
+  bool alpha = false;          // rope.scaling.alpha increases the base
+  bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
+  bool compressed = false;     // attention.compress_ratios: layers with 0 slide, unscaled; the others have
+                               // attention.compress_rope_freq_base and m = 1
+  std::string_view note = {};  // a warning about facts for which a description has no field
+};
+
+/// Whether layers of this architecture may have a sliding window. llama.cpp reads attention.sliding_window
+/// only for architectures whose graphs have such layers. Without a record, an architecture may be one of
+/// them.
+constexpr bool may_slide(const gguf_record& r) {
+  return r.names.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide || r.compressed;
+}
+
+/// Whether a record has only a name and the fact that nothing rotates.
+constexpr bool says_nothing(const gguf_record& r) {
+  const gguf_record silent;
+  return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
+         !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
+         r.fixed_window == 0 && r.period_layers == 0 && !r.all_slide && !r.window_varies && r.full_rotate &&
+         r.sliding == silent.sliding && r.window == silent.window && r.causal && !r.sink_logits &&
+         !r.sinks_slide && r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first &&
+         !r.half_split_sections && !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 &&
+         is_zero(r.softcap) && r.temperature == silent.temperature && r.indexer == silent.indexer &&
+         r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
+         is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
+         !r.dense_rotate && !r.rope_pattern && !r.half_of_full && !r.whole_head && !r.unscaled &&
+         is_zero(r.fixed_base) && !r.alpha && !r.finetuned && !r.compressed && r.note.empty();
+}
+
+constexpr std::string_view broken_rule_of(const gguf_record& r) {
+  if (!r.instead.empty() && !says_nothing(r))
+    return "of an architecture that does not rotate nothing else is read";
+  if (r.attends_every == 1) return "0 says that every layer attends";
+  if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
+  if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
+  if (r.all_slide &&
+      (r.period > 0 || r.full_first || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
+       r.default_window > 0 || !r.full_rotate || r.sliding != sliding_rule::same))
+    return "all_slide is of layers that slide and rotate alike";
+  if (r.window_varies && !r.all_slide) return "window_varies is of architectures with all_slide";
+  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
+       r.full_first || r.needs_swa_base || r.window != window_kind::back || !r.full_rotate) &&
+      !may_slide(r))
+    return "a window needs sliding layers";
+  if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
+    return "sinks_slide needs sink logits and sliding layers";
+  if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
+  if (r.half_split_sections && r.layout == layout_kind::half_split)
+    return "half_split_sections is for a layout that is not half_split anyway";
+  if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
+  if (r.unscaled && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
+                     !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
+    return "scaling needs scaled layers";
+  if (r.scores_grow && r.scale != gguf_scale::inverse_root)
+    return "scores_grow multiplies the scale of inverse_root";
+  if (r.wide_layers > 0 && r.scale != gguf_scale::inverse_root)
+    return "wide_layers is of the scale of inverse_root";
+  if (r.needs_pattern && (r.period > 0 || r.pattern == pattern_form::number))
+    return "a pattern that must be there has no default, and is no number alone";
+  if (r.needs_window && r.default_window > 0)
+    return "where no layer slides without a window in the file there is no default for it";
+  if (r.full_first && r.period == 0 && r.pattern == pattern_form::list)
+    return "full_first is of a number for a pattern";
+  if (r.compressed && (r.period > 0 || r.pattern != pattern_form::number || !r.full_rotate || r.full_first ||
+                       r.needs_window || r.needs_swa_base || r.window != window_kind::back ||
+                       r.sliding != sliding_rule::not_known))
+    return "layers of compressed keys, and those that slide among them, have a list of their own";
+  if (r.needs_swa_base && (r.sliding == sliding_rule::unscaled || r.sliding == sliding_rule::bare ||
+                           r.sliding == sliding_rule::same))
+    return "needs_swa_base is of layers that slide with a base of their own";
+  return {};
+}
 
 /// The record of an architecture, or nullptr if there is none: facts are never guessed. This is a template,
 /// so that only programs which import a model compile the records.
@@ -216,7 +383,7 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.names = "step35", .pattern = list, .sliding = own_base, .needs_pattern = true, .half_of_full = true},
       {.names = "t5 t5encoder", .instead = "biases by distance"},
   };
-  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  static_assert(keep_the_rules(records), "the rules above say which fields go together");
   return record_in(records, architecture);
 }
 

@@ -16,8 +16,8 @@
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
 #include <rope/models/detail/file_readers.hpp>
+#include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/model_draft.hpp>
-#include <rope/models/detail/record_fields.hpp>
 
 /// The head, the base, the rotated channels and the frequencies of the layers of a GGUF file.
 

@@ -25,30 +25,6 @@ struct key_of_few {
   std::string_view readers;
 };
 
-/// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
-inline constexpr std::string_view look_ahead_if_asked =
-    " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
-
-/// The architectures whose classes read rotary_dim, the number of rotated channels.
-inline constexpr std::string_view rotary_dim_in_file =
-    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft ";
-
-/// Architectures whose models bring their own classes instead of those of transformers.
-inline constexpr std::string_view own_classes =
-    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm "
-    "codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder jvlm kimik2 "
-    "lille130m llada llada2moe longcatflashngram maple mimo minimaxm1 molmo2 motif nemotronlabsdiffusion "
-    "nemotronnas new openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm "
-    "qwen sarvammla smallthinker spark25 stablelmepoch step3 telechat youtuvl zaya1vl ";
-
-/// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
-/// other classes all layers attend to all tokens, whatever the value of the key.
-constexpr bool reads_window(const hugging_face_record& record) {
-  const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
-  if (is_listed(own_classes, first_name(record))) return true;
-  return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
-}
-
 /// The keys that change a description but are not read by the class of the architecture.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19. For models

@@ -6,7 +6,6 @@
 
 #include <rope/config.hpp>
 #include <rope/models/detail/record_fields.hpp>
-#include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// The records of architectures with several kinds of layers, a part of the table in
@@ -135,7 +134,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .scale = half_head,
        .rotates_if = "use_mem_rope"},
   };
-  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
   return record_in(records, architecture);
 }
 
@@ -421,7 +420,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .other_factor = 0.5,
        .full_every = 1},
   };
-  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
   const Record* const record = record_in(records, architecture);
   return record ? record : hugging_face_hybrid_record_of<Record>(architecture);
 }

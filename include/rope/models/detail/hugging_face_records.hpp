@@ -7,7 +7,6 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_layered_records.hpp>
 #include <rope/models/detail/record_fields.hpp>
-#include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// The facts that a config.json omits because its architecture implies them: one record per architecture,
@@ -312,7 +311,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.names = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
       {.names = "zaya1vl", .base = 1e6, .partial_rotary_factor = 0.5, .head_dim = 128},
   };
-  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
   const Record* const record = record_in(records, architecture);
   return record ? record : hugging_face_layered_record_of<Record>(architecture);
 }

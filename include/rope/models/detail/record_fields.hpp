@@ -11,7 +11,8 @@
 #include <rope/models/model_rope.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// The fields of a record in hugging_face_records.hpp or gguf_records.hpp.
+/// The fields of a record in hugging_face_records.hpp and the rules about them, and what the records of both
+/// formats share.
 ///
 /// Terms in the comments: a layer slides if it attends to a sliding window of tokens, and attends fully if it
 /// sees all tokens up to the query. m is the attention factor of the frequencies.
@@ -218,114 +219,146 @@ constexpr bool types_slide(const hugging_face_record& r) {
          r.form != dictionary_form::one_or_by_type;
 }
 
-// The fields of a record in gguf_records.hpp.
+/// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
+inline constexpr std::string_view look_ahead_if_asked =
+    " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
 
-/// The schedule of sliding layers.
-enum class sliding_rule {
-  not_known,
-  as_full,   // the scaling of the other layers, and their base if rope.freq_base_swa is absent
-  same,      // as as_full, but rope.freq_base_swa is not read
-  unscaled,  // the base of the other layers, no scaling
-  bare,      // as unscaled, and m = 1
-  own_base,  // rope.freq_base_swa, 10000 if it is absent; no scaling
-  plain      // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
-};
+/// The architectures whose classes read rotary_dim, the number of rotated channels.
+inline constexpr std::string_view rotary_dim_in_file =
+    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft ";
 
-/// The meaning of x = rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 if factor <= 1.
-enum class log_multiplier {
-  as_given,   // k = x, and m = g(1) / g(k)
-  tenths,     // k = 10 x, and m = g(1) / g(k)
-  cancelled,  // k = 10 x, and m = 1 if the file has x
-  ignored
-};
-/// The keys among rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} that are read.
-enum class yarn_keys { none, betas, all };
+/// Architectures whose models bring their own classes instead of those of transformers.
+inline constexpr std::string_view own_classes =
+    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm "
+    "codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder jvlm kimik2 "
+    "lille130m llada llada2moe longcatflashngram maple mimo minimaxm1 molmo2 motif nemotronlabsdiffusion "
+    "nemotronnas new openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm "
+    "qwen sarvammla smallthinker spark25 stablelmepoch step3 telechat youtuvl zaya1vl ";
 
-/// The factor on scores. inverse_root: 1 / sqrt(head_dim). one: 1. of_key: attention.scale, or as
-/// inverse_root without this key. output_key: attention.output_scale, by default 1 / sqrt(128) for every
-/// head_dim.
-enum class gguf_scale { inverse_root, one, of_key, output_key };
+/// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
+/// other classes all layers attend to all tokens, whatever the value of the key.
+constexpr bool reads_window(const hugging_face_record& record) {
+  const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
+  if (is_listed(own_classes, first_name(record))) return true;
+  return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
+}
 
-/// The llama4_query_scaling of an architecture. It is for every layer, except with `fixed`.
-enum class gguf_temperature {
-  none,
-  of_length,   // attention_scale is attention.temperature_scale, floor_scale attention.temperature_length
-  of_context,  // attention_scale as in of_length, floor_scale is the context length before scaling
-  fixed        // the numbers of Llama 4, only in layers that do not rotate
-};
+// Rules about the fields that a record may combine. In a record that breaks a rule, some field has no effect
+// on any file, so no test could check it. The tables of records do not compile then.
 
-/// The meaning of attention.sliding_window.
-enum class window_kind {
-  back,        // the tokens visible to a query: those up to its own
-  both_sides,  // half before the query, half after it
-  chunks       // the length of chunks; a query attends to the tokens of its chunk up to its own
-};
+constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
+constexpr bool is_one(double x) { return is_zero(x - 1); }
 
-/// The form of attention.sliding_window_pattern.
-enum class pattern_form {
-  number,  // n: one of every n layers attends fully
-  list,    // per layer, whether it slides; a number would make every layer slide
-  either
-};
+/// The first broken rule, or empty if the record keeps all rules.
+constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
+  const bool per_type = r.form == dictionary_form::per_type,
+             compressed = r.form == dictionary_form::compressed,
+             lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
+             mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
+  const bool scale_of_key = r.scale == score_scale::query_pre_attn_scalar ||
+                            r.scale == score_scale::attention_multiplier ||
+                            r.scale == score_scale::attn_output_multiplier ||
+                            r.scale == score_scale::key_multiplier || r.scale == score_scale::qk_scale_factor;
+  if (!is_zero(r.filled_base) && !per_type && !compressed)
+    return "filled_base is of dictionaries per_type or compressed";
+  if ((!is_one(r.filled_factor) || !is_one(r.other_factor)) && !per_type)
+    return "filled_factor and other_factor are of dictionaries per_type";
+  if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
+    return "layers of compressed keys attend fully nowhere";
+  if ((r.full_offset > 0 || r.last_full) && !mixed)
+    return "full_offset and last_full are of a pattern in which some layers do not attend fully";
+  if (r.full_offset > 0 && !r.interval.empty())
+    return "full_offset is for patterns without an interval, whose runs end with a layer that attends";
+  if (r.last_full && (r.full_offset == 0 || r.first_full || r.ends_full))
+    return "last_full is for patterns that a short model may end without a layer that attends fully";
+  if (r.first_full && (!mixed || (r.full_offset == 0 && !r.from_end)))
+    return "first_full is for patterns whose first layer does not attend fully anyway";
+  if (r.from_end && !mixed && r.no_rope_every == 0)
+    return "from_end is of a pattern of layers, or of those that do not rotate";
+  if (r.dense_first && !mixed && r.full_rotate)
+    return "dense_first is of a pattern of layers, or of layers that would not rotate";
+  const bool some_slide = r.slides != which_slide::by_type && r.slides != which_slide::every;
+  if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
+    return "where the other layers do not attend none slides, or all that attend do if there is a window";
+  if ((slides || r.slides == which_slide::every) && !r.causal &&
+      (r.window == window_span::back || r.window == window_span::chunks))
+    return "a window cannot express how far an encoder attends back";
+  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
+    return "both_sides_if_asked is of classes that read the key that asks";
+  const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
+  if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
+    return "layers that always have types, chunks or another sequence to look at do not slide by another "
+           "rule";
+  if (r.types_slide && !r.others_attend) return "types_slide is of classes whose layers all attend";
+  if (r.types_slide && r.slides != which_slide::every &&
+      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
+    return "types_slide is of classes in which layers slide by another rule, or none does";
+  if (r.latent && r.last_channels) return "latent heads always rotate their last channels";
+  if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
+                   r.scale != score_scale::inverse_root))
+    return "widths of latent heads are in the file, and their scale follows";
+  if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
+    return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
+  const bool asks_types = types_slide(r), chunks = r.window == window_span::chunks && r.no_rope_every > 0;
+  if (!asks_types && r.slides == which_slide::by_type && r.window != window_span::back && !chunks)
+    return "window is of classes whose layers may slide";
+  if (!asks_types && r.slides != which_slide::by_type &&
+      (r.full_type != "full_attention" || r.other_type != "sliding_attention"))
+    return "where all layers slide, or none, no type is asked for";
+  if (r.slides == which_slide::not_known && (slides || r.window != window_span::back))
+    return "where it is not known which layers slide, no window is assumed";
+  if (r.window == window_span::chunks && always_types) return "chunks are for rotated layers of any type";
+  if (!r.full_list.empty() && r.others_attend)
+    return "full_list is read where the other layers do not attend";
+  if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
+    return "full_ones is read where the other layers do not attend, in place of full_list";
+  if (!r.full_ones.empty() && !has_pattern) return "full_ones is read in place of full_every";
+  if (!r.rope_ones.empty() && !r.others_attend) return "rope_ones is of classes whose layers all attend";
+  if (!r.interval.empty() && (r.others_attend || !has_pattern))
+    return "interval is read where the other layers do not attend, in place of full_every";
+  if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
+  if (!r.slide_ones.empty() && (!r.others_attend || !has_pattern))
+    return "slide_ones is read where some layers may slide";
+  if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
+    return "no layer is given other_type, and every type but full_type attends to nothing";
+  if (r.rotates_word != "rope" && r.rotates_if.empty())
+    return "rotates_word is what the key rotates_if must be";
+  if (!is_zero(r.scale_number) && !scale_of_key)
+    return "scale_number is the default of the key that scale names";
+  if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
+      r.slides != which_slide::even_below_max_window_layers)
+    return "max_window_layers is where layers begin or end to slide";
+  if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
+    return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
+  if (r.instead != "no positions" && r.rotates_if.empty()) return "instead needs rotates_if";
+  if (r.own_rule && (per_type || lists || r.rotates_if == "rope_parameters"))
+    return "own_rule is of a class that does without a rope dictionary";
+  if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
+    return "mrope_time_last has an order of axes, and sections, of its own";
+  if (r.mrope_blocks && (r.mrope_interleaved || r.mrope_time_last || r.mrope_spread || r.mrope_side > 0))
+    return "mrope_blocks has an order of axes, and sections, of its own";
+  if (r.one_base && r.form != dictionary_form::base_per_layer)
+    return "one_base is of classes that read layer_rope_theta";
+  if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))
+    return "swa_keys are of dictionaries per_type, layers that slide among others, and sink logits";
+  if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested_base) ||
+                     !is_one(r.partial_rotary_factor) || r.theta_unread))
+    return "swa_keys have a base and a share for each type of layers";
+  if (r.swa_keys && r.slide_ones.empty()) return "swa_keys come with slide_ones";
+  if (!reads_window(r) &&
+      (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
+    return "where sliding_window is not read nothing depends on it";
+  if (r.indexer_key != "index_head_dim" && r.indexer == indexer_kind::no_indexer)
+    return "indexer_key is of layers with an indexer";
+  return {};
+}
 
-struct gguf_record {
-  std::string_view names;  // of the architectures, as llama.cpp spells them
-  layout_kind layout = layout_kind::half_split;
-  std::string_view instead = {};  // if no layer rotates: what the model has instead
-  Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
-  bool last_channels = false;     // the channels that rotate come last in a head
-  // Of every `period` layers, the last one attends fully, or the first one if full_first is true. The others
-  // slide. 0: the architecture has no such pattern.
-  Index period = 0;
-  bool full_first = false;
-  pattern_form pattern = pattern_form::number;
-  bool needs_window = false;   // without attention.sliding_window no layer slides
-  Index default_window = 0;    // the window if attention.sliding_window is absent; 0: unknown
-  Index fixed_window = 0;      // the window for any value of attention.sliding_window except 0
-  Index period_layers = 0;     // layers slide only in models with this number of layers; 0: in all
-  bool all_slide = false;      // every layer that attends slides, if the file has a window
-  bool window_varies = false;  // some versions of llama.cpp do not read the pattern
-  bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
-  sliding_rule sliding = sliding_rule::not_known;
-  window_kind window = window_kind::back;
-  bool causal = true;                 // false: as in Hugging Face, for any attention.causal
-  bool sink_logits = false;           // a learned logit per query head, in a tensor
-  bool sinks_slide = false;           // only sliding layers have sink logits, unless tensors show others
-  Index attends_every = 0;            // n: only the last of every n layers attends; 0: all layers attend
-  Index no_rope_every = 0;            // n: the last of every n layers does not rotate
-  bool no_rope_first = false;         // instead, the first of every n does not rotate; if none slides, all do
-  bool half_split_sections = false;   // a model with M-RoPE sections is half_split
-  bool interleaved_sections = false;  // the axes of M-RoPE alternate
-  gguf_scale scale = gguf_scale::inverse_root;
-  // In models with this number of layers, the scale uses embedding_length / head_count in place of head_dim.
-  Index wide_layers = 0;
-  double softcap = 0;  // the default of attn_logit_softcapping; 0: scores have no bound
-  gguf_temperature temperature = gguf_temperature::none;
-  indexer_kind indexer = indexer_kind::no_indexer;  // of layers that select their keys
-  log_multiplier multiplier = log_multiplier::ignored;
-  yarn_keys yarn = yarn_keys::none;
-  double beta_fast = 32;        // of YaRN, if the file does not have it
-  bool scores_grow = false;     // multiplies scores by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
-  bool needs_pattern = false;   // the file must have attention.sliding_window_pattern
-  bool needs_swa_base = false;  // the file must have rope.freq_base_swa, if layers slide
-  bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
-  bool rope_pattern = false;   // attention.rope_pattern is 0 for layers that do not rotate
-  bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
-  bool whole_head = false;     // all channels rotate, for any rope.dimension_count
-  bool unscaled = false;       // no layer is scaled, for any rope.scaling
-  double fixed_base = 0;       // used instead of rope.freq_base
-  bool alpha = false;          // rope.scaling.alpha increases the base
-  bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
-  bool compressed = false;     // attention.compress_ratios: layers with 0 slide, unscaled; the others have
-                               // attention.compress_rope_freq_base and m = 1
-  std::string_view note = {};  // a warning about facts for which a description has no field
-};
-
-/// Whether layers of this architecture may have a sliding window. llama.cpp reads attention.sliding_window
-/// only for architectures whose graphs have such layers. Without a record, an architecture may be one of
-/// them.
-constexpr bool may_slide(const gguf_record& r) {
-  return r.names.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide || r.compressed;
+/// Whether every record of a table keeps the rules.
+template <class Record, std::size_t count>
+constexpr bool keep_the_rules(const Record (&records)[count]) {
+  for (const Record& record : records)
+    if (!broken_rule_of(record).empty()) return false;
+  return true;
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
