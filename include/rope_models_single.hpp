@@ -7212,7 +7212,8 @@ std::string code_text(const Model& model) {
 
 #ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 #define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
-/// The fields of a record in hugging_face_records.hpp or gguf_records.hpp.
+/// The fields of a record in hugging_face_records.hpp and the rules about them, and what the records of both
+/// formats share.
 ///
 /// Terms in the comments: a layer slides if it attends to a sliding window of tokens, and attends fully if it
 /// sees all tokens up to the query. m is the attention factor of the frequencies.
@@ -7384,6 +7385,8 @@ struct hugging_face_record {
   bool backwards = false;          // pairs rotate by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
+  // The key with r: the first r / 2 pairs of a head rotate, by the frequencies of a head of r channels.
+  std::string_view first_pairs = {};
   // If rotates_if is the name of a key, no layer rotates unless the value of this key is true, rotates_word,
   // or a dictionary with rope_theta.
   std::string_view rotates_if = {}, rotates_word = "rope";
@@ -7398,106 +7401,139 @@ constexpr bool types_slide(const hugging_face_record& r) {
   return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
          r.form != dictionary_form::one_or_by_type;
 }
-// The fields of a record in gguf_records.hpp.
-/// The schedule of sliding layers.
-enum class sliding_rule {
-  not_known,
-  as_full,   // the scaling of the other layers, and their base if rope.freq_base_swa is absent
-  same,      // as as_full, but rope.freq_base_swa is not read
-  unscaled,  // the base of the other layers, no scaling
-  bare,      // as unscaled, and m = 1
-  own_base,  // rope.freq_base_swa, 10000 if it is absent; no scaling
-  plain      // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
-};
-/// The meaning of x = rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 if factor <= 1.
-enum class log_multiplier {
-  as_given,   // k = x, and m = g(1) / g(k)
-  tenths,     // k = 10 x, and m = g(1) / g(k)
-  cancelled,  // k = 10 x, and m = 1 if the file has x
-  ignored
-};
-/// The keys among rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} that are read.
-enum class yarn_keys { none, betas, all };
-/// The factor on scores. inverse_root: 1 / sqrt(head_dim). one: 1. of_key: attention.scale, or as
-/// inverse_root without this key. output_key: attention.output_scale, by default 1 / sqrt(128) for every
-/// head_dim.
-enum class gguf_scale { inverse_root, one, of_key, output_key };
-/// The llama4_query_scaling of an architecture. It is for every layer, except with `fixed`.
-enum class gguf_temperature {
-  none,
-  of_length,   // attention_scale is attention.temperature_scale, floor_scale attention.temperature_length
-  of_context,  // attention_scale as in of_length, floor_scale is the context length before scaling
-  fixed        // the numbers of Llama 4, only in layers that do not rotate
-};
-/// The meaning of attention.sliding_window.
-enum class window_kind {
-  back,        // the tokens visible to a query: those up to its own
-  both_sides,  // half before the query, half after it
-  chunks       // the length of chunks; a query attends to the tokens of its chunk up to its own
-};
-/// The form of attention.sliding_window_pattern.
-enum class pattern_form {
-  number,  // n: one of every n layers attends fully
-  list,    // per layer, whether it slides; a number would make every layer slide
-  either
-};
-struct gguf_record {
-  std::string_view names;  // of the architectures, as llama.cpp spells them
-  layout_kind layout = layout_kind::half_split;
-  std::string_view instead = {};  // if no layer rotates: what the model has instead
-  Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
-  bool last_channels = false;     // the channels that rotate come last in a head
-  // Of every `period` layers, the last one attends fully, or the first one if full_first is true. The others
-  // slide. 0: the architecture has no such pattern.
-  Index period = 0;
-  bool full_first = false;
-  pattern_form pattern = pattern_form::number;
-  bool needs_window = false;   // without attention.sliding_window no layer slides
-  Index default_window = 0;    // the window if attention.sliding_window is absent; 0: unknown
-  Index fixed_window = 0;      // the window for any value of attention.sliding_window except 0
-  Index period_layers = 0;     // layers slide only in models with this number of layers; 0: in all
-  bool all_slide = false;      // every layer that attends slides, if the file has a window
-  bool window_varies = false;  // some versions of llama.cpp do not read the pattern
-  bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
-  sliding_rule sliding = sliding_rule::not_known;
-  window_kind window = window_kind::back;
-  bool causal = true;                 // false: as in Hugging Face, for any attention.causal
-  bool sink_logits = false;           // a learned logit per query head, in a tensor
-  bool sinks_slide = false;           // only sliding layers have sink logits, unless tensors show others
-  Index attends_every = 0;            // n: only the last of every n layers attends; 0: all layers attend
-  Index no_rope_every = 0;            // n: the last of every n layers does not rotate
-  bool no_rope_first = false;         // instead, the first of every n does not rotate; if none slides, all do
-  bool half_split_sections = false;   // a model with M-RoPE sections is half_split
-  bool interleaved_sections = false;  // the axes of M-RoPE alternate
-  gguf_scale scale = gguf_scale::inverse_root;
-  // In models with this number of layers, the scale uses embedding_length / head_count in place of head_dim.
-  Index wide_layers = 0;
-  double softcap = 0;  // the default of attn_logit_softcapping; 0: scores have no bound
-  gguf_temperature temperature = gguf_temperature::none;
-  indexer_kind indexer = indexer_kind::no_indexer;  // of layers that select their keys
-  log_multiplier multiplier = log_multiplier::ignored;
-  yarn_keys yarn = yarn_keys::none;
-  double beta_fast = 32;        // of YaRN, if the file does not have it
-  bool scores_grow = false;     // multiplies scores by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
-  bool needs_pattern = false;   // the file must have attention.sliding_window_pattern
-  bool needs_swa_base = false;  // the file must have rope.freq_base_swa, if layers slide
-  bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
-  bool rope_pattern = false;   // attention.rope_pattern is 0 for layers that do not rotate
-  bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
-  bool whole_head = false;     // all channels rotate, for any rope.dimension_count
-  bool unscaled = false;       // no layer is scaled, for any rope.scaling
-  double fixed_base = 0;       // used instead of rope.freq_base
-  bool alpha = false;          // rope.scaling.alpha increases the base
-  bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
-  bool compressed = false;     // attention.compress_ratios: layers with 0 slide, unscaled; the others have
-                               // attention.compress_rope_freq_base and m = 1
-  std::string_view note = {};  // a warning about facts for which a description has no field
-};
-/// Whether layers of this architecture may have a sliding window. llama.cpp reads attention.sliding_window
-/// only for architectures whose graphs have such layers. Without a record, an architecture may be one of
-/// them.
-constexpr bool may_slide(const gguf_record& r) {
-  return r.names.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide || r.compressed;
+/// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
+inline constexpr std::string_view look_ahead_if_asked =
+    " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
+/// The architectures whose classes read rotary_dim, the number of rotated channels.
+inline constexpr std::string_view rotary_dim_in_file =
+    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft ";
+/// Architectures whose models bring their own classes instead of those of transformers.
+inline constexpr std::string_view own_classes =
+    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm "
+    "codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder jvlm kimik2 "
+    "lille130m llada llada2moe longcatflashngram maple mimo minimaxm1 molmo2 motif nemotronlabsdiffusion "
+    "nemotronnas new openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm "
+    "qwen sarvammla smallthinker spark25 stablelmepoch step3 telechat youtuvl zaya1vl ";
+/// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
+/// other classes all layers attend to all tokens, whatever the value of the key.
+constexpr bool reads_window(const hugging_face_record& record) {
+  const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
+  if (is_listed(own_classes, first_name(record))) return true;
+  return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
+}
+// Rules about the fields that a record may combine. In a record that breaks a rule, some field has no effect
+// on any file, so no test could check it. The tables of records do not compile then.
+constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
+constexpr bool is_one(double x) { return is_zero(x - 1); }
+/// The first broken rule, or empty if the record keeps all rules.
+constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
+  const bool per_type = r.form == dictionary_form::per_type,
+             compressed = r.form == dictionary_form::compressed,
+             lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
+             mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
+  const bool scale_of_key = r.scale == score_scale::query_pre_attn_scalar ||
+                            r.scale == score_scale::attention_multiplier ||
+                            r.scale == score_scale::attn_output_multiplier ||
+                            r.scale == score_scale::key_multiplier || r.scale == score_scale::qk_scale_factor;
+  if (!is_zero(r.filled_base) && !per_type && !compressed)
+    return "filled_base is of dictionaries per_type or compressed";
+  if ((!is_one(r.filled_factor) || !is_one(r.other_factor)) && !per_type)
+    return "filled_factor and other_factor are of dictionaries per_type";
+  if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
+    return "layers of compressed keys attend fully nowhere";
+  if ((r.full_offset > 0 || r.last_full) && !mixed)
+    return "full_offset and last_full are of a pattern in which some layers do not attend fully";
+  if (r.full_offset > 0 && !r.interval.empty())
+    return "full_offset is for patterns without an interval, whose runs end with a layer that attends";
+  if (r.last_full && (r.full_offset == 0 || r.first_full || r.ends_full))
+    return "last_full is for patterns that a short model may end without a layer that attends fully";
+  if (r.first_full && (!mixed || (r.full_offset == 0 && !r.from_end)))
+    return "first_full is for patterns whose first layer does not attend fully anyway";
+  if (r.from_end && !mixed && r.no_rope_every == 0)
+    return "from_end is of a pattern of layers, or of those that do not rotate";
+  if (r.dense_first && !mixed && r.full_rotate)
+    return "dense_first is of a pattern of layers, or of layers that would not rotate";
+  const bool some_slide = r.slides != which_slide::by_type && r.slides != which_slide::every;
+  if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
+    return "where the other layers do not attend none slides, or all that attend do if there is a window";
+  if ((slides || r.slides == which_slide::every) && !r.causal &&
+      (r.window == window_span::back || r.window == window_span::chunks))
+    return "a window cannot express how far an encoder attends back";
+  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
+    return "both_sides_if_asked is of classes that read the key that asks";
+  const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
+  if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
+    return "layers that always have types, chunks or another sequence to look at do not slide by another "
+           "rule";
+  if (r.types_slide && !r.others_attend) return "types_slide is of classes whose layers all attend";
+  if (r.types_slide && r.slides != which_slide::every &&
+      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
+    return "types_slide is of classes in which layers slide by another rule, or none does";
+  if (r.latent && r.last_channels) return "latent heads always rotate their last channels";
+  if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
+                   r.scale != score_scale::inverse_root))
+    return "widths of latent heads are in the file, and their scale follows";
+  if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
+    return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
+  const bool asks_types = types_slide(r), chunks = r.window == window_span::chunks && r.no_rope_every > 0;
+  if (!asks_types && r.slides == which_slide::by_type && r.window != window_span::back && !chunks)
+    return "window is of classes whose layers may slide";
+  if (!asks_types && r.slides != which_slide::by_type &&
+      (r.full_type != "full_attention" || r.other_type != "sliding_attention"))
+    return "where all layers slide, or none, no type is asked for";
+  if (r.slides == which_slide::not_known && (slides || r.window != window_span::back))
+    return "where it is not known which layers slide, no window is assumed";
+  if (r.window == window_span::chunks && always_types) return "chunks are for rotated layers of any type";
+  if (!r.full_list.empty() && r.others_attend)
+    return "full_list is read where the other layers do not attend";
+  if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
+    return "full_ones is read where the other layers do not attend, in place of full_list";
+  if (!r.full_ones.empty() && !has_pattern) return "full_ones is read in place of full_every";
+  if (!r.rope_ones.empty() && !r.others_attend) return "rope_ones is of classes whose layers all attend";
+  if (!r.interval.empty() && (r.others_attend || !has_pattern))
+    return "interval is read where the other layers do not attend, in place of full_every";
+  if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
+  if (!r.slide_ones.empty() && (!r.others_attend || !has_pattern))
+    return "slide_ones is read where some layers may slide";
+  if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
+    return "no layer is given other_type, and every type but full_type attends to nothing";
+  if (r.rotates_word != "rope" && r.rotates_if.empty())
+    return "rotates_word is what the key rotates_if must be";
+  if (!is_zero(r.scale_number) && !scale_of_key)
+    return "scale_number is the default of the key that scale names";
+  if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
+      r.slides != which_slide::even_below_max_window_layers)
+    return "max_window_layers is where layers begin or end to slide";
+  if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
+    return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
+  if (r.instead != "no positions" && r.rotates_if.empty()) return "instead needs rotates_if";
+  if (r.own_rule && (per_type || lists || r.rotates_if == "rope_parameters"))
+    return "own_rule is of a class that does without a rope dictionary";
+  if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
+    return "mrope_time_last has an order of axes, and sections, of its own";
+  if (r.mrope_blocks && (r.mrope_interleaved || r.mrope_time_last || r.mrope_spread || r.mrope_side > 0))
+    return "mrope_blocks has an order of axes, and sections, of its own";
+  if (r.one_base && r.form != dictionary_form::base_per_layer)
+    return "one_base is of classes that read layer_rope_theta";
+  if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))
+    return "swa_keys are of dictionaries per_type, layers that slide among others, and sink logits";
+  if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested_base) ||
+                     !is_one(r.partial_rotary_factor) || r.theta_unread))
+    return "swa_keys have a base and a share for each type of layers";
+  if (r.swa_keys && r.slide_ones.empty()) return "swa_keys come with slide_ones";
+  if (!reads_window(r) &&
+      (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
+    return "where sliding_window is not read nothing depends on it";
+  if (r.indexer_key != "index_head_dim" && r.indexer == indexer_kind::no_indexer)
+    return "indexer_key is of layers with an indexer";
+  return {};
+}
+/// Whether every record of a table keeps the rules.
+template <class Record, std::size_t count>
+constexpr bool keep_the_rules(const Record (&records)[count]) {
+  for (const Record& record : records)
+    if (!broken_rule_of(record).empty()) return false;
+  return true;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
@@ -7836,16 +7872,26 @@ class json_reader {
     return value.is_null() ? nullptr : &value;
   }
   bool has(const char* key) { return find(key) != nullptr; }
-  /// Sets the value of a key for files without the key: the default of the architecture's class.
-  void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
-  /// Calls with(key, value) for each default that was read.
+  /// Sets the value of a key for files without the key: the default of the architecture's class. The first
+  /// default of a key holds.
+  ///
+  /// \param of  the model with this default, if it is not that of the text model's class
+  void assume(const char* key, double value, const std::string& of = {}) {
+    assumed_.push_back({key, value, false, of});
+  }
+  /// Sets the value of a key that the file has in another dictionary. It replaces the value here.
+  void replace(const char* key, double value) { replaced_.push_back({key, value, true, {}}); }
+  /// Calls with(key, value, of) for each default that was read.
   template <class F>
   void each_assumed(const F& with) const {
     for (const assumption& one : assumed_)
-      if (one.read) with(std::string(one.key), one.value);
+      if (one.read) with(std::string(one.key), one.value, one.of);
   }
   std::optional<double> number(const char* key, const number_rule& rule) {
-    if (const J* value = find(key)) return number_of(*value, key, rule);
+    const J* const value = find(key);
+    for (const assumption& one : replaced_)
+      if (one.key == std::string_view(key)) return one.value;
+    if (value) return number_of(*value, key, rule);
     if (hides(key) || is_null(key)) return {};
     for (assumption& one : assumed_)
       if (one.key == std::string_view(key)) return one.read = true, one.value;
@@ -7958,10 +8004,11 @@ class json_reader {
     const char* key;
     double value;
     bool read;
+    std::string of;
   };
   const J* object_;
   std::string path_;
-  std::vector<assumption> assumed_ = {};
+  std::vector<assumption> assumed_ = {}, replaced_ = {};
   std::vector<std::string> asked_, hidden_;
 };
 /// Checked access to the metadata of a GGUF file, whose keys start with the name of the architecture. Every
@@ -8037,6 +8084,388 @@ class gguf_reader {
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
+
+#ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+#define ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+/// Facts about architectures that GGUF files lack because they are fixed in llama.cpp: one record per
+/// architecture, its fields, and the rules about them. The rotation mode NORM of ggml is interleaved. Its
+/// modes NEOX, MROPE and IMROPE are half_split.
+///
+/// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
+/// hrm_text, hy_v4, k2-horizon, maple, qwen4exp and spark2_5; codec.cpp, its patch of llama.cpp, for barbet
+namespace rope::inline ROPE_ABI::detail {
+/// The schedule of sliding layers.
+enum class sliding_rule {
+  not_known,
+  as_full,   // the scaling of the other layers, and their base if rope.freq_base_swa is absent
+  same,      // as as_full, but rope.freq_base_swa is not read
+  unscaled,  // the base of the other layers, no scaling
+  bare,      // as unscaled, and m = 1
+  own_base,  // rope.freq_base_swa, 10000 if it is absent; no scaling
+  plain      // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
+};
+/// The meaning of x = rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 if factor <= 1.
+enum class log_multiplier {
+  as_given,   // k = x, and m = g(1) / g(k)
+  tenths,     // k = 10 x, and m = g(1) / g(k)
+  cancelled,  // k = 10 x, and m = 1 if the file has x
+  ignored
+};
+/// The keys among rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} that are read.
+enum class yarn_keys { none, betas, all };
+/// The factor on scores. inverse_root: 1 / sqrt(head_dim). one: 1. of_key: attention.scale, or as
+/// inverse_root without this key. output_key: attention.output_scale, by default 1 / sqrt(128) for every
+/// head_dim.
+enum class gguf_scale { inverse_root, one, of_key, output_key };
+/// The llama4_query_scaling of an architecture. It is for every layer, except with `fixed`.
+enum class gguf_temperature {
+  none,
+  of_length,   // attention_scale is attention.temperature_scale, floor_scale attention.temperature_length
+  of_context,  // attention_scale as in of_length, floor_scale is the context length before scaling
+  fixed        // the numbers of Llama 4, only in layers that do not rotate
+};
+/// The meaning of attention.sliding_window.
+enum class window_kind {
+  back,        // the tokens visible to a query: those up to its own
+  both_sides,  // half before the query, half after it
+  chunks       // the length of chunks; a query attends to the tokens of its chunk up to its own
+};
+/// The form of attention.sliding_window_pattern.
+enum class pattern_form {
+  number,  // n: one of every n layers attends fully
+  list,    // per layer, whether it slides; a number would make every layer slide
+  either
+};
+struct gguf_record {
+  std::string_view names;  // of the architectures, as llama.cpp spells them
+  layout_kind layout = layout_kind::half_split;
+  std::string_view instead = {};  // if no layer rotates: what the model has instead
+  Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
+  bool last_channels = false;     // the channels that rotate come last in a head
+  // Of every `period` layers, the last one attends fully, or the first one if full_first is true. The others
+  // slide. 0: the architecture has no such pattern.
+  Index period = 0;
+  bool full_first = false;
+  pattern_form pattern = pattern_form::number;
+  bool needs_window = false;   // without attention.sliding_window no layer slides
+  Index default_window = 0;    // the window if attention.sliding_window is absent; 0: unknown
+  Index fixed_window = 0;      // the window for any value of attention.sliding_window except 0
+  Index period_layers = 0;     // layers slide only in models with this number of layers; 0: in all
+  bool all_slide = false;      // every layer that attends slides, if the file has a window
+  bool window_varies = false;  // some versions of llama.cpp do not read the pattern
+  bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
+  sliding_rule sliding = sliding_rule::not_known;
+  window_kind window = window_kind::back;
+  bool causal = true;                 // false: as in Hugging Face, for any attention.causal
+  bool sink_logits = false;           // a learned logit per query head, in a tensor
+  bool sinks_slide = false;           // only sliding layers have sink logits, unless tensors show others
+  Index attends_every = 0;            // n: only the last of every n layers attends; 0: all layers attend
+  Index no_rope_every = 0;            // n: the last of every n layers does not rotate
+  bool no_rope_first = false;         // instead, the first of every n does not rotate; if none slides, all do
+  bool half_split_sections = false;   // a model with M-RoPE sections is half_split
+  bool interleaved_sections = false;  // the axes of M-RoPE alternate
+  gguf_scale scale = gguf_scale::inverse_root;
+  // In models with this number of layers, the scale uses embedding_length / head_count in place of head_dim.
+  Index wide_layers = 0;
+  double softcap = 0;  // the default of attn_logit_softcapping; 0: scores have no bound
+  gguf_temperature temperature = gguf_temperature::none;
+  indexer_kind indexer = indexer_kind::no_indexer;  // of layers that select their keys
+  log_multiplier multiplier = log_multiplier::ignored;
+  yarn_keys yarn = yarn_keys::none;
+  double beta_fast = 32;        // of YaRN, if the file does not have it
+  bool scores_grow = false;     // multiplies scores by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
+  bool needs_pattern = false;   // the file must have attention.sliding_window_pattern
+  bool needs_swa_base = false;  // the file must have rope.freq_base_swa, if layers slide
+  bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
+  bool rope_pattern = false;   // attention.rope_pattern is 0 for layers that do not rotate
+  bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
+  bool whole_head = false;     // all channels rotate, for any rope.dimension_count
+  bool unscaled = false;       // no layer is scaled, for any rope.scaling
+  double fixed_base = 0;       // used instead of rope.freq_base
+  bool alpha = false;          // rope.scaling.alpha increases the base
+  bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
+  bool compressed = false;     // attention.compress_ratios: layers with 0 slide, unscaled; the others have
+                               // attention.compress_rope_freq_base and m = 1
+  std::string_view note = {};  // a warning about facts for which a description has no field
+};
+/// Whether layers of this architecture may have a sliding window. llama.cpp reads attention.sliding_window
+/// only for architectures whose graphs have such layers. Without a record, an architecture may be one of
+/// them.
+constexpr bool may_slide(const gguf_record& r) {
+  return r.names.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide || r.compressed;
+}
+/// Whether a record has only a name and the fact that nothing rotates.
+constexpr bool says_nothing(const gguf_record& r) {
+  const gguf_record silent;
+  return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
+         !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
+         r.fixed_window == 0 && r.period_layers == 0 && !r.all_slide && !r.window_varies && r.full_rotate &&
+         r.sliding == silent.sliding && r.window == silent.window && r.causal && !r.sink_logits &&
+         !r.sinks_slide && r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first &&
+         !r.half_split_sections && !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 &&
+         is_zero(r.softcap) && r.temperature == silent.temperature && r.indexer == silent.indexer &&
+         r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
+         is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
+         !r.dense_rotate && !r.rope_pattern && !r.half_of_full && !r.whole_head && !r.unscaled &&
+         is_zero(r.fixed_base) && !r.alpha && !r.finetuned && !r.compressed && r.note.empty();
+}
+constexpr std::string_view broken_rule_of(const gguf_record& r) {
+  if (!r.instead.empty() && !says_nothing(r))
+    return "of an architecture that does not rotate nothing else is read";
+  if (r.attends_every == 1) return "0 says that every layer attends";
+  if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
+  if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
+  if (r.all_slide &&
+      (r.period > 0 || r.full_first || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
+       r.default_window > 0 || !r.full_rotate || r.sliding != sliding_rule::same))
+    return "all_slide is of layers that slide and rotate alike";
+  if (r.window_varies && !r.all_slide) return "window_varies is of architectures with all_slide";
+  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
+       r.full_first || r.needs_swa_base || r.window != window_kind::back || !r.full_rotate) &&
+      !may_slide(r))
+    return "a window needs sliding layers";
+  if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
+    return "sinks_slide needs sink logits and sliding layers";
+  if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
+  if (r.half_split_sections && r.layout == layout_kind::half_split)
+    return "half_split_sections is for a layout that is not half_split anyway";
+  if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
+  if (r.unscaled && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
+                     !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
+    return "scaling needs scaled layers";
+  if (r.scores_grow && r.scale != gguf_scale::inverse_root)
+    return "scores_grow multiplies the scale of inverse_root";
+  if (r.wide_layers > 0 && r.scale != gguf_scale::inverse_root)
+    return "wide_layers is of the scale of inverse_root";
+  if (r.needs_pattern && (r.period > 0 || r.pattern == pattern_form::number))
+    return "a pattern that must be there has no default, and is no number alone";
+  if (r.needs_window && r.default_window > 0)
+    return "where no layer slides without a window in the file there is no default for it";
+  if (r.full_first && r.period == 0 && r.pattern == pattern_form::list)
+    return "full_first is of a number for a pattern";
+  if (r.compressed && (r.period > 0 || r.pattern != pattern_form::number || !r.full_rotate || r.full_first ||
+                       r.needs_window || r.needs_swa_base || r.window != window_kind::back ||
+                       r.sliding != sliding_rule::not_known))
+    return "layers of compressed keys, and those that slide among them, have a list of their own";
+  if (r.needs_swa_base && (r.sliding == sliding_rule::unscaled || r.sliding == sliding_rule::bare ||
+                           r.sliding == sliding_rule::same))
+    return "needs_swa_base is of layers that slide with a base of their own";
+  return {};
+}
+/// The record of an architecture, or nullptr if there is none: facts are never guessed. This is a template,
+/// so that only programs which import a model compile the records.
+template <class Record = gguf_record>
+const Record* gguf_record_of(std::string_view architecture) {
+  using enum indexer_kind;
+  using enum layout_kind;
+  using enum sliding_rule;
+  using enum gguf_scale;
+  using enum gguf_temperature;
+  using enum window_kind;
+  using enum log_multiplier;
+  using enum pattern_form;
+  static constexpr Record records[] = {
+      {.names = "afmoe", .period = 4, .needs_window = true, .sliding = as_full, .no_rope_every = 4},
+      {.names =
+           "apertus bailingmoe2 bitnet codeshell dbrx dots1 eurobert exaone falcon falcon-h1 gemma glm4moe "
+           "gptneox grovemoe hunyuan-moe hy_v3 jais2 jina-bert-v3 minimax-m2 nemotron nomic-bert "
+           "nomic-bert-moe olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe plamo plamo2 qwen "
+           "qwen2 qwen2moe qwen2vl qwen3 qwen3moe seed_oss stablelm starcoder2 talkie"},
+      {.names =
+           "arcee arctic bailingmoe chameleon chatglm command-r deci deepseek eagle3 ernie4_5 ernie4_5-moe "
+           "internlm2 llama llama-embed maincoder minicpm nanbeige neo-bert olmo pockettts xverse",
+       .layout = interleaved},
+      {.names = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7", .instead = "no attention"},
+      {.names = "axk2 deepseek32",
+       .layout = interleaved,
+       .last_channels = true,
+       .indexer = first_half_split,
+       .multiplier = tenths,
+       .scores_grow = true},
+      {.names = "baichuan", .layout = interleaved, .alibi_layers = 40},
+      {.names = "bailingmoe3", .layout = interleaved, .last_channels = true, .half_split_sections = true},
+      {.names = "barbet",
+       .note = "layers of the model that slide attend fully in the code that is known to run its files"},
+      {.names = "bert gpt2 starcoder", .instead = "learned positions"},
+      {.names = "bloom jais jina-bert-v2 refact", .instead = "ALiBi biases"},
+      {.names = "clef qwen35 qwen35moe", .attends_every = 4, .interleaved_sections = true},
+      {.names = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
+      {.names = "cohere2", .layout = interleaved, .period = 4, .full_rotate = false, .sliding = same},
+      {.names = "cohere2moe",
+       .layout = interleaved,
+       .full_first = true,
+       .pattern = either,
+       .full_rotate = false,
+       .sliding = same,
+       .needs_pattern = true,
+       .dense_rotate = true},
+      {.names = "deepseek2",
+       .layout = interleaved,
+       .last_channels = true,
+       .temperature = of_length,
+       .multiplier = cancelled,
+       .scores_grow = true},
+      {.names = "deepseek2-ocr", .whole_head = true, .unscaled = true},
+      {.names = "deepseek4",
+       .layout = interleaved,
+       .last_channels = true,
+       .sink_logits = true,
+       .indexer = last_interleaved,
+       .compressed = true},
+      {.names = "diffusion-gemma",
+       .pattern = list,
+       .sliding = own_base,
+       .scale = one,
+       .needs_pattern = true,
+       .note = "a token of the canvas, the last diffusion.canvas_length tokens, sees all of them and the "
+               "prompt, of which layers that slide show it the last attention.sliding_window - 1 tokens"},
+      {.names = "dots3note",
+       .layout = interleaved,
+       .last_channels = true,
+       .pattern = list,
+       .sliding = as_full,
+       .needs_pattern = true,
+       .needs_swa_base = true},
+      {.names = "dream llada-moe rnd1", .causal = false},
+      {.names = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
+      {.names = "exaone4",
+       .period = 4,
+       .default_window = 4096,
+       .period_layers = 64,
+       .full_rotate = false,
+       .sliding = as_full},
+      {.names = "gemma-embedding", .period = 6, .sliding = own_base, .window = both_sides, .causal = false},
+      {.names = "gemma2",
+       .period = 2,
+       .default_window = 4096,
+       .sliding = as_full,
+       .wide_layers = 46,
+       .softcap = 50},
+      {.names = "gemma3", .period = 6, .needs_window = true, .sliding = own_base, .wide_layers = 62},
+      {.names = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
+      {.names = "gemma4 gemma4-assistant", .pattern = list, .sliding = own_base, .scale = one},
+      {.names = "gigachat35",
+       .layout = interleaved,
+       .last_channels = true,
+       .attends_every = 4,
+       .multiplier = tenths,
+       .scores_grow = true,
+       .note =
+           "queries are multiplied by sqrt(embedding_length / attention.q_lora_rank) before they rotate, and "
+           "latents that become keys and values by sqrt(embedding_length / attention.kv_lora_rank)"},
+      {.names = "glm-dsa",
+       .layout = interleaved,
+       .last_channels = true,
+       .indexer = first_interleaved,
+       .scores_grow = true},
+      {.names = "glm4", .layout = interleaved, .half_split_sections = true},
+      {.names = "glm5-next glm5next jamba kimi-k3 kimi-linear nemotron_h nemotron_h_moe wavtokenizer-dec",
+       .instead = "no positions"},
+      {.names = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
+      {.names = "granite granitehybrid granitemoe graniteswitch",
+       .layout = interleaved,
+       .scale = of_key,
+       .finetuned = true},
+      {.names = "granite_swa",
+       .layout = interleaved,
+       .pattern = list,
+       .sliding = same,
+       .sink_logits = true,
+       .scale = of_key,
+       .needs_pattern = true,
+       .rope_pattern = true},
+      {.names = "grok", .scale = output_key, .softcap = 30, .yarn = yarn_keys::all, .beta_fast = 8},
+      {.names = "hrm_text",
+       .note = "where the file asks for a prefix-LM, tokens of the prompt see those after them, too"},
+      {.names = "hunyuan-dense hunyuan_vl", .alpha = true},
+      {.names = "hy_v4",
+       .layout = interleaved,
+       .last_channels = true,
+       .sink_logits = true,
+       .indexer = last_interleaved},
+      {.names = "k2-horizon", .yarn = yarn_keys::betas},
+      {.names = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
+      {.names = "lfm2", .all_slide = true, .sliding = same},
+      {.names = "lfm2moe", .all_slide = true, .window_varies = true, .sliding = same},
+      {.names = "llada", .layout = interleaved, .causal = false},
+      {.names = "llama4",
+       .layout = interleaved,
+       .period = 4,
+       .sliding = as_full,
+       .window = chunks,
+       .no_rope_every = 4,
+       .temperature = fixed},
+      {.names = "maple", .pattern = list, .full_rotate = false, .sliding = as_full, .needs_pattern = true},
+      {.names = "mellum", .period = 4, .pattern = either, .needs_window = true, .sliding = bare},
+      {.names = "mimo2", .pattern = list, .sliding = own_base, .sink_logits = true, .sinks_slide = true},
+      {.names = "minicpm3", .last_channels = true},
+      {.names = "minimax-01", .attends_every = 8},
+      {.names = "minimax-m3", .indexer = first_half_split},
+      {.names = "mistral3",
+       .layout = interleaved,
+       .temperature = of_context,
+       .multiplier = as_given,
+       .yarn = yarn_keys::betas},
+      {.names = "mistral4",
+       .layout = interleaved,
+       .last_channels = true,
+       .temperature = of_length,
+       .multiplier = tenths,
+       .scores_grow = true},
+      {.names = "modern-bert",
+       .period = 3,
+       .full_first = true,
+       .needs_window = true,
+       .sliding = own_base,
+       .window = both_sides},
+      {.names = "mpt", .instead = "ALiBi biases or learned positions"},
+      {.names = "muse-glimmer",
+       .layout = interleaved,
+       .period = 4,
+       .pattern = either,
+       .full_rotate = false,
+       .sliding = unscaled,
+       .note = "queries are multiplied by qk_scale_factor too, which is in attn_q_norm.weight"},
+      {.names = "olmo2", .period = 4, .needs_window = true, .sliding = bare},
+      {.names = "plamo3", .period = 8, .needs_window = true, .sliding = own_base},
+      {.names = "plm", .layout = interleaved, .last_channels = true},
+      {.names = "qwen3next", .attends_every = 4},
+      {.names = "qwen3tts qwen3vl qwen3vlmoe", .interleaved_sections = true},
+      {.names = "qwen4exp",
+       .attends_every = 4,
+       .interleaved_sections = true,
+       .indexer = first_half_split,
+       .note =
+           "the indexer rotates the mean of attention.compress_ratios keys, by the position of the first"},
+      {.names = "smallthinker",
+       .period = 4,
+       .full_first = true,
+       .needs_window = true,
+       .fixed_window = 4096,
+       .sliding = as_full,
+       .no_rope_every = 4,
+       .no_rope_first = true},
+      {.names = "smollm3", .layout = interleaved, .no_rope_every = 4},
+      {.names = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
+      {.names = "step35", .pattern = list, .sliding = own_base, .needs_pattern = true, .half_of_full = true},
+      {.names = "t5 t5encoder", .instead = "biases by distance"},
+  };
+  static_assert(keep_the_rules(records), "the rules above say which fields go together");
+  return record_in(records, architecture);
+}
+/// Why import_gguf rejects files of an architecture, whatever the layout. Empty if it does not reject them.
+constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
+  if (architecture == "dflash")
+    return "is dflash, which rotates like deepseek4 if dflash.hyper_connection.count is above 0, else "
+           "half-split "
+           "channels; neither is read, rotate its layers by a table of your own";
+  if (architecture == "deepseek41")
+    return "is deepseek41, whose attention is not that of deepseek4: layers share the compressed keys of "
+           "others, which no option of attention stands for; rotate its layers by a table of your own";
+  return {};
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 
 #ifndef ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 #define ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
@@ -8596,759 +9025,6 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
-#define ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_RECORD_RULES_HPP
-#define ROPE_MODELS_DETAIL_RECORD_RULES_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
-#include <cctype>  // std::tolower
-/// The keys of a config.json that classes of Hugging Face transformers read, and their default sizes.
-namespace rope::inline ROPE_ABI::detail {
-// Keys of a config.json that only some classes read. In files of other classes they have no effect.
-/// A key, and the first names of the records whose classes read it.
-struct key_of_few {
-  const char* key;
-  std::string_view readers;
-};
-/// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
-inline constexpr std::string_view look_ahead_if_asked =
-    " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
-/// The architectures whose classes read rotary_dim, the number of rotated channels.
-inline constexpr std::string_view rotary_dim_in_file =
-    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft ";
-/// Architectures whose models bring their own classes instead of those of transformers.
-inline constexpr std::string_view own_classes =
-    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
-    "dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder kimik2 lille130m llada llada2moe "
-    "longcatflashngram mimo minimaxm1 molmo2 motif nemotronlabsdiffusion nemotronnas new openelm openpanguvl "
-    "ouro panguultramoe phi3v phimsft plamo2 plamo3 plm qwen smallthinker stablelmepoch step3 telechat "
-    "youtuvl zaya1vl ";
-/// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
-/// other classes all layers attend to all tokens, whatever the value of the key.
-constexpr bool reads_window(const hugging_face_record& record) {
-  const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
-  if (is_listed(own_classes, first_name(record))) return true;
-  return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
-}
-/// The keys that change a description but are not read by the class of the architecture.
-///
-/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19. For models
-/// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
-inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
-  static constexpr std::string_view periods =
-      " cohere2 cohere2moe embeddinggemma2 exaone4 gemma3 plamo3 t5gemma2 t5gemma2decoder ";
-  static constexpr key_of_few keys[] = {
-      {"_sliding_window_pattern", periods},
-      {"add_full_attention_sink_bias", " mimov2 "},
-      {"add_swa_attention_sink_bias", " mimov2 "},
-      {"attn_config", " dbrx "},
-      {"attn_type_list", " minimaxm1 "},
-      {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
-      {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
-      {"global_head_dim", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
-      {"global_rope_theta", " modernbert modernbertdecoder "},
-      {"hidden_size_per_head", " plamo2 "},
-      {"hybrid_layer_pattern", " mimov2 "},
-      {"kv_channels", " chatglm jetmoe qwen zamba2 "},
-      {"local_attention", " modernbert modernbertdecoder "},
-      {"local_rope_theta", " modernbert modernbertdecoder "},
-      {"max_seq_len", " dbrx step3 "},
-      {"no_rope_layer_interval", " llama4 smollm3 "},
-      {"no_rope_layers", " llama4 smollm3 "},
-      {"per_layer_config", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
-      {"prefix_dense_sliding_window_pattern", " cohere2moe "},
-      {"rope_freq_constant", " openelm "},
-      {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
-      {"rope_layout", " smallthinker "},
-      {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
-      {"rope_local_theta", " plamo3 "},
-      {"rope_pct", " stablelm stablelmepoch zaya1vl "},
-      {"rope_ratio", " chatglm "},
-      {"rope_scaling_factor", " plamo3 "},
-      {"rope_scaling_layers", " molmo2 "},
-      {"rotary_base", " zaya1vl "},
-      {"rotary_dim", rotary_dim_in_file},
-      {"rotary_emb_base", " gptneox gptneoxjapanese nomicbert qwen "},
-      {"rotary_pct", " gptneox gptneoxjapanese qwen "},
-      {"sliding_window_layout", " smallthinker "},
-      {"sliding_window_pattern", periods},
-      {"sliding_window_size", " mimov2 smallthinker "},
-      {"swa_head_dim", " mimov2 "},
-      {"use_bidirectional_attention", look_ahead_if_asked},
-      {"window_size", " plamo3 "},
-      {"yarn_only_types", " step3p5 "},
-  };
-  static constexpr key_of_few not_keys[] = {
-      // all classes read these keys, except the classes listed here
-      {"partial_rotary_factor", " gptneox gptneoxjapanese "},
-      {"rope_scaling", " cohere2moe panguultramoe "},
-  };
-  std::vector<std::string> hidden;
-  if (record.names.empty()) return hidden;
-  for (const key_of_few& one : keys)
-    if (!is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
-  for (const key_of_few& one : not_keys)
-    if (is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
-  for (const char* key : {"full_attention_interval", "layer_group_size", "mamba_step"})
-    if (record.interval != key) hidden.emplace_back(key);
-  if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
-  if (!reads_window(record)) hidden.emplace_back("sliding_window");
-  if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
-  return hidden;
-}
-/// The architectures whose classes read partial_rotary_factor also if the rope type is default. With this
-/// type, other classes rotate whole heads.
-///
-/// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
-inline constexpr std::string_view partial_by_default =
-    " bamba deepseekv4 diffusiongemma glm glm4moe glm4moelite glmasrencoder glmocr gptneox gptneoxjapanese "
-    "laguna mellum mimov2 minimaxm2 moonshine moonshinestreaming phi3 qwen35 qwen3next qwen4exp solaropen "
-    "stablelm step3p5 zaya ";
-/// The architectures whose classes read a rope dictionary for each type of layers.
-///
-/// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
-inline constexpr std::string_view dictionary_by_type =
-    " coherecompass deepseekv4 diffusiongemma embeddinggemma2 gemma3 gemma3n gemma4 gemma4unified laguna "
-    "mellum mimov2 modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
-/// Whether transformers has a class for the architecture, and the class is not in the list.
-constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
-  return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
-}
-/// The name of a key in lower case, without words for other things that contain "rope" or "position".
-inline std::string spelled_plainly(std::string_view key) {
-  std::string name;
-  for (const char letter : key) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  for (const std::string other : {"propert", "europe", "composition", "disposition"})
-    for (auto at = name.find(other); at != std::string::npos; at = name.find(other))
-      name.replace(at, other.size(), "_");
-  return name;
-}
-/// Whether the name contains a word of the list.
-inline bool has_a_word(const std::string& name, std::initializer_list<const char*> words) {
-  for (const char* word : words)
-    if (name.find(word) != std::string::npos) return true;
-  return false;
-}
-/// Whether the name of a key is about positions, or about the types of layers.
-inline bool speaks_of_positions(std::string_view key) {
-  const std::string name = spelled_plainly(key);
-  return has_a_word(name, {"rope", "rotary", "position", "nope", "chunk", "yarn", "ntk", "window", "sliding",
-                           "alibi", "freq_allocation"}) ||
-         has_a_word(name, {"pattern", "layer_types", "layertypes", "block_type", "attn_type", "layer_indices",
-                           "attn_idxs", "attn_every", "attention_interval", "cross_attention_layers",
-                           "compress_ratios", "swa_layers"});
-}
-/// Whether the name of a key is about positions, types of layers, or factors on scores.
-inline bool speaks_of_rope(std::string_view key) {
-  return speaks_of_positions(key) ||
-         has_a_word(spelled_plainly(key),
-                    {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
-}
-// Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model (LLaVA),
-// text_config leaves out sizes that equal these defaults. The file of a text model has all sizes.
-/// The sizes of one class. 0: none, or derived from the other sizes.
-struct class_sizes {
-  std::string_view architecture;  // as plain_architecture spells it
-  double hidden_size, query_heads, key_heads, layers, context;
-  double nope_channels = 0, rotated_channels = 0;  // of a latent head
-};
-/// The sizes of an architecture, or nullptr if its class is unknown.
-///
-/// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has the files
-///         that each class writes
-template <class Sizes = class_sizes>
-const Sizes* class_sizes_of(std::string_view architecture) {
-  static constexpr Sizes sizes[] = {
-      {"afmoe", 2048, 16, 0, 32, 16384},
-      {"apertus", 4096, 32, 0, 32, 65536},
-      {"arcee", 2560, 32, 0, 32, 4096},
-      {"aria", 4096, 32, 0, 32, 2048},
-      {"axk1", 7168, 64, 0, 61, 32768, 128, 64},
-      {"axk2", 2048, 32, 0, 48, 131072, 64, 32},
-      {"bamba", 4096, 32, 8, 32, 262144},
-      {"bitnet", 2560, 20, 5, 30, 2048},
-      {"bltglobaltransformer", 2048, 16, 0, 25, 4096},
-      {"bltlocaldecoder", 1024, 16, 0, 9, 24576},
-      {"bltlocalencoder", 1024, 16, 0, 1, 24576},
-      {"bltpatcher", 768, 12, 0, 14, 8192},
-      {"chameleon", 4096, 32, 0, 32, 4096},
-      {"cohere", 8192, 64, 0, 40, 8192},
-      {"cohere2", 8192, 64, 0, 40, 8192},
-      {"cohere2moe", 8192, 64, 0, 40, 8192},
-      {"cosmos3edge", 2048, 16, 8, 28, 131072},
-      {"csm", 2048, 32, 8, 16, 2048},
-      {"csmdepthdecodermodel", 1024, 8, 2, 4, 33},
-      {"cwm", 6144, 48, 8, 64, 131072},
-      {"dbrx", 2048, 16, 1, 24, 2048},
-      {"deepseekocr2", 4096, 32, 0, 32, 2048},
-      {"deepseekv2", 4096, 32, 0, 32, 2048, 128, 64},
-      {"deepseekv3", 7168, 128, 0, 61, 4096, 128, 64},
-      {"deepseekv32", 7168, 128, 0, 61, 163840, 128, 64},
-      {"deepseekv4", 4096, 64, 1, 43, 1048576},
-      {"diadecoder", 2048, 16, 4, 18, 3072},
-      {"diaencoder", 1024, 16, 0, 12, 1024},
-      {"diffllama", 2048, 32, 0, 16, 2048},
-      {"diffusiongemma", 2304, 8, 4, 30, 131072},
-      {"doge", 1024, 8, 0, 32, 2048},
-      {"dots1", 4608, 32, 0, 62, 2048},
-      {"embeddinggemma2", 512, 4, 2, 24, 262144},
-      {"emu3", 4096, 32, 8, 32, 9216},
-      {"ernie45", 1024, 16, 2, 18, 131072},
-      {"ernie45moe", 2560, 20, 4, 28, 131072},
-      {"ernie45vlmoe", 2560, 20, 4, 28, 131072},
-      {"eurobert", 768, 12, 0, 12, 8192},
-      {"evolla", 4096, 32, 8, 32, 8192},
-      {"exaone4", 4096, 32, 0, 32, 2048},
-      {"exaonemoe", 4096, 32, 0, 32, 2048},
-      {"falcon", 4544, 71, 0, 32, 2048},
-      {"falconh1", 4096, 32, 8, 32, 8192},
-      {"flexolmo", 4096, 32, 0, 32, 4096},
-      {"gemma", 3072, 16, 0, 28, 8192},
-      {"gemma2", 2304, 8, 4, 26, 8192},
-      {"gemma3", 2304, 8, 4, 26, 131072},
-      {"gemma3n", 2048, 8, 2, 35, 32768},
-      {"gemma4", 2304, 8, 4, 30, 131072},
-      {"gemma4unified", 2304, 8, 4, 30, 262144},
-      {"glm", 4096, 32, 2, 40, 131072},
-      {"glm4", 4096, 32, 2, 40, 131072},
-      {"glm4moe", 4096, 96, 8, 46, 131072},
-      {"glm4moelite", 2048, 20, 0, 47, 202752, 192, 64},
-      {"glm4v", 4096, 32, 2, 40, 32768},
-      {"glm4vmoe", 4096, 96, 8, 46, 65536},
-      {"glmasrencoder", 1280, 20, 0, 32, 1500},
-      {"glmimage", 4096, 32, 2, 40, 131072},
-      {"glmmoedsa", 6144, 64, 0, 78, 202752, 192, 64},
-      {"glmocr", 1024, 16, 8, 16, 131072},
-      {"gptneox", 6144, 64, 0, 44, 2048},
-      {"gptneoxjapanese", 2560, 32, 0, 32, 2048},
-      {"gptoss", 2880, 64, 8, 36, 131072},
-      {"granite", 4096, 32, 0, 32, 2048},
-      {"granite4vision", 4096, 32, 0, 32, 2048},
-      {"granitemoe", 4096, 32, 0, 32, 2048},
-      {"granitemoehybrid", 4096, 32, 0, 32, 2048},
-      {"granitemoeshared", 4096, 32, 0, 32, 2048},
-      {"granitemoeswa", 4096, 32, 0, 32, 2048},
-      {"graniteswa", 2560, 20, 4, 24, 8192},
-      {"helium", 2560, 20, 0, 24, 4096},
-      {"higgsaudiov2", 3072, 24, 8, 28, 2048},
-      {"hrm", 1536, 12, 0, 128, 2048},
-      {"hunyuanv1dense", 4096, 32, 0, 32, 2048},
-      {"hunyuanv1moe", 4096, 32, 0, 32, 2048},
-      {"hunyuanvl", 4096, 32, 0, 32, 2048},
-      {"hyperclovax", 4096, 32, 0, 32, 2048},
-      {"hyv3", 4096, 64, 8, 80, 131072},
-      {"jais2", 3328, 26, 0, 32, 8192},
-      {"jetmoe", 2048, 32, 16, 12, 4096},
-      {"jinaembeddingsv3", 1024, 16, 0, 24, 8194},
-      {"kyutaispeechto", 2048, 32, 0, 48, 750},
-      {"laguna", 2048, 48, 8, 40, 131072},
-      {"lasrencoder", 512, 8, 0, 17, 10000},
-      {"lfm2", 2560, 32, 8, 32, 128000},
-      {"lfm2moe", 2048, 32, 8, 32, 128000},
-      {"llama", 4096, 32, 0, 32, 2048},
-      {"llama4", 5120, 40, 8, 48, 131072},
-      {"longcatflash", 6144, 64, 0, 56, 131072, 128, 64},
-      {"mellum", 2304, 32, 4, 28, 131072},
-      {"mimi", 512, 8, 0, 8, 8000},
-      {"mimov2flash", 4096, 64, 4, 48, 131072},
-      {"minicpm3", 2560, 40, 0, 62, 32768, 64, 32},
-      {"minimax", 4096, 32, 8, 32, 131072},
-      {"minimaxm2", 3072, 48, 8, 62, 196608},
-      {"minimaxtext01", 4096, 32, 8, 32, 131072},
-      {"ministral", 4096, 32, 8, 32, 131072},
-      {"ministral3", 4096, 32, 8, 34, 262144},
-      {"mistral", 4096, 32, 8, 32, 131072},
-      {"mistral4", 4096, 32, 0, 36, 1048576, 64, 64},
-      {"mixtral", 4096, 32, 8, 32, 131072},
-      {"mllama", 4096, 32, 8, 40, 131072},
-      {"modernbert", 768, 12, 0, 22, 8192},
-      {"modernbertdecoder", 768, 12, 0, 22, 8192},
-      {"moonshine", 288, 8, 0, 6, 512},
-      {"moonshinestreaming", 320, 8, 0, 6, 4096},
-      {"moshi", 4096, 32, 0, 32, 3000},
-      {"museglimmer", 6656, 32, 2, 52, 131072},
-      {"museglimmerassistant", 6656, 32, 8, 5, 131072},
-      {"nanochat", 768, 6, 0, 12, 2048},
-      {"nemotron", 6144, 48, 0, 32, 4096},
-      {"nomicbert", 768, 12, 0, 12, 2048},
-      {"olmo", 4096, 32, 0, 32, 2048},
-      {"olmo2", 4096, 32, 0, 32, 2048},
-      {"olmo3", 4096, 32, 0, 32, 2048},
-      {"olmoe", 2048, 16, 0, 16, 4096},
-      {"olmohybrid", 3840, 30, 0, 32, 65536},
-      {"openaiprivacyfilter", 640, 14, 2, 8, 131072},
-      {"paddleocrvl", 1024, 16, 2, 18, 131072},
-      {"peaudioencoder", 1792, 14, 0, 6, 10000},
-      {"persimmon", 4096, 64, 0, 36, 16384},
-      {"phi", 2048, 32, 0, 24, 2048},
-      {"phi3", 3072, 32, 0, 32, 4096},
-      {"phi4multimodal", 3072, 32, 8, 32, 131072},
-      {"phimoe", 4096, 32, 8, 32, 131072},
-      {"qwen2", 4096, 32, 0, 32, 32768},
-      {"qwen25omni", 3584, 28, 4, 28, 32768},
-      {"qwen25omnitalker", 3584, 28, 4, 28, 32768},
-      {"qwen25vl", 8192, 64, 8, 80, 32768},
-      {"qwen2moe", 2048, 16, 0, 24, 32768},
-      {"qwen2vl", 8192, 64, 8, 80, 32768},
-      {"qwen3", 4096, 32, 0, 32, 32768},
-      {"qwen35", 4096, 16, 4, 32, 32768},
-      {"qwen35moe", 2048, 16, 2, 40, 32768},
-      {"qwen3moe", 2048, 32, 4, 24, 32768},
-      {"qwen3next", 2048, 16, 2, 48, 32768},
-      {"qwen3omnimoe", 2048, 28, 4, 28, 32768},
-      {"qwen3omnimoetalker", 1024, 16, 2, 20, 32768},
-      {"qwen3omnimoetalkercodepredictor", 1024, 16, 8, 5, 32768},
-      {"qwen3vl", 4096, 32, 0, 32, 128000},
-      {"qwen3vlmoe", 2048, 16, 0, 24, 128000},
-      {"seedoss", 4096, 80, 8, 64, 524288},
-      {"smollm3", 2048, 16, 4, 36, 32768},
-      {"solaropen", 4096, 64, 8, 48, 131072},
-      {"stablelm", 2560, 32, 0, 32, 4096},
-      {"starcoder2", 3072, 24, 2, 30, 4096},
-      {"step3p5", 4096, 64, 8, 45, 128000},
-      {"t5gemma2", 2304, 8, 4, 26, 131072},
-      {"t5gemma2decoder", 2304, 8, 4, 26, 131072},
-      {"t5gemmamodule", 2304, 8, 4, 26, 8192},
-      {"timesfm25", 1280, 16, 0, 20, 16384},
-      {"vaultgemma", 2304, 8, 4, 26, 8192},
-      {"voxtralrealtime", 4096, 32, 8, 32, 131072},
-      {"voxtralrealtimeencoder", 1280, 32, 0, 32, 1500},
-      {"youtu", 2048, 16, 0, 32, 131072, 128, 64},
-      {"zamba2", 2560, 32, 0, 54, 4096},
-      {"zaya", 2048, 8, 2, 40, 131072},
-  };
-  for (const Sizes& one : sizes)
-    if (one.architecture == architecture) return &one;
-  return nullptr;
-}
-/// Gives a text model in its own dictionary the default sizes of its class. The number of layers is not
-/// assumed if a list has one value per layer.
-template <class J>
-void assume_sizes(json_reader<J>& text, std::string_view architecture) {
-  const class_sizes* sizes = class_sizes_of(architecture);
-  if (!sizes) return;
-  const auto assume = [&](double value, std::initializer_list<const char*> names) {
-    bool given = !(value > 0);
-    for (const char* name : names) given = given || text.has(name);
-    if (!given) text.assume(*names.begin(), value);
-  };
-  assume(sizes->hidden_size, {"hidden_size", "n_embd", "d_model"});
-  assume(sizes->query_heads, {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
-  const auto heads =
-      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
-  const auto key_heads = static_cast<Index>(sizes->key_heads);
-  const bool divides = key_heads > 0 && heads.value_or(0) % key_heads == 0;
-  assume(divides ? sizes->key_heads : 0, {"num_key_value_heads", "multi_query_group_num",
-                                          "num_attention_groups", "decoder_num_key_value_heads"});
-  assume(sizes->layers, {"num_hidden_layers", "n_layer", "n_layers", "num_layers",
-                         "decoder_num_hidden_layers", "layer_types", "layers_block_type", "no_rope_layers",
-                         "layer_rope_theta", "hybrid_layer_pattern", "attn_type_list", "compress_ratios"});
-  assume(sizes->context, {"max_position_embeddings", "n_positions", "seq_length", "max_seq_len"});
-  assume(sizes->nope_channels, {"qk_nope_head_dim"});
-  assume(sizes->rotated_channels, {"qk_rope_head_dim"});
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
-/// Rules about the fields that a record may combine. In a record that breaks a rule, some field has no effect
-/// on any file, so no test could check it. The tables of records do not compile then.
-namespace rope::inline ROPE_ABI::detail {
-constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
-constexpr bool is_one(double x) { return is_zero(x - 1); }
-/// The first broken rule, or empty if the record keeps all rules.
-constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
-  const bool per_type = r.form == dictionary_form::per_type,
-             compressed = r.form == dictionary_form::compressed,
-             lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
-             mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
-  const bool scale_of_key = r.scale == score_scale::query_pre_attn_scalar ||
-                            r.scale == score_scale::attention_multiplier ||
-                            r.scale == score_scale::attn_output_multiplier ||
-                            r.scale == score_scale::key_multiplier || r.scale == score_scale::qk_scale_factor;
-  if (!is_zero(r.filled_base) && !per_type && !compressed)
-    return "filled_base is of dictionaries per_type or compressed";
-  if ((!is_one(r.filled_factor) || !is_one(r.other_factor)) && !per_type)
-    return "filled_factor and other_factor are of dictionaries per_type";
-  if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
-    return "layers of compressed keys attend fully nowhere";
-  if ((r.full_offset > 0 || r.last_full) && !mixed)
-    return "full_offset and last_full are of a pattern in which some layers do not attend fully";
-  if (r.full_offset > 0 && !r.interval.empty())
-    return "full_offset is for patterns without an interval, whose runs end with a layer that attends";
-  if (r.last_full && (r.full_offset == 0 || r.first_full || r.ends_full))
-    return "last_full is for patterns that a short model may end without a layer that attends fully";
-  if (r.first_full && (!mixed || (r.full_offset == 0 && !r.from_end)))
-    return "first_full is for patterns whose first layer does not attend fully anyway";
-  if (r.from_end && !mixed && r.no_rope_every == 0)
-    return "from_end is of a pattern of layers, or of those that do not rotate";
-  if (r.dense_first && !mixed && r.full_rotate)
-    return "dense_first is of a pattern of layers, or of layers that would not rotate";
-  const bool some_slide = r.slides != which_slide::by_type && r.slides != which_slide::every;
-  if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
-    return "where the other layers do not attend none slides, or all that attend do if there is a window";
-  if ((slides || r.slides == which_slide::every) && !r.causal &&
-      (r.window == window_span::back || r.window == window_span::chunks))
-    return "a window cannot express how far an encoder attends back";
-  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
-    return "both_sides_if_asked is of classes that read the key that asks";
-  const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
-  if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
-    return "layers that always have types, chunks or another sequence to look at do not slide by another "
-           "rule";
-  if (r.types_slide && !r.others_attend) return "types_slide is of classes whose layers all attend";
-  if (r.types_slide && r.slides != which_slide::every &&
-      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
-    return "types_slide is of classes in which layers slide by another rule, or none does";
-  if (r.latent && r.last_channels) return "latent heads always rotate their last channels";
-  if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
-                   r.scale != score_scale::inverse_root))
-    return "widths of latent heads are in the file, and their scale follows";
-  if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
-    return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
-  const bool asks_types = types_slide(r), chunks = r.window == window_span::chunks && r.no_rope_every > 0;
-  if (!asks_types && r.slides == which_slide::by_type && r.window != window_span::back && !chunks)
-    return "window is of classes whose layers may slide";
-  if (!asks_types && r.slides != which_slide::by_type &&
-      (r.full_type != "full_attention" || r.other_type != "sliding_attention"))
-    return "where all layers slide, or none, no type is asked for";
-  if (r.slides == which_slide::not_known && (slides || r.window != window_span::back))
-    return "where it is not known which layers slide, no window is assumed";
-  if (r.window == window_span::chunks && always_types) return "chunks are for rotated layers of any type";
-  if (!r.full_list.empty() && r.others_attend)
-    return "full_list is read where the other layers do not attend";
-  if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
-    return "full_ones is read where the other layers do not attend, in place of full_list";
-  if (!r.full_ones.empty() && !has_pattern) return "full_ones is read in place of full_every";
-  if (!r.rope_ones.empty() && !r.others_attend) return "rope_ones is of classes whose layers all attend";
-  if (!r.interval.empty() && (r.others_attend || !has_pattern))
-    return "interval is read where the other layers do not attend, in place of full_every";
-  if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
-  if (!r.slide_ones.empty() && (!r.others_attend || !has_pattern))
-    return "slide_ones is read where some layers may slide";
-  if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
-    return "no layer is given other_type, and every type but full_type attends to nothing";
-  if (r.rotates_word != "rope" && r.rotates_if.empty())
-    return "rotates_word is what the key rotates_if must be";
-  if (!is_zero(r.scale_number) && !scale_of_key)
-    return "scale_number is the default of the key that scale names";
-  if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
-      r.slides != which_slide::even_below_max_window_layers)
-    return "max_window_layers is where layers begin or end to slide";
-  if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
-    return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
-  if (r.instead != "no positions" && r.rotates_if.empty()) return "instead needs rotates_if";
-  if (r.own_rule && (per_type || lists || r.rotates_if == "rope_parameters"))
-    return "own_rule is of a class that does without a rope dictionary";
-  if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
-    return "mrope_time_last has an order of axes, and sections, of its own";
-  if (r.mrope_blocks && (r.mrope_interleaved || r.mrope_time_last || r.mrope_spread || r.mrope_side > 0))
-    return "mrope_blocks has an order of axes, and sections, of its own";
-  if (r.one_base && r.form != dictionary_form::base_per_layer)
-    return "one_base is of classes that read layer_rope_theta";
-  if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))
-    return "swa_keys are of dictionaries per_type, layers that slide among others, and sink logits";
-  if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested_base) ||
-                     !is_one(r.partial_rotary_factor) || r.theta_unread))
-    return "swa_keys have a base and a share for each type of layers";
-  if (r.swa_keys && r.slide_ones.empty()) return "swa_keys come with slide_ones";
-  if (!reads_window(r) &&
-      (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
-    return "where sliding_window is not read nothing depends on it";
-  if (r.indexer_key != "index_head_dim" && r.indexer == indexer_kind::no_indexer)
-    return "indexer_key is of layers with an indexer";
-  return {};
-}
-/// Whether a record has only a name and the fact that nothing rotates.
-constexpr bool says_nothing(const gguf_record& r) {
-  const gguf_record silent;
-  return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
-         !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
-         r.fixed_window == 0 && r.period_layers == 0 && !r.all_slide && !r.window_varies && r.full_rotate &&
-         r.sliding == silent.sliding && r.window == silent.window && r.causal && !r.sink_logits &&
-         !r.sinks_slide && r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first &&
-         !r.half_split_sections && !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 &&
-         is_zero(r.softcap) && r.temperature == silent.temperature && r.indexer == silent.indexer &&
-         r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
-         is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
-         !r.dense_rotate && !r.rope_pattern && !r.half_of_full && !r.whole_head && !r.unscaled &&
-         is_zero(r.fixed_base) && !r.alpha && !r.finetuned && !r.compressed && r.note.empty();
-}
-constexpr std::string_view broken_rule_of(const gguf_record& r) {
-  if (!r.instead.empty() && !says_nothing(r))
-    return "of an architecture that does not rotate nothing else is read";
-  if (r.attends_every == 1) return "0 says that every layer attends";
-  if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
-  if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
-  if (r.all_slide &&
-      (r.period > 0 || r.full_first || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
-       r.default_window > 0 || !r.full_rotate || r.sliding != sliding_rule::same))
-    return "all_slide is of layers that slide and rotate alike";
-  if (r.window_varies && !r.all_slide) return "window_varies is of architectures with all_slide";
-  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
-       r.full_first || r.needs_swa_base || r.window != window_kind::back || !r.full_rotate) &&
-      !may_slide(r))
-    return "a window needs sliding layers";
-  if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
-    return "sinks_slide needs sink logits and sliding layers";
-  if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
-  if (r.half_split_sections && r.layout == layout_kind::half_split)
-    return "half_split_sections is for a layout that is not half_split anyway";
-  if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
-  if (r.unscaled && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
-                     !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
-    return "scaling needs scaled layers";
-  if (r.scores_grow && r.scale != gguf_scale::inverse_root)
-    return "scores_grow multiplies the scale of inverse_root";
-  if (r.wide_layers > 0 && r.scale != gguf_scale::inverse_root)
-    return "wide_layers is of the scale of inverse_root";
-  if (r.needs_pattern && (r.period > 0 || r.pattern == pattern_form::number))
-    return "a pattern that must be there has no default, and is no number alone";
-  if (r.needs_window && r.default_window > 0)
-    return "where no layer slides without a window in the file there is no default for it";
-  if (r.full_first && r.period == 0 && r.pattern == pattern_form::list)
-    return "full_first is of a number for a pattern";
-  if (r.compressed && (r.period > 0 || r.pattern != pattern_form::number || !r.full_rotate || r.full_first ||
-                       r.needs_window || r.needs_swa_base || r.window != window_kind::back ||
-                       r.sliding != sliding_rule::not_known))
-    return "layers of compressed keys, and those that slide among them, have a list of their own";
-  if (r.needs_swa_base && (r.sliding == sliding_rule::unscaled || r.sliding == sliding_rule::bare ||
-                           r.sliding == sliding_rule::same))
-    return "needs_swa_base is of layers that slide with a base of their own";
-  return {};
-}
-/// Whether every record of a table keeps the rules.
-template <class Record, std::size_t count>
-constexpr bool keep_the_rules(const Record (&records)[count]) {
-  for (const Record& record : records)
-    if (!broken_rule_of(record).empty()) return false;
-  return true;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_MODELS_DETAIL_RECORD_RULES_HPP
-/// Facts about architectures that GGUF files lack because they are fixed in llama.cpp: one record per
-/// architecture. The rotation mode NORM of ggml is interleaved. Its modes NEOX, MROPE and IMROPE are
-/// half_split.
-///
-/// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
-/// hrm_text, hy_v4, k2-horizon, maple, qwen4exp and spark2_5; codec.cpp, its patch of llama.cpp, for barbet
-namespace rope::inline ROPE_ABI::detail {
-/// The record of an architecture, or nullptr if there is none: facts are never guessed. This is a template,
-/// so that only programs which import a model compile the records.
-template <class Record = gguf_record>
-const Record* gguf_record_of(std::string_view architecture) {
-  using enum indexer_kind;
-  using enum layout_kind;
-  using enum sliding_rule;
-  using enum gguf_scale;
-  using enum gguf_temperature;
-  using enum window_kind;
-  using enum log_multiplier;
-  using enum pattern_form;
-  static constexpr Record records[] = {
-      {.names = "afmoe", .period = 4, .needs_window = true, .sliding = as_full, .no_rope_every = 4},
-      {.names =
-           "apertus bailingmoe2 bitnet codeshell dbrx dots1 eurobert exaone falcon falcon-h1 gemma glm4moe "
-           "gptneox grovemoe hunyuan-moe hy_v3 jais2 jina-bert-v3 minimax-m2 nemotron nomic-bert "
-           "nomic-bert-moe olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe plamo plamo2 qwen "
-           "qwen2 qwen2moe qwen2vl qwen3 qwen3moe seed_oss stablelm starcoder2 talkie"},
-      {.names =
-           "arcee arctic bailingmoe chameleon chatglm command-r deci deepseek eagle3 ernie4_5 ernie4_5-moe "
-           "internlm2 llama llama-embed maincoder minicpm nanbeige neo-bert olmo pockettts xverse",
-       .layout = interleaved},
-      {.names = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7", .instead = "no attention"},
-      {.names = "axk2 deepseek32",
-       .layout = interleaved,
-       .last_channels = true,
-       .indexer = first_half_split,
-       .multiplier = tenths,
-       .scores_grow = true},
-      {.names = "baichuan", .layout = interleaved, .alibi_layers = 40},
-      {.names = "bailingmoe3", .layout = interleaved, .last_channels = true, .half_split_sections = true},
-      {.names = "barbet",
-       .note = "layers of the model that slide attend fully in the code that is known to run its files"},
-      {.names = "bert gpt2 starcoder", .instead = "learned positions"},
-      {.names = "bloom jais jina-bert-v2 refact", .instead = "ALiBi biases"},
-      {.names = "clef qwen35 qwen35moe", .attends_every = 4, .interleaved_sections = true},
-      {.names = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
-      {.names = "cohere2", .layout = interleaved, .period = 4, .full_rotate = false, .sliding = same},
-      {.names = "cohere2moe",
-       .layout = interleaved,
-       .full_first = true,
-       .pattern = either,
-       .full_rotate = false,
-       .sliding = same,
-       .needs_pattern = true,
-       .dense_rotate = true},
-      {.names = "deepseek2",
-       .layout = interleaved,
-       .last_channels = true,
-       .temperature = of_length,
-       .multiplier = cancelled,
-       .scores_grow = true},
-      {.names = "deepseek2-ocr", .whole_head = true, .unscaled = true},
-      {.names = "deepseek4",
-       .layout = interleaved,
-       .last_channels = true,
-       .sink_logits = true,
-       .indexer = last_interleaved,
-       .compressed = true},
-      {.names = "diffusion-gemma",
-       .pattern = list,
-       .sliding = own_base,
-       .scale = one,
-       .needs_pattern = true,
-       .note = "a token of the canvas, the last diffusion.canvas_length tokens, sees all of them and the "
-               "prompt, of which layers that slide show it the last attention.sliding_window - 1 tokens"},
-      {.names = "dots3note",
-       .layout = interleaved,
-       .last_channels = true,
-       .pattern = list,
-       .sliding = as_full,
-       .needs_pattern = true,
-       .needs_swa_base = true},
-      {.names = "dream llada-moe rnd1", .causal = false},
-      {.names = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
-      {.names = "exaone4",
-       .period = 4,
-       .default_window = 4096,
-       .period_layers = 64,
-       .full_rotate = false,
-       .sliding = as_full},
-      {.names = "gemma-embedding", .period = 6, .sliding = own_base, .window = both_sides, .causal = false},
-      {.names = "gemma2",
-       .period = 2,
-       .default_window = 4096,
-       .sliding = as_full,
-       .wide_layers = 46,
-       .softcap = 50},
-      {.names = "gemma3", .period = 6, .needs_window = true, .sliding = own_base, .wide_layers = 62},
-      {.names = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
-      {.names = "gemma4 gemma4-assistant", .pattern = list, .sliding = own_base, .scale = one},
-      {.names = "gigachat35",
-       .layout = interleaved,
-       .last_channels = true,
-       .attends_every = 4,
-       .multiplier = tenths,
-       .scores_grow = true,
-       .note =
-           "queries are multiplied by sqrt(embedding_length / attention.q_lora_rank) before they rotate, and "
-           "latents that become keys and values by sqrt(embedding_length / attention.kv_lora_rank)"},
-      {.names = "glm-dsa",
-       .layout = interleaved,
-       .last_channels = true,
-       .indexer = first_interleaved,
-       .scores_grow = true},
-      {.names = "glm4", .layout = interleaved, .half_split_sections = true},
-      {.names = "glm5-next glm5next jamba kimi-k3 kimi-linear nemotron_h nemotron_h_moe wavtokenizer-dec",
-       .instead = "no positions"},
-      {.names = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
-      {.names = "granite granitehybrid granitemoe graniteswitch",
-       .layout = interleaved,
-       .scale = of_key,
-       .finetuned = true},
-      {.names = "granite_swa",
-       .layout = interleaved,
-       .pattern = list,
-       .sliding = same,
-       .sink_logits = true,
-       .scale = of_key,
-       .needs_pattern = true,
-       .rope_pattern = true},
-      {.names = "grok", .scale = output_key, .softcap = 30, .yarn = yarn_keys::all, .beta_fast = 8},
-      {.names = "hrm_text",
-       .note = "where the file asks for a prefix-LM, tokens of the prompt see those after them, too"},
-      {.names = "hunyuan-dense hunyuan_vl", .alpha = true},
-      {.names = "hy_v4",
-       .layout = interleaved,
-       .last_channels = true,
-       .sink_logits = true,
-       .indexer = last_interleaved},
-      {.names = "k2-horizon", .yarn = yarn_keys::betas},
-      {.names = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
-      {.names = "lfm2", .all_slide = true, .sliding = same},
-      {.names = "lfm2moe", .all_slide = true, .window_varies = true, .sliding = same},
-      {.names = "llada", .layout = interleaved, .causal = false},
-      {.names = "llama4",
-       .layout = interleaved,
-       .period = 4,
-       .sliding = as_full,
-       .window = chunks,
-       .no_rope_every = 4,
-       .temperature = fixed},
-      {.names = "maple", .pattern = list, .full_rotate = false, .sliding = as_full, .needs_pattern = true},
-      {.names = "mellum", .period = 4, .pattern = either, .needs_window = true, .sliding = bare},
-      {.names = "mimo2", .pattern = list, .sliding = own_base, .sink_logits = true, .sinks_slide = true},
-      {.names = "minicpm3", .last_channels = true},
-      {.names = "minimax-01", .attends_every = 8},
-      {.names = "minimax-m3", .indexer = first_half_split},
-      {.names = "mistral3",
-       .layout = interleaved,
-       .temperature = of_context,
-       .multiplier = as_given,
-       .yarn = yarn_keys::betas},
-      {.names = "mistral4",
-       .layout = interleaved,
-       .last_channels = true,
-       .temperature = of_length,
-       .multiplier = tenths,
-       .scores_grow = true},
-      {.names = "modern-bert",
-       .period = 3,
-       .full_first = true,
-       .needs_window = true,
-       .sliding = own_base,
-       .window = both_sides},
-      {.names = "mpt", .instead = "ALiBi biases or learned positions"},
-      {.names = "muse-glimmer",
-       .layout = interleaved,
-       .period = 4,
-       .pattern = either,
-       .full_rotate = false,
-       .sliding = unscaled,
-       .note = "queries are multiplied by qk_scale_factor too, which is in attn_q_norm.weight"},
-      {.names = "olmo2", .period = 4, .needs_window = true, .sliding = bare},
-      {.names = "plamo3", .period = 8, .needs_window = true, .sliding = own_base},
-      {.names = "plm", .layout = interleaved, .last_channels = true},
-      {.names = "qwen3next", .attends_every = 4},
-      {.names = "qwen3tts qwen3vl qwen3vlmoe", .interleaved_sections = true},
-      {.names = "qwen4exp",
-       .attends_every = 4,
-       .interleaved_sections = true,
-       .indexer = first_half_split,
-       .note =
-           "the indexer rotates the mean of attention.compress_ratios keys, by the position of the first"},
-      {.names = "smallthinker",
-       .period = 4,
-       .full_first = true,
-       .needs_window = true,
-       .fixed_window = 4096,
-       .sliding = as_full,
-       .no_rope_every = 4,
-       .no_rope_first = true},
-      {.names = "smollm3", .layout = interleaved, .no_rope_every = 4},
-      {.names = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
-      {.names = "step35", .pattern = list, .sliding = own_base, .needs_pattern = true, .half_of_full = true},
-      {.names = "t5 t5encoder", .instead = "biases by distance"},
-  };
-  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
-  return record_in(records, architecture);
-}
-/// Why import_gguf rejects files of an architecture, whatever the layout. Empty if it does not reject them.
-constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
-  if (architecture == "dflash")
-    return "is dflash, which rotates like deepseek4 if dflash.hyper_connection.count is above 0, else "
-           "half-split "
-           "channels; neither is read, rotate its layers by a table of your own";
-  if (architecture == "deepseek41")
-    return "is deepseek41, whose attention is not that of deepseek4: layers share the compressed keys of "
-           "others, which no option of attention stands for; rotate its layers by a table of your own";
-  return {};
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
@@ -10114,6 +9790,374 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
+#include <cctype>  // std::tolower
+
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
+/// The keys of a config.json that classes of Hugging Face transformers read, and their default sizes.
+namespace rope::inline ROPE_ABI::detail {
+// Keys of a config.json that only some classes read. In files of other classes they have no effect.
+/// A key, and the first names of the records whose classes read it.
+struct key_of_few {
+  const char* key;
+  std::string_view readers;
+};
+/// The keys that change a description but are not read by the class of the architecture.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19. For models
+/// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
+inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
+  static constexpr std::string_view periods =
+      " cohere2 cohere2moe embeddinggemma2 exaone4 gemma3 plamo3 t5gemma2 t5gemma2decoder ";
+  static constexpr key_of_few keys[] = {
+      {"_sliding_window_pattern", periods},
+      {"add_full_attention_sink_bias", " mimov2 "},
+      {"add_swa_attention_sink_bias", " mimov2 "},
+      {"attn_config", " dbrx "},
+      {"attn_type_list", " minimaxm1 "},
+      {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
+      {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
+      {"global_head_dim", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
+      {"global_rope_theta", " modernbert modernbertdecoder "},
+      {"hidden_size_per_head", " plamo2 "},
+      {"hybrid_layer_pattern", " mimov2 "},
+      {"kv_channels", " chatglm jetmoe qwen zamba2 "},
+      {"local_attention", " modernbert modernbertdecoder "},
+      {"local_rope_theta", " modernbert modernbertdecoder "},
+      {"max_seq_len", " dbrx step3 "},
+      {"no_rope_layer_interval", " llama4 smollm3 "},
+      {"no_rope_layers", " llama4 smollm3 "},
+      {"per_layer_config", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
+      {"prefix_dense_sliding_window_pattern", " cohere2moe "},
+      {"rope_freq_constant", " openelm "},
+      {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
+      {"rope_layout", " smallthinker "},
+      {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
+      {"rope_local_theta", " plamo3 "},
+      {"rope_pct", " stablelm stablelmepoch zaya1vl "},
+      {"rope_ratio", " chatglm "},
+      {"rope_scaling_factor", " plamo3 "},
+      {"rope_scaling_layers", " molmo2 "},
+      {"rotary_base", " zaya1vl "},
+      {"rotary_dim", rotary_dim_in_file},
+      {"rotary_emb_base", " gptneox gptneoxjapanese nomicbert qwen "},
+      {"rotary_pct", " gptneox gptneoxjapanese qwen "},
+      {"sliding_window_layout", " smallthinker "},
+      {"sliding_window_pattern", periods},
+      {"sliding_window_size", " mimov2 smallthinker "},
+      {"swa_head_dim", " mimov2 "},
+      {"use_bidirectional_attention", look_ahead_if_asked},
+      {"window_size", " plamo3 "},
+      {"yarn_only_types", " step3p5 "},
+  };
+  static constexpr key_of_few not_keys[] = {
+      // all classes read these keys, except the classes listed here
+      {"partial_rotary_factor", " gptneox gptneoxjapanese "},
+      {"rope_scaling", " cohere2moe panguultramoe "},
+  };
+  std::vector<std::string> hidden;
+  if (record.names.empty()) return hidden;
+  for (const key_of_few& one : keys)
+    if (!is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
+  for (const key_of_few& one : not_keys)
+    if (is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
+  for (const char* key : {"full_attention_interval", "layer_group_size", "mamba_step"})
+    if (record.interval != key) hidden.emplace_back(key);
+  if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
+  if (!reads_window(record)) hidden.emplace_back("sliding_window");
+  if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
+  return hidden;
+}
+/// The architectures whose classes read partial_rotary_factor also if the rope type is default. With this
+/// type, other classes rotate whole heads.
+///
+/// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
+inline constexpr std::string_view partial_by_default =
+    " bamba deepseekv4 diffusiongemma glm glm4moe glm4moelite glmasrencoder glmocr gptneox gptneoxjapanese "
+    "laguna mellum mimov2 minimaxm2 moonshine moonshinestreaming phi3 qwen35 qwen3next qwen4exp solaropen "
+    "stablelm step3p5 zaya ";
+/// The architectures whose classes read a rope dictionary for each type of layers.
+///
+/// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
+inline constexpr std::string_view dictionary_by_type =
+    " coherecompass deepseekv4 diffusiongemma embeddinggemma2 gemma3 gemma3n gemma4 gemma4unified laguna "
+    "mellum mimov2 modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
+/// Whether transformers has a class for the architecture, and the class is not in the list.
+constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
+  return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
+}
+/// The name of a key in lower case, without words for other things that contain "rope" or "position".
+inline std::string spelled_plainly(std::string_view key) {
+  std::string name;
+  for (const char letter : key) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  for (const std::string other : {"propert", "europe", "composition", "disposition"})
+    for (auto at = name.find(other); at != std::string::npos; at = name.find(other))
+      name.replace(at, other.size(), "_");
+  return name;
+}
+/// Whether the name contains a word of the list.
+inline bool has_a_word(const std::string& name, std::initializer_list<const char*> words) {
+  for (const char* word : words)
+    if (name.find(word) != std::string::npos) return true;
+  return false;
+}
+/// Whether the name of a key is about positions, or about the types of layers.
+inline bool speaks_of_positions(std::string_view key) {
+  const std::string name = spelled_plainly(key);
+  return has_a_word(name, {"rope", "rotary", "position", "nope", "chunk", "yarn", "ntk", "window", "sliding",
+                           "alibi", "freq_allocation"}) ||
+         has_a_word(name, {"pattern", "layer_types", "layertypes", "block_type", "attn_type", "layer_indices",
+                           "attn_idxs", "attn_every", "attention_interval", "cross_attention_layers",
+                           "compress_ratios", "swa_layers"});
+}
+/// Whether the name of a key is about positions, types of layers, or factors on scores.
+inline bool speaks_of_rope(std::string_view key) {
+  return speaks_of_positions(key) ||
+         has_a_word(spelled_plainly(key),
+                    {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
+}
+// Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model (LLaVA),
+// text_config leaves out sizes that equal these defaults. The file of a text model has all sizes.
+/// The sizes of one class. 0: none, or derived from the other sizes.
+struct class_sizes {
+  std::string_view architecture;  // as plain_architecture spells it
+  double hidden_size = 0, query_heads = 0, key_heads = 0, layers = 0, context = 0;
+  double nope_channels = 0, rotated_channels = 0;  // of a latent head
+  double head_dim = 0, base = 0;                   // only for whole models
+};
+/// The sizes that the class of a whole model gives to its text model before the class of the text model fills
+/// in its own. nullptr if it gives none.
+///
+/// Source: Hugging Face transformers, _default_text_config_kwargs of configuration_*.py, autumn 2026
+inline const class_sizes* text_sizes_of_whole(std::string_view whole) {
+  static constexpr class_sizes sizes[] = {
+      {.architecture = "glmasr",
+       .hidden_size = 2048,
+       .query_heads = 16,
+       .key_heads = 4,
+       .layers = 28,
+       .context = 8192},
+      {.architecture = "peaudio", .hidden_size = 1024, .query_heads = 16, .layers = 22},
+      {.architecture = "peaudiovideo", .hidden_size = 1024, .query_heads = 16, .layers = 22},
+      {.architecture = "pevideo", .hidden_size = 1024, .query_heads = 16, .layers = 22},
+      {.architecture = "voxtral",
+       .hidden_size = 3072,
+       .key_heads = 8,
+       .layers = 30,
+       .context = 131072,
+       .head_dim = 128,
+       .base = 1e8},
+  };
+  for (const class_sizes& one : sizes)
+    if (one.architecture == whole) return &one;
+  return nullptr;
+}
+/// The sizes of an architecture, or nullptr if its class is unknown.
+///
+/// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has the files
+///         that each class writes
+template <class Sizes = class_sizes>
+const Sizes* class_sizes_of(std::string_view architecture) {
+  static constexpr Sizes sizes[] = {
+      {"afmoe", 2048, 16, 0, 32, 16384},
+      {"apertus", 4096, 32, 0, 32, 65536},
+      {"arcee", 2560, 32, 0, 32, 4096},
+      {"aria", 4096, 32, 0, 32, 2048},
+      {"axk1", 7168, 64, 0, 61, 32768, 128, 64},
+      {"axk2", 2048, 32, 0, 48, 131072, 64, 32},
+      {"bamba", 4096, 32, 8, 32, 262144},
+      {"bitnet", 2560, 20, 5, 30, 2048},
+      {"bltglobaltransformer", 2048, 16, 0, 25, 4096},
+      {"bltlocaldecoder", 1024, 16, 0, 9, 24576},
+      {"bltlocalencoder", 1024, 16, 0, 1, 24576},
+      {"bltpatcher", 768, 12, 0, 14, 8192},
+      {"chameleon", 4096, 32, 0, 32, 4096},
+      {"cohere", 8192, 64, 0, 40, 8192},
+      {"cohere2", 8192, 64, 0, 40, 8192},
+      {"cohere2moe", 8192, 64, 0, 40, 8192},
+      {"cosmos3edge", 2048, 16, 8, 28, 131072},
+      {"csm", 2048, 32, 8, 16, 2048},
+      {"csmdepthdecodermodel", 1024, 8, 2, 4, 33},
+      {"cwm", 6144, 48, 8, 64, 131072},
+      {"dbrx", 2048, 16, 1, 24, 2048},
+      {"deepseekocr2", 4096, 32, 0, 32, 2048},
+      {"deepseekv2", 4096, 32, 0, 32, 2048, 128, 64},
+      {"deepseekv3", 7168, 128, 0, 61, 4096, 128, 64},
+      {"deepseekv32", 7168, 128, 0, 61, 163840, 128, 64},
+      {"deepseekv4", 4096, 64, 1, 43, 1048576},
+      {"diadecoder", 2048, 16, 4, 18, 3072},
+      {"diaencoder", 1024, 16, 0, 12, 1024},
+      {"diffllama", 2048, 32, 0, 16, 2048},
+      {"diffusiongemma", 2304, 8, 4, 30, 131072},
+      {"doge", 1024, 8, 0, 32, 2048},
+      {"dots1", 4608, 32, 0, 62, 2048},
+      {"embeddinggemma2", 512, 4, 2, 24, 262144},
+      {"emu3", 4096, 32, 8, 32, 9216},
+      {"ernie45", 1024, 16, 2, 18, 131072},
+      {"ernie45moe", 2560, 20, 4, 28, 131072},
+      {"ernie45vlmoe", 2560, 20, 4, 28, 131072},
+      {"eurobert", 768, 12, 0, 12, 8192},
+      {"evolla", 4096, 32, 8, 32, 8192},
+      {"exaone4", 4096, 32, 0, 32, 2048},
+      {"exaonemoe", 4096, 32, 0, 32, 2048},
+      {"falcon", 4544, 71, 0, 32, 2048},
+      {"falconh1", 4096, 32, 8, 32, 8192},
+      {"flexolmo", 4096, 32, 0, 32, 4096},
+      {"gemma", 3072, 16, 0, 28, 8192},
+      {"gemma2", 2304, 8, 4, 26, 8192},
+      {"gemma3", 2304, 8, 4, 26, 131072},
+      {"gemma3n", 2048, 8, 2, 35, 32768},
+      {"gemma4", 2304, 8, 4, 30, 131072},
+      {"gemma4unified", 2304, 8, 4, 30, 262144},
+      {"glm", 4096, 32, 2, 40, 131072},
+      {"glm4", 4096, 32, 2, 40, 131072},
+      {"glm4moe", 4096, 96, 8, 46, 131072},
+      {"glm4moelite", 2048, 20, 0, 47, 202752, 192, 64},
+      {"glm4v", 4096, 32, 2, 40, 32768},
+      {"glm4vmoe", 4096, 96, 8, 46, 65536},
+      {"glmasrencoder", 1280, 20, 0, 32, 1500},
+      {"glmimage", 4096, 32, 2, 40, 131072},
+      {"glmmoedsa", 6144, 64, 0, 78, 202752, 192, 64},
+      {"glmocr", 1024, 16, 8, 16, 131072},
+      {"gptneox", 6144, 64, 0, 44, 2048},
+      {"gptneoxjapanese", 2560, 32, 0, 32, 2048},
+      {"gptoss", 2880, 64, 8, 36, 131072},
+      {"granite", 4096, 32, 0, 32, 2048},
+      {"granite4vision", 4096, 32, 0, 32, 2048},
+      {"granitemoe", 4096, 32, 0, 32, 2048},
+      {"granitemoehybrid", 4096, 32, 0, 32, 2048},
+      {"granitemoeshared", 4096, 32, 0, 32, 2048},
+      {"granitemoeswa", 4096, 32, 0, 32, 2048},
+      {"graniteswa", 2560, 20, 4, 24, 8192},
+      {"helium", 2560, 20, 0, 24, 4096},
+      {"higgsaudiov2", 3072, 24, 8, 28, 2048},
+      {"hrm", 1536, 12, 0, 128, 2048},
+      {"hunyuanv1dense", 4096, 32, 0, 32, 2048},
+      {"hunyuanv1moe", 4096, 32, 0, 32, 2048},
+      {"hunyuanvl", 4096, 32, 0, 32, 2048},
+      {"hyperclovax", 4096, 32, 0, 32, 2048},
+      {"hyv3", 4096, 64, 8, 80, 131072},
+      {"jais2", 3328, 26, 0, 32, 8192},
+      {"jetmoe", 2048, 32, 16, 12, 4096},
+      {"jinaembeddingsv3", 1024, 16, 0, 24, 8194},
+      {"jvlm", 768, 12, 0, 12, 1024},
+      {"k2horizon", 1536, 32, 8, 28, 131072},
+      {"kyutaispeechto", 2048, 32, 0, 48, 750},
+      {"laguna", 2048, 48, 8, 40, 131072},
+      {"lasrencoder", 512, 8, 0, 17, 10000},
+      {"lfm2", 2560, 32, 8, 32, 128000},
+      {"lfm2moe", 2048, 32, 8, 32, 128000},
+      {"llama", 4096, 32, 0, 32, 2048},
+      {"llama4", 5120, 40, 8, 48, 131072},
+      {"longcatflash", 6144, 64, 0, 56, 131072, 128, 64},
+      {"mellum", 2304, 32, 4, 28, 131072},
+      {"mimi", 512, 8, 0, 8, 8000},
+      {"mimov2flash", 4096, 64, 4, 48, 131072},
+      {"minicpm3", 2560, 40, 0, 62, 32768, 64, 32},
+      {"minimax", 4096, 32, 8, 32, 131072},
+      {"minimaxm2", 3072, 48, 8, 62, 196608},
+      {"minimaxtext01", 4096, 32, 8, 32, 131072},
+      {"ministral", 4096, 32, 8, 32, 131072},
+      {"ministral3", 4096, 32, 8, 34, 262144},
+      {"mistral", 4096, 32, 8, 32, 131072},
+      {"mistral4", 4096, 32, 0, 36, 1048576, 64, 64},
+      {"mixtral", 4096, 32, 8, 32, 131072},
+      {"mllama", 4096, 32, 8, 40, 131072},
+      {"modernbert", 768, 12, 0, 22, 8192},
+      {"modernbertdecoder", 768, 12, 0, 22, 8192},
+      {"moonshine", 288, 8, 0, 6, 512},
+      {"moonshinestreaming", 320, 8, 0, 6, 4096},
+      {"moshi", 4096, 32, 0, 32, 3000},
+      {"museglimmer", 6656, 32, 2, 52, 131072},
+      {"museglimmerassistant", 6656, 32, 8, 5, 131072},
+      {"nanochat", 768, 6, 0, 12, 2048},
+      {"nemotron", 6144, 48, 0, 32, 4096},
+      {"nomicbert", 768, 12, 0, 12, 2048},
+      {"olmo", 4096, 32, 0, 32, 2048},
+      {"olmo2", 4096, 32, 0, 32, 2048},
+      {"olmo3", 4096, 32, 0, 32, 2048},
+      {"olmoe", 2048, 16, 0, 16, 4096},
+      {"olmohybrid", 3840, 30, 0, 32, 65536},
+      {"openaiprivacyfilter", 640, 14, 2, 8, 131072},
+      {"paddleocrvl", 1024, 16, 2, 18, 131072},
+      {"peaudioencoder", 1792, 14, 0, 6, 10000},
+      {"persimmon", 4096, 64, 0, 36, 16384},
+      {"phi", 2048, 32, 0, 24, 2048},
+      {"phi3", 3072, 32, 0, 32, 4096},
+      {"phi4multimodal", 3072, 32, 8, 32, 131072},
+      {"phimoe", 4096, 32, 8, 32, 131072},
+      {"qwen2", 4096, 32, 0, 32, 32768},
+      {"qwen25omni", 3584, 28, 4, 28, 32768},
+      {"qwen25omnitalker", 3584, 28, 4, 28, 32768},
+      {"qwen25vl", 8192, 64, 8, 80, 32768},
+      {"qwen2moe", 2048, 16, 0, 24, 32768},
+      {"qwen2vl", 8192, 64, 8, 80, 32768},
+      {"qwen3", 4096, 32, 0, 32, 32768},
+      {"qwen35", 4096, 16, 4, 32, 32768},
+      {"qwen35moe", 2048, 16, 2, 40, 32768},
+      {"qwen3moe", 2048, 32, 4, 24, 32768},
+      {"qwen3next", 2048, 16, 2, 48, 32768},
+      {"qwen3omnimoe", 2048, 28, 4, 28, 32768},
+      {"qwen3omnimoetalker", 1024, 16, 2, 20, 32768},
+      {"qwen3omnimoetalkercodepredictor", 1024, 16, 8, 5, 32768},
+      {"qwen3vl", 4096, 32, 0, 32, 128000},
+      {"qwen3vlmoe", 2048, 16, 0, 24, 128000},
+      {"seedoss", 4096, 80, 8, 64, 524288},
+      {"smollm3", 2048, 16, 4, 36, 32768},
+      {"solaropen", 4096, 64, 8, 48, 131072},
+      {"stablelm", 2560, 32, 0, 32, 4096},
+      {"starcoder2", 3072, 24, 2, 30, 4096},
+      {"step3p5", 4096, 64, 8, 45, 128000},
+      {"t5gemma2", 2304, 8, 4, 26, 131072},
+      {"t5gemma2decoder", 2304, 8, 4, 26, 131072},
+      {"t5gemmamodule", 2304, 8, 4, 26, 8192},
+      {"timesfm25", 1280, 16, 0, 20, 16384},
+      {"vaultgemma", 2304, 8, 4, 26, 8192},
+      {"voxtralrealtime", 4096, 32, 8, 32, 131072},
+      {"voxtralrealtimeencoder", 1280, 32, 0, 32, 1500},
+      {"youtu", 2048, 16, 0, 32, 131072, 128, 64},
+      {"zamba2", 2560, 32, 0, 54, 4096},
+      {"zaya", 2048, 8, 2, 40, 131072},
+  };
+  for (const Sizes& one : sizes)
+    if (one.architecture == architecture) return &one;
+  return nullptr;
+}
+/// Gives a text model in its own dictionary default sizes, or none for nullptr. The number of layers is not
+/// assumed if a list has one value per layer.
+///
+/// \param of  as in json_reader::assume
+template <class J>
+void assume_sizes(json_reader<J>& text, const class_sizes* sizes, const std::string& of = {}) {
+  if (!sizes) return;
+  const auto assume = [&](double value, std::initializer_list<const char*> names) {
+    bool given = !(value > 0);
+    for (const char* name : names) given = given || text.has(name);
+    if (!given) text.assume(*names.begin(), value, of);
+  };
+  assume(sizes->hidden_size, {"hidden_size", "n_embd", "d_model"});
+  assume(sizes->query_heads, {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
+  const auto heads =
+      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
+  const auto key_heads = static_cast<Index>(sizes->key_heads);
+  const bool divides = key_heads > 0 && heads.value_or(0) % key_heads == 0;
+  assume(divides ? sizes->key_heads : 0, {"num_key_value_heads", "multi_query_group_num",
+                                          "num_attention_groups", "decoder_num_key_value_heads"});
+  assume(sizes->layers, {"num_hidden_layers", "n_layer", "n_layers", "num_layers",
+                         "decoder_num_hidden_layers", "layer_types", "layers_block_type", "no_rope_layers",
+                         "layer_rope_theta", "hybrid_layer_pattern", "attn_type_list", "compress_ratios"});
+  assume(sizes->context,
+         {"max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_sequence_length"});
+  assume(sizes->nope_channels, {"qk_nope_head_dim"});
+  assume(sizes->rotated_channels, {"qk_rope_head_dim"});
+  assume(sizes->head_dim, {"head_dim"});
+  bool has_base = false;
+  for (const char* key : {"rope_parameters", "rope_scaling"})
+    if (const J* rope = text.object(key)) has_base = has_base || rope->contains("rope_theta");
+  if (!has_base) assume(sizes->base, {"rope_theta"});
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
@@ -10207,7 +10251,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
            "in the class of the model, attention layers that full_attention_idx does not list slide within "
            "attention_window_size tokens, with the base rope_local_theta, but vLLM and llama.cpp run them as "
            "the others, which is described here"},
-      {.names = "qwen35 qwen35moe",
+      {.names = "qwen35 qwen35moe interns2mobius",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
        .other_type = "linear_attention",
@@ -10243,7 +10287,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .scale = half_head,
        .rotates_if = "use_mem_rope"},
   };
-  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
   return record_in(records, architecture);
 }
 /// The record of an architecture in which all layers attend, in several ways, or nullptr if there is none.
@@ -10402,6 +10446,13 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .window = window_span::chunks,
        .no_rope_every = 4,
        .queries = query_growth::temperature},
+      {.names = "maple",
+       .partial_rotary_factor = 0.5,
+       .head_dim = 128,
+       .full_every = 4,
+       .full_offset = 3,
+       .full_rotate = false,
+       .sliding_window = 512},
       {.names = "mellum",
        .local_base = 10000,
        .head_dim = 128,
@@ -10521,7 +10572,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .other_factor = 0.5,
        .full_every = 1},
   };
-  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
   const Record* const record = record_in(records, architecture);
   return record ? record : hugging_face_hybrid_record_of<Record>(architecture);
 }
@@ -10554,8 +10605,9 @@ const Record* hugging_face_record_of(std::string_view architecture) {
                "attend to the keys of the layer before them"},
       {.names = "apertus", .base = 1.2e7, .own_rule = true},
       {.names = "aquila deepseek internlm internlm2 internlm3 minicpm nanbeige orion plamo xverse"},
-      {.names = "arcee aria chameleon deepseekocr2 diffllama falcon jais2 llama llavallama mistral3 olmo "
-                "olmo2 olmoe refinedweb solar teleflm"},
+      {.names =
+           "arcee aria chameleon deci deepseekocr2 diffllama falcon jais2 llama llavallama mistral3 olmo "
+           "olmo2 olmoe refinedweb solar teleflm"},
       {.names = "arctic exaone iquestcoder klear kormo molmo panguembedded sarvammoe telechat3", .base = 0},
       {.names = "axk1 deepseekv3 youtu", .layout = interleaved, .latent = true},
       {.names = "axk2 deepseekv32", .layout = interleaved, .latent = true, .indexer = first_half_split},
@@ -10612,7 +10664,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .scale = attention_multiplier,
        .scale_number = 1},
       {.names = "grok1", .scale = attn_output_multiplier, .softcap = 30},
-      {.names = "grovemoe keye keyevl15 minicpmo minicpmv",
+      {.names = "grovemoe keye keyevl15 minicpmo minicpmv param2moe",
        .base = 0,
        .slides = not_known,
        .slides_if_asked = true},
@@ -10644,6 +10696,18 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.names = "isaac", .head_dim = 128, .mrope_blocks = true},
       {.names = "jetmoe", .head_dim = 128},
       {.names = "jinaembeddingsv3", .base = 20000, .causal = false},
+      {.names = "jvlm jinavlm",
+       .base = 1e6,
+       .slides = every,
+       .rotates_if = "rope",
+       .instead = "learned positions"},
+      {.names = "k2horizon",
+       .base = 1e6,
+       .head_dim = 64,
+       .slides = every,
+       .slides_if_asked = true,
+       .own_rule = true,
+       .first_pairs = "rope_head_dim"},
       {.names = "kimik2", .layout = interleaved, .latent = true},
       {.names = "kyutaispeechto", .sliding_window = 375, .slides = every},
       {.names = "lille130m maincoder", .layout = interleaved, .base = 0},
@@ -10731,6 +10795,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .slides_if_asked = true,
        .note = "layers run total_ut_steps times, each time with keys and values of their own"},
       {.names = "paddleocrvl", .base = 500000, .head_dim = 128},
+      {.names = "pangupromoe", .base = 16e6},
       {.names = "panguultramoe", .layout = interleaved, .latent = true},
       {.names = "peaudioencoder peaudiovideoencoder pevideoencoder",
        .layout = interleaved,
@@ -10782,11 +10847,18 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .mrope_interleaved = true,
        .mrope_side = 20},
       {.names = "roformer", .layout = interleaved, .causal = false},
+      {.names = "sarvammla", .layout = interleaved, .base = 0, .latent = true},
       {.names = "solaropen", .base = 1e6, .head_dim = 128},
       {.names = "stablelm", .partial_rotary_factor = 0.25},
       {.names = "stablelmepoch", .partial_rotary_factor = 0.25},
+      {.names = "spark25", .theta_unread = true, .full_every = 1},
       {.names = "starcoder2", .slides = every},
       {.names = "step3", .base = 500000, .head_dim = 256},
+      {.names = "talkie",
+       .base = 1e6,
+       .head_dim = 128,
+       .backwards = true,
+       .note = "queries and keys are normalised after rotation"},
       {.names = "telechat telechat2",
        .note = "the class of the model stretches the base for more than base_seqlen tokens, and raises m for "
                "more than training_seqlen, but vLLM does neither, as here"},
@@ -10806,7 +10878,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.names = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
       {.names = "zaya1vl", .base = 1e6, .partial_rotary_factor = 0.5, .head_dim = 128},
   };
-  static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
   const Record* const record = record_in(records, architecture);
   return record ? record : hugging_face_layered_record_of<Record>(architecture);
 }
@@ -10879,6 +10951,11 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .kind = axes},
       {.names = " lightglue ", .reason = "along_directions, with learned directions", .kind = axes},
       {.names = " llama4visionmodel ", .reason = "llama4_vision_frequencies", .kind = axes},
+      {.names = " minimaxh3 minimaxh3transformer3d ",
+       .reason =
+           "axial_blocks of three widths 2 * rope_freq_dim, for the first 6 * rope_freq_dim channels of "
+           "a head, half_split, by (time, row, column)",
+       .kind = axes},
       {.names = " minimaxm3vlvision ",
        .reason = "axial: frame, row and column have a third of the head each, rounded down to even",
        .kind = axes},
@@ -10892,10 +10969,14 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.names = " neomme ",
        .reason = "on_axes with interleaved_sections of two equal sections, row before column",
        .kind = axes},
-      {.names = " chromatransformer2d fluxtransformer2d hidreamimagetransformer2d ",
+      {.names = " briafibotransformer2d briatransformer2d krea2transformer2d ",
+       .reason = "axial_blocks(axes_dims_rope, rope_theta), for interleaved channels",
+       .kind = axes},
+      {.names = " chromatransformer2d fluxtransformer2d hidreamimagetransformer2d longcatimagetransformer2d "
+                "ovisimagetransformer2d ",
        .reason = "axial_blocks(axes_dims_rope), for interleaved channels",
        .kind = axes},
-      {.names = " qwenimagetransformer2d ",
+      {.names = " nucleusmoeimagetransformer2d qwenimagetransformer2d ",
        .reason = "axial_blocks(axes_dims_rope), for interleaved channels, with rows and columns from the "
                  "middle of an image",
        .kind = axes},
@@ -10905,9 +10986,29 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.names = " flux2transformer2d ",
        .reason = "axial_blocks(axes_dims_rope, 2000), for interleaved channels",
        .kind = axes},
+      {.names = " cogview4transformer2d ",
+       .reason =
+           "axial_blocks of two halves of a head, for half_split channels, by floor(256 row / rows) and "
+           "floor(256 column / columns)",
+       .kind = axes},
+      {.names = " cosmos3omnitransformer ",
+       .reason = "on_axes with interleaved_sections(rope_axes_dim), for half_split channels",
+       .kind = axes},
+      {.names = " glmimagetransformer2d ",
+       .reason = "axial_blocks of two halves of a head, for half_split channels",
+       .kind = axes},
       {.names = " hunyuanimagetransformer2d hunyuanvideo15transformer3d "
-                "hunyuanvideoframepacktransformer3d hunyuanvideotransformer3d ",
+                "hunyuanvideoframepacktransformer3d hunyuanvideotransformer3d motifvideotransformer3d ",
        .reason = "axial_blocks(rope_axes_dim, 256), for interleaved channels",
+       .kind = axes},
+      {.names = " joyimageeditplustransformer3d joyimageedittransformer3d ",
+       .reason = "axial_blocks(rope_dim_list, 256), for interleaved channels",
+       .kind = axes},
+      {.names = " kandinsky5transformer3d ",
+       .reason = "axial_blocks(axes_dims), for interleaved channels",
+       .kind = axes},
+      {.names = " prxtransformer2d ",
+       .reason = "axial_blocks(axes_dim), for interleaved channels",
        .kind = axes},
       {.names = " zimagetransformer2d ",
        .reason = "axial_blocks(axes_dims, 256), for interleaved channels",
@@ -10921,7 +11022,8 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.names = " ltxvideotransformer3d ",
        .reason = "ltx_frequencies, for interleaved channels of all heads as one",
        .kind = axes},
-      {.names = " chronoedittransformer3d skyreelsv2transformer3d wantransformer3d "
+      {.names = " anyflowtransformer3d chronoedittransformer3d sanavideotransformer3d "
+                "skyreelsv2transformer3d wananimate2transformer3d wananimatetransformer3d wantransformer3d "
                 "wanvacetransformer3d ",
        .reason = "wan_frequencies, for interleaved channels",
        .kind = axes},
@@ -10963,6 +11065,15 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.names = " musicflamingo ",
        .reason = "rotates features of sound by their time in seconds",
        .kind = rotates_otherwise},
+      {.names = " openpanguv2 panguv2moe ",
+       .reason = "puts param_sink_number learned keys before a text, which every layer sees, and convolves "
+                 "latents: rotate the last qk_rope_head_dim channels, half_split unless rope_interleave is "
+                 "true, attend to the learned keys by another call, and join both by merge_attention",
+       .kind = rotates_otherwise},
+      {.names = " pangupromoev2 ",
+       .reason = "puts param_sink_number learned keys before a text, which every layer sees, and its ports "
+                 "disagree on whether the first or the last qk_rope_dim channels of a head rotate",
+       .kind = rotates_otherwise},
       {.names = " phi3small ",
        .reason = "attends to blocks of keys by a pattern of every head: a mask that no option of attention "
                  "stands for",
@@ -10973,7 +11084,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.names = " seamlessm4t wav2vec2bert wav2vec2conformer ",
        .reason = "rotates hidden states, if any, before they become queries and keys",
        .kind = rotates_otherwise},
-      {.names = " vjepa2 ",
+      {.names = " ernieimagetransformer2d vjepa2 ",
        .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
        .kind = rotates_otherwise},
       {.names = " albert bart bert camembert distilbert electra gpt2 gptbigcode gptneo mbart openaigpt "
@@ -10981,19 +11092,19 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "learned positions",
        .kind = never_rotates},
       {.names = " bloom mpt ", .reason = "ALiBi biases", .kind = never_rotates},
-      {.names =
-           " cohereasr funasrnanoencoder m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
+      {.names = " canarydecoder cohereasr funasrnanoencoder m2m100 marian pegasus pixarttransformer2d "
+                "sd3transformer2d xglm ",
        .reason = "sinusoidal positions",
        .kind = never_rotates},
-      {.names = " deberta debertav2 parakeetencoder xlnet ",
+      {.names = " deberta debertav2 granitespeech5encoder parakeetencoder xlnet ",
        .reason = "relative positions",
        .kind = never_rotates},
       {.names = " falconmamba mamba mamba2 rwkv rwkv7 ", .reason = "no attention", .kind = never_rotates},
-      {.names = " glm5next jamba kimik3 kimilinear moshidepth nemotronh phi4flash zamba ",
+      {.names = " glm5next jamba kimik3 kimilinear moshidepth nemotronh nemotronhpuzzle phi4flash zamba ",
        .reason = "no positions",
        .kind = never_rotates},
       {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
-      {.names = " longt5 mt5 t5 umt5 ", .reason = "biases by distance", .kind = never_rotates},
+      {.names = " longt5 mt5 step1 t5 umt5 ", .reason = "biases by distance", .kind = never_rotates},
       {.names = " neucodec xcodec2 ",
        .reason = "head numbers in place of token positions, which cancel in the scores",
        .kind = never_rotates},
@@ -11027,14 +11138,24 @@ inline std::string default_text_architecture(const std::string& outer) {
   static constexpr struct {
     std::string_view outer, text;
   } defaults[] = {
+      {" audioflamingo3 fastvlm gotocr2 internvl llavaonevision ovis2 qwen2audio vibevoiceasr ", "qwen2"},
       {" ayavision cohere2vision ", "cohere2"},
+      {" cosmos3omni ", "qwen3_vl_text"},
+      {" deepseekvl deepseekvlhybrid glmasr idefics3 janus llava llavanext llavanextvideo perceptionlm "
+       "smolvlm videollava vipllava voxtral ",
+       "llama"},
+      {" funasrnano lightonocr qianfanocr qwen3asr ", "qwen3"},
       {" fuyu ", "persimmon"},
       {" gemma4assistant ", "gemma4_text"},
       {" gemma4unifiedassistant ", "gemma4_unified_text"},
-      {" gotocr2 internvl llavaonevision ovis2 qwen2audio ", "qwen2"},
-      {" granitespeech ", "granite"},
-      {" idefics2 ", "mistral"},
-      {" idefics3 janus llava llavanext llavanextvideo perceptionlm smolvlm videollava vipllava ", "llama"},
+      {" glm46v glmga ", "glm4v_text"},
+      {" granitespeech granitespeechplus ", "granite"},
+      {" hyperclovaxvisionv2 ", "hyperclovax"},
+      {" idefics2 mistral3 ", "mistral"},
+      {" interns2mobius interns2preview ", "qwen3_5_moe_text"},
+      {" kimik25 ", "deepseek_v3"},
+      {" lfm2vl ", "lfm2"},
+      {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},
       {" paligemma ", "gemma"},
   };
   const std::string plain = plain_architecture(outer);
@@ -11146,6 +11267,14 @@ void add_inner_keys(const J& value, const std::string& path, const Speaks& speak
       add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
   }
 }
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
+
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
+/// The keys of a Hugging Face config.json outside its rope dictionary: whether any layer rotates, the
+/// architecture and the shape of a head.
+namespace rope::inline ROPE_ABI::detail {
 // Models in which no layer rotates: all models of some architectures, and models of others whose file has a
 // certain value.
 /// Whether the value of the key record.rotates_if means that layers rotate.
@@ -11208,14 +11337,7 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
                 " of so many layers has ALiBi biases in place of rotary embeddings"};
   return {};
 }
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
-
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
-/// The keys of a Hugging Face config.json outside its rope dictionary: the architecture and the shape of a
-/// head.
-namespace rope::inline ROPE_ABI::detail {
+// The record of an architecture.
 /// Throws the reason why an architecture has no record. Does nothing if only the layout is in doubt and the
 /// caller gave one.
 template <class J>
@@ -11274,6 +11396,14 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
     text.refuse("qk_rope_head_dim",
                 "is of Motif 3, whose released code and its ports disagree on which channels rotate and how "
                 "they are scaled");
+  for (const char* key : {"param_sink_number", "qk_rope_dim"})
+    if (record.names == "pangupromoe" && text.has(key))
+      text.refuse(key,
+                  "is of Pangu Pro MoE V2, whose ports disagree on whether the first or the last qk_rope_dim "
+                  "channels of a head rotate, and whose layers all see learned keys before a text");
+  if (record.names == "maple" && !text.boolean("nope_on_global_attention").value_or(true))
+    text.refuse("nope_on_global_attention",
+                "is false: vLLM then rotates layers that attend fully, but the code of the model never does");
   if (record.names == "grok1" && text.has("rope_type"))
     text.refuse(
         "rope_type",
@@ -11287,6 +11417,34 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
     if (record.nested_window > 0) record.sliding_window = record.nested_window;
   }
   return record;
+}
+// The rotated channels of a head.
+/// Reads the sizes and the window of Jina VLM from block_config.attn_config. A window of -1, the default,
+/// means none. The class reads no key with the same meaning next to block_config.
+///
+/// Source: configuration_jvlm.py and blocks_jvlm.py of jina-vlm
+///
+/// \return  a warning for each key next to block_config that says otherwise
+template <class J>
+std::vector<std::string> read_block_config(json_reader<J>& text) {
+  const J* const block = json_reader<J>(text).object("block_config");
+  json_reader<J> blocks(block, text.path() + "block_config.");
+  json_reader<J> attention(blocks.object("attn_config"), blocks.path() + "attn_config.");
+  std::vector<std::string> warnings;
+  const auto replace = [&](const char* key, const char* inside, const number_rule& rule, double value) {
+    const auto beside = text.number(key, rule);
+    if (beside && !equal(*beside, value))
+      warnings.push_back(text.path() + key + " is overruled by " + attention.path() + inside);
+    text.replace(key, value);
+  };
+  for (const auto& [key, inside] :
+       {std::pair{"head_dim", "head_dim"}, std::pair{"num_attention_heads", "n_heads"},
+        std::pair{"num_key_value_heads", "n_kv_heads"}})
+    if (const auto count = attention.number(inside, range::count)) replace(key, inside, range::count, *count);
+  constexpr const char* window = "sliding_window";
+  const bool none = equal(attention.number(window, range::any_number).value_or(-1), -1);
+  replace(window, window, range::window, none ? 0 : *attention.number(window, range::window));
+  return warnings;
 }
 /// The channels of a head that may rotate.
 struct head_shape {
@@ -11564,8 +11722,9 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   return type;
 }
 /// The config keys for the longest context.
-inline constexpr const char* context_keys[] = {"max_position_embeddings", "n_positions", "seq_length",
-                                               "max_seq_len", "max_position_embedding"};
+inline constexpr const char* context_keys[] = {
+    "max_position_embeddings", "n_positions",        "seq_length", "max_seq_len",
+    "max_position_embedding",  "max_sequence_length"};
 template <class J>
 std::optional<double> context_of(json_reader<J>& config, const number_rule& rule) {
   for (const char* key : context_keys)
@@ -11828,7 +11987,7 @@ class hugging_face_group_maker {
     json_reader<J> rope(given, path);
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
-    const double base = base_of(rope, terms, layer_type);
+    double base = base_of(rope, terms, layer_type);
     const rotated_share share =
         rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
     if (*terms.factor_key && !share.key.empty() && !detail::equal(share.factor, *terms.factor))
@@ -11839,6 +11998,14 @@ class hugging_face_group_maker {
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = schedule_reader<J>(text_, rope, defaults_, model_, terms.by_type)
                        .derive_as(type, rotary_dim, base, length_);
+    if (const Index first = first_pairs_of(rotary_dim, type); first < rotary_dim) {
+      const double heads = static_cast<double>(rotary_dim / first);
+      base = std::pow(base, heads);  // (base^heads)^(-2i / rotary_dim) is base^(-2i / first)
+      if (!is_finite(base))
+        text_.refuse(std::string(defaults_.first_pairs).c_str(), "is too small for the base");
+      rule =
+          derive("proportional", rotary_dim, base, proportional_scaling{.partial_rotary_factor = 1 / heads});
+    }
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
@@ -11892,6 +12059,20 @@ class hugging_face_group_maker {
   }
   void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
  private:
+  /// The channels of the first pairs of a head that rotate: rotary_dim unless a key gives fewer.
+  Index first_pairs_of(Index rotary_dim, const std::string& type) {
+    const std::string key(defaults_.first_pairs);
+    const auto given = key.empty() ? std::nullopt : text_.index(key.c_str());
+    if (!given || *given == rotary_dim) return rotary_dim;
+    if (*given > rotary_dim || *given % 2 != 0 || rotary_dim % *given != 0)
+      text_.refuse(key.c_str(), "must be an even divisor of head_dim, got " + std::to_string(*given));
+    if (type != "default")
+      text_.refuse(key.c_str(), "is less than head_dim, for which the class has no rope type " + type);
+    model_.warn_once(text_.path() + key + " gives the channels of the first pairs of a head, and only they " +
+                     "rotate: the base is raised to the power " + std::to_string(rotary_dim / *given) +
+                     " for a whole head");
+    return *given;
+  }
   static frequencies backwards(const frequencies& forwards) {
     number_array<double> inv_freq(forwards.pairs(), forwards.axes());
     for (Index a = 0; a < inv_freq.cols(); ++a)
@@ -12843,8 +13024,14 @@ class hugging_face_importer {
       json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
       if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
+      if (first_name(*known) == "jvlm")
+        for (std::string& overruled : read_block_config(text_)) warn(std::move(overruled));
     }
-    if (!outer_.empty()) assume_sizes(text_, plain);
+    if (!outer_.empty()) {
+      const std::string whole = name_of_part(outer_.back());
+      assume_sizes(text_, text_sizes_of_whole(plain_architecture(whole)), whole);
+      assume_sizes(text_, class_sizes_of(plain));
+    }
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
@@ -12902,9 +13089,9 @@ class hugging_face_importer {
         if (speaks_of_rope(key))
           warn(outer_[i].path() + key + " is next to " + parts_.keys()[i] + " and has no effect");
     note_inner_keys(because);
-    text_.each_assumed([&](const std::string& key, double value) {
+    text_.each_assumed([&](const std::string& key, double value, const std::string& of) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
-           model_.architecture);
+           (of.empty() ? model_.architecture : of));
     });
   }
   /// Warns about a key of the text model that was not read. A list with a value for every layer overrules a
@@ -12936,6 +13123,11 @@ class hugging_face_importer {
       add_inner_keys(
           *attention, text_.path() + "attn_config.",
           [](const std::string& key) { return key != "rope_theta" && speaks_of_rope(key); }, keys);
+    if (first_name(defaults_) == "jvlm")
+      if (const J* block = text_.object("block_config"))
+        add_inner_keys(
+            *block, text_.path() + "block_config.",
+            [](const std::string& key) { return key != "sliding_window" && speaks_of_rope(key); }, keys);
     if (const J* layers = text_.object("per_layer_config"))
       for (const auto& layer : layers->items()) {
         const std::string path = text_.path() + "per_layer_config";
@@ -12995,9 +13187,9 @@ class hugging_face_importer {
     model_.query_heads = heads_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
                                    "num_heads", "num_query_heads"})
                              .value_or(0);
-    auto key_heads =
-        heads_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                  "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups", "num_kv_heads"});
+    auto key_heads = heads_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+                               "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups",
+                               "num_kv_heads", "num_key_value_heads_per_layer"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     model_.key_heads = key_heads.value_or(model_.query_heads);
