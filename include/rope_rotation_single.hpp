@@ -2354,6 +2354,7 @@ template <class T>
 struct head_view;
 namespace detail {
 struct no_scales {
+  const float* at(Index /*b*/, Index /*t*/, Index /*h*/) const { return nullptr; }
   no_scales batch_range(Index /*first*/, Index /*count*/) const { return {}; }
   no_scales head_range(Index /*first*/, Index /*count*/) const { return {}; }
   no_scales token_range(Index /*first*/, Index /*count*/) const { return {}; }
