@@ -22,6 +22,14 @@
 #include <utility>
 #include <vector>
 
+// Compilers may compile members whose constraint does not hold.
+template struct rope::head_view<float>;
+template struct rope::head_view<const float>;
+template class rope::kv_cache<Eigen::half>;
+template class rope::ring_cache<float>;
+template class rope::page_view<float>;
+template class rope::frequency_table<double>;
+
 namespace {
 
 using namespace rope;
