@@ -22350,7 +22350,9 @@ struct prompt_run {
   bool is_vision;     // whether it is an image or a video
   text_run text;      // without tokens if is_vision
   vision_run vision;  // without patches unless is_vision
+  /// Text.
   prompt_run(const text_run& run) : is_vision(false), text(run), vision() {}
+  /// An image or a video.
   prompt_run(const vision_run& run) : is_vision(true), text{0}, vision(run) {}
 };
 struct omni_run;  // omni_positions.hpp
@@ -22657,8 +22659,11 @@ struct omni_run {
   text_run text;           // without tokens if is_vision
   vision_run vision;       // without patches unless is_vision
   Index audio_tokens = 0;  // of the sound
+  /// Text, or sound without video.
   omni_run(const text_run& run) : is_vision(false), has_sound(false), text(run), vision() {}
+  /// An image or a silent video.
   omni_run(const vision_run& run) : is_vision(true), has_sound(false), text{0}, vision(run) {}
+  /// A video with sound.
   omni_run(const sounding_video_run& run)
       : is_vision(true), has_sound(true), text{0}, vision(run.video), audio_tokens(run.audio_tokens) {}
 };

@@ -56,7 +56,9 @@ struct prompt_run {
   text_run text;      // without tokens if is_vision
   vision_run vision;  // without patches unless is_vision
 
+  /// Text.
   prompt_run(const text_run& run) : is_vision(false), text(run), vision() {}
+  /// An image or a video.
   prompt_run(const vision_run& run) : is_vision(true), text{0}, vision(run) {}
 };
 

@@ -36,8 +36,11 @@ struct omni_run {
   vision_run vision;       // without patches unless is_vision
   Index audio_tokens = 0;  // of the sound
 
+  /// Text, or sound without video.
   omni_run(const text_run& run) : is_vision(false), has_sound(false), text(run), vision() {}
+  /// An image or a silent video.
   omni_run(const vision_run& run) : is_vision(true), has_sound(false), text{0}, vision(run) {}
+  /// A video with sound.
   omni_run(const sounding_video_run& run)
       : is_vision(true), has_sound(true), text{0}, vision(run.video), audio_tokens(run.audio_tokens) {}
 };
