@@ -82,14 +82,14 @@ rows_of<T> decoded(const Block& block, Cache cache, const rows_of<T>& x, const f
 TEST_CASE("a cached forward pass has the same bits on any number of threads", "[block]") {
   using T = double;
   // Weights so large that one token is enough work for two threads.
-  const block_kind wide = {.heads = 8,
-                           .kv_heads = 2,
-                           .head_dim = 32,
-                           .value_dim = 32,
-                           .model_dim = 520,
-                           .context_dim = 520,
-                           .out_dim = 520};
-  const random_block<T> memory(wide, 703);
+  const block_kind wide_kind = {.heads = 8,
+                                .kv_heads = 2,
+                                .head_dim = 32,
+                                .value_dim = 32,
+                                .model_dim = 520,
+                                .context_dim = 520,
+                                .out_dim = 520};
+  const random_block<T> memory(wide_kind, 703);
   testing::random numbers(704);
   const rows_of<T> x = testing::random_rows<T>(numbers, batch * 116, 520, 0.2);
   const frequency_table<T> table(frequencies(32), 200);
@@ -107,14 +107,14 @@ TEST_CASE("a cached forward pass has the same bits on any number of threads", "[
 }
 
 TEST_CASE("one token uses every thread", "[block]") {
-  const block_kind wide = {.heads = 8,
-                           .kv_heads = 2,
-                           .head_dim = 64,
-                           .value_dim = 64,
-                           .model_dim = 512,
-                           .context_dim = 512,
-                           .out_dim = 512};
-  const random_block<float> memory(wide, 705);
+  const block_kind wide_kind = {.heads = 8,
+                                .kv_heads = 2,
+                                .head_dim = 64,
+                                .value_dim = 64,
+                                .model_dim = 512,
+                                .context_dim = 512,
+                                .out_dim = 512};
+  const random_block<float> memory(wide_kind, 705);
   testing::random numbers(706);
   const rows_of<float> x = testing::random_rows<float>(numbers, 1, 512, 0.2);
   rows_of<float> out(1, 512);
@@ -133,15 +133,15 @@ TEST_CASE("without threads the calling thread runs the forward pass", "[block]")
 }
 
 TEST_CASE("every step of a cached forward pass uses the threads", "[block]") {
-  const block_kind wide = {.heads = 8,
-                           .kv_heads = 2,
-                           .head_dim = 32,
-                           .value_dim = 32,
-                           .model_dim = 100,
-                           .context_dim = 100,
-                           .out_dim = 100};
+  const block_kind wide_kind = {.heads = 8,
+                                .kv_heads = 2,
+                                .head_dim = 32,
+                                .value_dim = 32,
+                                .model_dim = 100,
+                                .context_dim = 100,
+                                .out_dim = 100};
   const Index count = 200;
-  const random_block<float> memory(wide, 707);
+  const random_block<float> memory(wide_kind, 707);
   testing::random numbers(708);
   const rows_of<float> x = testing::random_rows<float>(numbers, count, 100, 0.2);
   rows_of<float> out(count, 100);
