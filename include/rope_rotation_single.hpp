@@ -3217,7 +3217,7 @@ bool is_below(double angle) {
 template <class S>
 void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
-  sin = static_cast<S>(m * angle * small_unit);
+  sin = static_cast<S>((std::abs)(angle) < 1 ? m * angle * small_unit : m * (angle * small_unit));
 }
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,

@@ -661,6 +661,17 @@ TEMPLATE_TEST_CASE("an attention_factor beyond the range of the entries throws",
       "got 3.4028236692093846e+38"));
 }
 
+TEST_CASE("a small angle times a large attention_factor is neither infinite nor 0", "[tables][table]") {
+  for (const int exponent : {-61, -100, -119, -120, -121, -140, -500, -900}) {
+    CAPTURE(exponent);
+    const double inv_freq = testing::ldexp(1.9, exponent);
+    const frequency_table<double> table(frequencies::custom(Eigen::Array<double, 1, 1>(inv_freq), 0x1p1023),
+                                        2);
+    CHECK(table.cos(1)[0] == 0x1p1023);
+    CHECK(table.sin(1)[0] == testing::ldexp(1.9, exponent + 1023));
+  }
+}
+
 // The sine of so low a frequency is its angle, and the cosine is 1, to full double precision.
 TEMPLATE_TEST_CASE("a pair with a tiny frequency keeps the accuracy of its sine", "[tables][table]", float,
                    double) {

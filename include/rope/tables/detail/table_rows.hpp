@@ -194,11 +194,12 @@ bool is_below(double angle) {
   return (std::abs)(angle) < scale_of_bits(exponent) / small_unit;
 }
 
-/// Writes m cos and m sin of a small angle in units of small_unit, with sin x = x and cos x = 1.
+/// Writes m cos and m sin of a small angle in units of small_unit, with sin x = x and cos x = 1. The unit comes
+/// first where the product with m could overflow, and last where the angle could lose digits.
 template <class S>
 void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
-  sin = static_cast<S>(m * angle * small_unit);
+  sin = static_cast<S>((std::abs)(angle) < 1 ? m * angle * small_unit : m * (angle * small_unit));
 }
 
 /// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad,
