@@ -210,7 +210,9 @@ TEST_CASE("keys at the ends of the position range are visible by their positions
   CHECK(mean({last - 1, last}, last, {}) == 1.5f);
   CHECK(mean({last - 1, last}, last - 1, {}) == 1);
   CHECK(mean({last - 1, last}, last, {.window = 1}) == 2);
-  CHECK(mean({last - 2, last - 1, last}, last - 1, {.causal = false, .window = 2}) == 7 / 3.0f);
+  // On ARMv7 with NEON the sum is multiplied by a rounded third.
+  const float thirds = mean({last - 2, last - 1, last}, last - 1, {.causal = false, .window = 2});
+  CHECK(std::abs(thirds - 7 / 3.0f) <= 2 * std::numeric_limits<float>::epsilon());
   CHECK(mean({last - 2, last - 1, last}, last - 2, {.causal = false, .window = 2}) == 1.5f);
   CHECK(mean({first, first + 1}, first, {}) == 1);
   CHECK(mean({first, first + 1}, first, {.causal = false, .window = 2}) == 1.5f);
