@@ -1765,7 +1765,11 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
 };
 template <class X>
 Index span_extent(const X& x, int axis) {
-  return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
+  const auto extent = x.extent(static_cast<std::size_t>(axis));
+  if (!is_index(extent))
+    throw_length("mdspan", "an extent must be below 2^", 8 * sizeof(Index) - 1, ", got ", extent,
+                 " on index ", axis);
+  return to_index(extent);
 }
 template <class X>
 Index span_stride(const X& x, int axis) {

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <utility>  // std::integer_sequence
 
+#include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
 /// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
@@ -40,10 +42,16 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
 };
 
-/// Extent number `axis` of an mdspan.
+/// Extent number `axis` of an mdspan, whose own type of indices may have more bits than Index.
+///
+/// Throws:  std::length_error if it is no Index
 template <class X>
 Index span_extent(const X& x, int axis) {
-  return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
+  const auto extent = x.extent(static_cast<std::size_t>(axis));
+  if (!is_index(extent))
+    throw_length("mdspan", "an extent must be below 2^", 8 * sizeof(Index) - 1, ", got ", extent,
+                 " on index ", axis);
+  return to_index(extent);
 }
 /// Stride number `axis` of an mdspan.
 template <class X>
