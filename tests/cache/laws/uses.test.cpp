@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -22,17 +23,22 @@ namespace {
 using Layout = half_split;
 constexpr Index batch = 3, capacity = 16, kv_heads = 2, head_dim = 8;
 
-/// Heads [3, 2, 2, 8] of ones.
-struct ones {
-  std::vector<float> memory = std::vector<float>(batch * 2 * kv_heads * head_dim, 1.0f);
+/// Heads [3, 2, 2, 8] of one number.
+struct heads_of {
+  float number;
+  std::vector<float> memory = std::vector<float>(batch * 2 * kv_heads * head_dim, number);
   head_view<float> view = bshd(memory.data(), batch, 2, kv_heads, head_dim);
 };
 
+/// Attention to values of 1 is 1, whatever the weights are.
 struct step {
-  ones q_memory, k_memory, v_memory, out_memory;
+  heads_of q_memory{1}, k_memory{1}, v_memory{1}, out_memory{7};
   head_view<float> q = q_memory.view, k = k_memory.view, v = v_memory.view, out = out_memory.view;
   frequency_table<> table{frequencies(head_dim), 2000};
 };
+
+/// Up to the rounding of a sum of weights. On ARMv7 with NEON the sum is multiplied by a rounded quotient.
+bool is_one(float x) { return std::abs(x - 1) <= 2 * std::numeric_limits<float>::epsilon(); }
 
 }  // namespace
 
@@ -43,7 +49,7 @@ TEST_CASE("the examples in the comments of kv_cache work", "[cache]") {
   kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
   cache.append<Layout>(k, v, table);
   attention<Layout>(q, cache, out, table);
-  CHECK(*out.at(0, 0, 0) == 1);
+  CHECK(is_one(*out.at(0, 0, 0)));
   const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
   CHECK(channels == 32);
 
@@ -105,10 +111,10 @@ TEST_CASE("the example in the comment of latent_cache works", "[cache]") {
   latent_cache<float> cache(batch, capacity, latent_dim, rotary_dim);
   cache.append<Layout>(latent, rotated_part, table);
   attention<Layout>(q_absorbed, cache, out, table, {.scale = 1 / std::sqrt(expanded_dim)});
-  CHECK(*out.at(0, 0, 0) == 1);
+  CHECK(is_one(*out.at(0, 0, 0)));
   const head_view<float> expanded_out = s.out;
   attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
-  CHECK(*expanded_out.at(0, 1, 1) == 1);
+  CHECK(is_one(*expanded_out.at(0, 1, 1)));
 }
 
 TEST_CASE("the examples in the comments of attention to a cache work", "[cache]") {
@@ -118,16 +124,16 @@ TEST_CASE("the examples in the comments of attention to a cache work", "[cache]"
   kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
   cache.append(k, v);
   attention(q, cache, out);
-  CHECK(*out.at(0, 0, 0) == 1);
+  CHECK(is_one(*out.at(0, 0, 0)));
   cache.clear();
   rotate<Layout>(q, table, row_starts{cache.next_positions()});
   cache.append<Layout>(k, v, table);
   attention(q, cache, out, {.queries_are_rotated = true});
-  CHECK(*out.at(0, 1, 1) == 1);
+  CHECK(is_one(*out.at(0, 1, 1)));
   cache.clear();
   cache.append<Layout>(k, v, table);  // or cache.append(k, v) where it stores raw keys
   attention<Layout>(q, cache, out, table);
-  CHECK(*out.at(0, 1, 0) == 1);
+  CHECK(is_one(*out.at(0, 1, 0)));
 }
 
 TEST_CASE("the examples of rows and trees in the comments of attention to a cache work", "[cache]") {
@@ -137,7 +143,7 @@ TEST_CASE("the examples of rows and trees in the comments of attention to a cach
   const int counts[] = {2, 1, 0};
   cache.append(k, v, counts);
   attention(q, cache, out, {}, counts);
-  CHECK(*out.at(1, 0, 0) == 1);
+  CHECK(is_one(*out.at(1, 0, 0)));
   CHECK(*out.at(1, 1, 0) == 0);
 
   cache.clear();
@@ -147,7 +153,7 @@ TEST_CASE("the examples of rows and trees in the comments of attention to a cach
   const bool seen[] = {true, true, false, true, false, true};
   cache.append_at(k, v, depths);
   attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
-  CHECK(*out.at(2, 1, 1) == 1);
+  CHECK(is_one(*out.at(2, 1, 1)));
 }
 
 TEST_CASE("the examples in the comments of token_axes and token_coordinates work", "[cache]") {
@@ -162,7 +168,7 @@ TEST_CASE("the examples in the comments of token_axes and token_coordinates work
     const frequency_table<> table(on_axes(schedule, sections), prompt.coordinates);
     cache.append<Layout>(k, v, table);
     attention<Layout>(q, cache, out, table);
-    CHECK(*out.at(2, 1, 0) == 1);
+    CHECK(is_one(*out.at(2, 1, 0)));
   }
   kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3}, 0, key_storage::raw);
   const auto prompt = qwen_vl_positions(runs);
@@ -192,7 +198,7 @@ TEST_CASE("the example in the comment of ring_policy works", "[cache]") {
   ring_cache<float> cache(batch, {.sinks = 4, .window = 1024, .chunk = 512}, kv_heads, head_dim);
   cache.append<Layout>(k, v, table);
   attention<Layout>(q, cache, out, table);
-  CHECK(*out.at(0, 1, 0) == 1);
+  CHECK(is_one(*out.at(0, 1, 0)));
 }
 
 TEST_CASE("the example of a prompt longer than a chunk in the comment of ring_cache::append works",
@@ -203,7 +209,7 @@ TEST_CASE("the example of a prompt longer than a chunk in the comment of ring_ca
   ring_cache<float> cache(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
   attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
   cache.append<Layout>(k, v, table);
-  CHECK(*out.at(0, 1, 0) == 1);
+  CHECK(is_one(*out.at(0, 1, 0)));
 }
 
 TEST_CASE("the example in the comment of ring_cache works", "[cache]") {
@@ -214,7 +220,7 @@ TEST_CASE("the example in the comment of ring_cache works", "[cache]") {
   ring_cache<float> cache(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
   cache.append<Layout>(k, v, table);
   attention<Layout>(q, cache, out, table);
-  CHECK(*out.at(0, 0, 0) == 1);
+  CHECK(is_one(*out.at(0, 0, 0)));
 }
 
 TEST_CASE("the examples in the comments of pages work", "[cache]") {
@@ -230,7 +236,7 @@ TEST_CASE("the examples in the comments of pages work", "[cache]") {
                                blocks, lengths);
   write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
   attention<Layout>(q, pages, out, table);
-  CHECK(*out.at(0, 0, 0) == 1);
+  CHECK(is_one(*out.at(0, 0, 0)));
   const std::vector<std::int64_t> offsets = {0, 2, 3, 4};
 }
 
@@ -242,7 +248,7 @@ TEST_CASE("the example of packed tokens in the comment of attention to pages wor
   const page_view<float> pages({.keys = pool, .values = pool}, blocks, lengths);
   const std::vector<std::int64_t> offsets = {0, 2, 4};
   attention(q, pages, out, {.query_offsets = offsets});
-  CHECK(*out.at(0, 0, 0) == 1);
+  CHECK(is_one(*out.at(0, 0, 0)));
 }
 
 TEST_CASE("the examples in the comments of shift_keys and rebase_keys work", "[cache]") {
