@@ -6062,8 +6062,8 @@ template <int exponent>
 bool is_below(double angle) {
   return (std::abs)(angle) < scale_of_bits(exponent) / small_unit;
 }
-/// Writes m cos and m sin of a small angle in units of small_unit, with sin x = x and cos x = 1. The unit comes
-/// first where the product with m could overflow, and last where the angle could lose digits.
+/// Writes m cos and m sin of a small angle in units of small_unit, with sin x = x and cos x = 1. The unit
+/// comes first where the product with m could overflow, and last where the angle could lose digits.
 template <class S>
 void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
