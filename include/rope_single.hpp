@@ -2989,8 +2989,8 @@ inline void check_segments(const char* function, const attention_options& option
 inline void check_options(const char* function, const attention_options& options,
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
+  check_segments(function, options, shape);  // before the lengths of counts: callers have one per segment
   check_lists(function, options, shape);
-  check_segments(function, options, shape);
   check_alignment(function, options, shape, rotates);
 }
 }  // namespace detail
@@ -13396,6 +13396,18 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
   return checked_attention<T, C>(q, k, k.channels(0, 0), out, options, rotates);
 }
+/// The caller's list of sums. W is the type of the argument, which is a reference if the argument has a name.
+template <class Q, class W>
+std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
+  static_assert(
+      std::is_convertible_v<W, std::span<weight_of<Q>>>,
+      "attention_weight_sums: sums are a std::vector or a std::span of numbers that can be written, "
+      "float, or double where q is double");
+  if constexpr (std::is_convertible_v<W, std::span<weight_of<Q>>>)
+    return std::span<weight_of<Q>>(sums);
+  else
+    return {};
+}
 #define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                  \
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                        \
   static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>, \
@@ -13430,36 +13442,38 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
 ///            base/scratch.hpp
 /// Source:    Zhang et al. 2023, H2O, arXiv:2306.14048; Li et al. 2024, SnapKV, arXiv:2404.14469; Oren et al.
 ///            2024, TOVA, arXiv:2401.06104
-template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
-void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> sums,
-                           const attention_options& options = {}, const Threads& threads = {}) {
+template <class Layout = detail::unnamed_layout, class Q, class K, class W = std::span<detail::weight_of<Q>>,
+          class Threads = this_thread>
+void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const attention_options& options = {},
+                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
+  const auto to = detail::sums_in<Q, W>(sums);
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, false);
   detail::find_weight_sums(
-      detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, {}, {}, rules, {}}, sums, threads);
+      detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, {}, {}, rules, {}}, to, threads);
 }
 /// The sums for unrotated queries and keys, which are rotated while they are read.
 ///
 /// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
-          class Threads = this_thread>
-void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> sums,
-                           const Tables& tables, const attention_options& options = {},
-                           const Threads& threads = {}) {
+template <class Layout = detail::unnamed_layout, class Q, class K, class W = std::span<detail::weight_of<Q>>,
+          attention_tables Tables, class Threads = this_thread>
+void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const Tables& tables,
+                           const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention_weight_sums", tables, options);
+  const auto to = detail::sums_in<Q, W>(sums);
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
   detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
                                   rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
   detail::find_weight_sums(
-      detail::attention_call<T, detail::read_rotation<T>, C>{q, k, {}, {}, rules, rotation}, sums, threads);
+      detail::attention_call<T, detail::read_rotation<T>, C>{q, k, {}, {}, rules, rotation}, to, threads);
 }
 #undef ROPE_DETAIL_CHECK_WEIGHT_SUMS
 }  // namespace rope::inline ROPE_ABI
@@ -15071,7 +15085,7 @@ inline void require_rotation(const char* owner, const key_rotation& stored, cons
   const bool both = stored.frequencies != 0 && given.frequencies != 0;
   const char *got = on_axes ? "the right ones" : "the right table", *rest = "";
   if (!stored.known())
-    got = "a table, but they were rotated before they were appended";
+    got = "a table, but they were rotated before they were appended; append such keys with append_rotated";
   else if (!both && (stored.text == 0 || given.text == 0))
     got = "a table of positions and one of coordinates, for pairs that rotate along several axes";
   else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
@@ -17716,7 +17730,9 @@ class stored_tokens {
   }
   void check_needs_no_table(const char* function) const {
     if (rotates_keys())
-      throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
+      throw_invalid(function,
+                    "this cache rotates its keys, give the layout and the table, got none; append keys that "
+                    "the table rotated before with append_rotated");
   }
   /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
   template <class At>
@@ -20599,33 +20615,34 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
 /// Accuracy:  scores and weights as in attention, added up in double and rounded once; no array
 ///            [queries, keys] exists (tests/cache/weights.test.cpp)
 /// Cost:      as for views (attention/weight_sums.hpp)
-template <class Layout = detail::unnamed_layout, class Q, class Cache, class Threads = this_thread>
+template <class Layout = detail::unnamed_layout, class Q, class Cache,
+          class W = std::span<detail::weight_of<Q>>, class Threads = this_thread>
 requires attended_rows<Cache>
-void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail::weight_of<Q>> sums,
+void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
                            const attention_options& options = {}, const detail::row_counts& counts = {},
                            const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const placed_table<float>* none = nullptr;
-  detail::find_weight_sums_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(q, cache, sums, none,
-                                                                                    options, counts, threads);
+  detail::find_weight_sums_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, cache, detail::sums_in<Q, W>(sums), none, options, counts, threads);
 }
 /// The attention that each token of a cache receives from unrotated queries.
 ///
 ///     attention_weight_sums<Layout>(q, cache, sums, table);
 ///
 /// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class Cache, rotation_table Table,
-          class Threads = this_thread>
+template <class Layout = detail::unnamed_layout, class Q, class Cache,
+          class W = std::span<detail::weight_of<Q>>, rotation_table Table, class Threads = this_thread>
 requires attended_rows<Cache>
-void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail::weight_of<Q>> sums,
-                           const Table& table, const attention_options& options = {},
-                           const detail::row_counts& counts = {}, const Threads& threads = {}) {
+void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums, const Table& table,
+                           const attention_options& options = {}, const detail::row_counts& counts = {},
+                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::find_weight_sums_of_cache<Layout, std::remove_const_t<Q>>(q, cache, sums, &rotation, options,
-                                                                    counts, threads);
+  detail::find_weight_sums_of_cache<Layout, std::remove_const_t<Q>>(q, cache, detail::sums_in<Q, W>(sums),
+                                                                    &rotation, options, counts, threads);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_WEIGHTS_HPP

@@ -121,6 +121,10 @@ TEST_CASE("segments must cover the tokens in order", "[attention]") {
       {.query_positions = position, .query_offsets = queries, .key_offsets = keys},
       "query_offsets set the positions, which start again in every segment, got 3 query_positions and 0 "
       "key_positions; give key_ranges = segment_ranges(offsets, causal) instead of query_offsets"));
+  const std::vector<int> lengths = {1, 1};  // one for each segment
+  CHECK(reports({.query_counts = lengths, .key_counts = lengths, .query_offsets = queries},
+                "query_offsets are for segments without padding, got 2 query_counts and 2 key_counts; where "
+                "segments are padded, give key_ranges = segment_ranges(offsets, causal, lengths) instead"));
   CHECK(reports({.key_counts = counts, .query_offsets = queries, .key_offsets = keys},
                 "query_offsets are for segments without padding, got 0 query_counts and 1 key_counts; where "
                 "segments are padded, give key_ranges = segment_ranges(offsets, causal, lengths) instead"));

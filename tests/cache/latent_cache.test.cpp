@@ -279,7 +279,9 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
       range, [&] { append(c, r, short_table); }, "latent_cache::append");
   rejected(
       invalid, [&] { cache.append(c, r); },
-      "latent_cache::append: this cache rotates its keys, give the layout and the table, got none");
+      "latent_cache::append: this cache rotates its keys, give the layout and the table, got none; append "
+      "keys "
+      "that the table rotated before with append_rotated");
   {
     latent_cache<float> given(batch, capacity, latent_dim, rotary_dim),
         raw(batch, capacity, latent_dim, rotary_dim, key_storage::raw);

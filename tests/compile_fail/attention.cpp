@@ -138,7 +138,12 @@ void weights(rope::head_view<float> q, const rope::kv_cache<float>& cache, std::
 #endif
   rope::attention_weight_sums(q, cache, of_float);
 #ifdef WEIGHT_SUMS_OF_DOUBLE
-  // EXPECT: error: .*attention_weight_sums
+  // EXPECT: error: .*attention_weight_sums: sums are a std::vector or a std::span of numbers that can be written
   rope::attention_weight_sums(q, cache, of_double);
+#endif
+  rope::attention_weight_sums(q, q, of_float);
+#ifdef WEIGHT_SUMS_OF_VIEWS_OF_DOUBLE
+  // EXPECT: error: .*attention_weight_sums: sums are a std::vector or a std::span of numbers that can be written
+  rope::attention_weight_sums(q, q, of_double);
 #endif
 }

@@ -394,8 +394,8 @@ inline void check_segments(const char* function, const attention_options& option
 inline void check_options(const char* function, const attention_options& options,
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
+  check_segments(function, options, shape);  // before the lengths of counts: callers have one per segment
   check_lists(function, options, shape);
-  check_segments(function, options, shape);
   check_alignment(function, options, shape, rotates);
 }
 

@@ -274,6 +274,19 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
   return checked_attention<T, C>(q, k, k.channels(0, 0), out, options, rotates);
 }
 
+/// The caller's list of sums. W is the type of the argument, which is a reference if the argument has a name.
+template <class Q, class W>
+std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
+  static_assert(
+      std::is_convertible_v<W, std::span<weight_of<Q>>>,
+      "attention_weight_sums: sums are a std::vector or a std::span of numbers that can be written, "
+      "float, or double where q is double");
+  if constexpr (std::is_convertible_v<W, std::span<weight_of<Q>>>)
+    return std::span<weight_of<Q>>(sums);
+  else
+    return {};
+}
+
 #define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                  \
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                        \
   static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>, \
@@ -310,37 +323,39 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
 ///            base/scratch.hpp
 /// Source:    Zhang et al. 2023, H2O, arXiv:2306.14048; Li et al. 2024, SnapKV, arXiv:2404.14469; Oren et al.
 ///            2024, TOVA, arXiv:2401.06104
-template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
-void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> sums,
-                           const attention_options& options = {}, const Threads& threads = {}) {
+template <class Layout = detail::unnamed_layout, class Q, class K, class W = std::span<detail::weight_of<Q>>,
+          class Threads = this_thread>
+void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const attention_options& options = {},
+                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
+  const auto to = detail::sums_in<Q, W>(sums);
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, false);
   detail::find_weight_sums(
-      detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, {}, {}, rules, {}}, sums, threads);
+      detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, {}, {}, rules, {}}, to, threads);
 }
 
 /// The sums for unrotated queries and keys, which are rotated while they are read.
 ///
 /// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
-          class Threads = this_thread>
-void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> sums,
-                           const Tables& tables, const attention_options& options = {},
-                           const Threads& threads = {}) {
+template <class Layout = detail::unnamed_layout, class Q, class K, class W = std::span<detail::weight_of<Q>>,
+          attention_tables Tables, class Threads = this_thread>
+void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const Tables& tables,
+                           const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention_weight_sums", tables, options);
+  const auto to = detail::sums_in<Q, W>(sums);
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
   detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
                                   rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
   detail::find_weight_sums(
-      detail::attention_call<T, detail::read_rotation<T>, C>{q, k, {}, {}, rules, rotation}, sums, threads);
+      detail::attention_call<T, detail::read_rotation<T>, C>{q, k, {}, {}, rules, rotation}, to, threads);
 }
 #undef ROPE_DETAIL_CHECK_WEIGHT_SUMS
 

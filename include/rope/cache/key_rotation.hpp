@@ -102,7 +102,7 @@ inline void require_rotation(const char* owner, const key_rotation& stored, cons
   const bool both = stored.frequencies != 0 && given.frequencies != 0;
   const char *got = on_axes ? "the right ones" : "the right table", *rest = "";
   if (!stored.known())
-    got = "a table, but they were rotated before they were appended";
+    got = "a table, but they were rotated before they were appended; append such keys with append_rotated";
   else if (!both && (stored.text == 0 || given.text == 0))
     got = "a table of positions and one of coordinates, for pairs that rotate along several axes";
   else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)

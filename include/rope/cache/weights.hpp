@@ -179,16 +179,17 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
 /// Accuracy:  scores and weights as in attention, added up in double and rounded once; no array
 ///            [queries, keys] exists (tests/cache/weights.test.cpp)
 /// Cost:      as for views (attention/weight_sums.hpp)
-template <class Layout = detail::unnamed_layout, class Q, class Cache, class Threads = this_thread>
+template <class Layout = detail::unnamed_layout, class Q, class Cache,
+          class W = std::span<detail::weight_of<Q>>, class Threads = this_thread>
 requires attended_rows<Cache>
-void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail::weight_of<Q>> sums,
+void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
                            const attention_options& options = {}, const detail::row_counts& counts = {},
                            const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const placed_table<float>* none = nullptr;
-  detail::find_weight_sums_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(q, cache, sums, none,
-                                                                                    options, counts, threads);
+  detail::find_weight_sums_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, cache, detail::sums_in<Q, W>(sums), none, options, counts, threads);
 }
 
 /// The attention that each token of a cache receives from unrotated queries.
@@ -196,17 +197,17 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail:
 ///     attention_weight_sums<Layout>(q, cache, sums, table);
 ///
 /// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class Cache, rotation_table Table,
-          class Threads = this_thread>
+template <class Layout = detail::unnamed_layout, class Q, class Cache,
+          class W = std::span<detail::weight_of<Q>>, rotation_table Table, class Threads = this_thread>
 requires attended_rows<Cache>
-void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail::weight_of<Q>> sums,
-                           const Table& table, const attention_options& options = {},
-                           const detail::row_counts& counts = {}, const Threads& threads = {}) {
+void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums, const Table& table,
+                           const attention_options& options = {}, const detail::row_counts& counts = {},
+                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::find_weight_sums_of_cache<Layout, std::remove_const_t<Q>>(q, cache, sums, &rotation, options,
-                                                                    counts, threads);
+  detail::find_weight_sums_of_cache<Layout, std::remove_const_t<Q>>(q, cache, detail::sums_in<Q, W>(sums),
+                                                                    &rotation, options, counts, threads);
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -362,7 +362,7 @@ TEST_CASE("keys of another rotation throw before anything is stored", "[cache]")
   unknown.append(x.keys(), x.values());
   CHECK(throws_saying<std::invalid_argument>(
       [&] { unknown.append_rotated<half_split>(x.keys(), x.values(), saved_table); },
-      "rotated before they were appended"));
+      "rotated before they were appended; append such keys with append_rotated"));
   kv_cache<float> raw(saved_batch, saved_capacity, saved_kv_heads, saved_dim, saved_value_dim,
                       key_storage::raw);
   CHECK(throws_saying<std::invalid_argument>(

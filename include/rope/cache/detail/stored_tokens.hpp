@@ -303,7 +303,9 @@ class stored_tokens {
   }
   void check_needs_no_table(const char* function) const {
     if (rotates_keys())
-      throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
+      throw_invalid(function,
+                    "this cache rotates its keys, give the layout and the table, got none; append keys that "
+                    "the table rotated before with append_rotated");
   }
 
   /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
