@@ -4,8 +4,8 @@
 
 /// The number type of oracles, with 64 bits or more: long double if it has them. Otherwise, as with MSVC and
 /// on macOS for arm64, the sum of two doubles. Also in WebAssembly, where long double has 113 bits and its C
-/// library computes exp, log and pow of it in double. ROPE_TEST_DOUBLE_DOUBLE selects the sum on any
-/// platform.
+/// library computes exp, log and pow of it in double, and with MinGW, whose cosl and sinl reduce an angle with
+/// 66 bits of pi. ROPE_TEST_DOUBLE_DOUBLE selects the sum on any platform.
 ///
 /// Calls are testing::cos(x) and so on, which accept either and every type that std::cos accepts.
 
@@ -106,7 +106,7 @@ struct double_double {
   }
 };
 
-#if !defined(ROPE_TEST_DOUBLE_DOUBLE) && !defined(__wasm__)
+#if !defined(ROPE_TEST_DOUBLE_DOUBLE) && !defined(__wasm__) && !defined(__MINGW32__)
 using wide = std::conditional_t<(std::numeric_limits<long double>::digits >= 64), long double, double_double>;
 #else
 using wide = double_double;
