@@ -2,7 +2,6 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
 
-#include <cctype>  // std::tolower
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -18,22 +17,6 @@
 /// Finds the dictionary of the language model in a config.json, and whether its architecture can be imported.
 
 namespace rope::inline ROPE_ABI::detail {
-
-/// The common spelling of an architecture: gemma3 for `gemma3_text`, `gemma3_text_model` and
-/// `Gemma3ForConditionalGeneration`.
-inline std::string plain_architecture(std::string name) {
-  for (const char* end : {"For", "Model"})
-    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
-  std::string plain;
-  for (const char c : name)
-    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const std::string_view suffix : {"textmodel", "text"})
-    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
-      plain.resize(plain.size() - suffix.size());
-      break;
-    }
-  return plain;
-}
 
 // Architectures without a record, for a known reason.
 
@@ -272,39 +255,6 @@ std::string name_of_part(json_reader<J>& part) {
   return first.empty() ? part.text("_class_name").value_or("") : first;
 }
 
-/// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
-///
-/// Source: Hugging Face transformers, models/*/configuration_*.py of these models
-inline std::string default_text_architecture(const std::string& outer) {
-  static constexpr struct {
-    std::string_view outer, text;
-  } defaults[] = {
-      {" audioflamingo3 fastvlm gotocr2 internvl llavaonevision ovis2 qwen2audio vibevoiceasr ", "qwen2"},
-      {" ayavision cohere2vision ", "cohere2"},
-      {" cosmos3omni ", "qwen3_vl_text"},
-      {" deepseekvl deepseekvlhybrid glmasr idefics3 janus llava llavanext llavanextvideo perceptionlm "
-       "smolvlm videollava vipllava voxtral ",
-       "llama"},
-      {" funasrnano lightonocr qianfanocr qwen3asr ", "qwen3"},
-      {" fuyu ", "persimmon"},
-      {" gemma4assistant ", "gemma4_text"},
-      {" gemma4unifiedassistant ", "gemma4_unified_text"},
-      {" glm46v glmga ", "glm4v_text"},
-      {" granitespeech granitespeechplus ", "granite"},
-      {" hyperclovaxvisionv2 ", "hyperclovax"},
-      {" idefics2 mistral3 ", "mistral"},
-      {" interns2mobius interns2preview ", "qwen3_5_moe_text"},
-      {" kimik25 ", "deepseek_v3"},
-      {" lfm2vl ", "lfm2"},
-      {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},
-      {" paligemma ", "gemma"},
-  };
-  const std::string plain = plain_architecture(outer);
-  for (const auto& one : defaults)
-    if (is_listed(one.outer, plain)) return std::string(one.text);
-  return {};
-}
-
 /// The dictionaries from the whole file to its language model, each inside the previous one.
 template <class J>
 class parts_of_config {
@@ -398,28 +348,6 @@ class parts_of_config {
   std::vector<json_reader<J>> chain_ = {};
   std::vector<std::string> keys_ = {};
 };
-
-/// Adds the keys about positions in a dictionary and in those inside it, each with its path. Does not search
-/// inside a key that was added, or below `deepest` levels.
-///
-/// \param speaks  whether a key is about positions
-template <class J, class Speaks>
-void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
-                    std::vector<std::string>& keys, int deepest = 32) {
-  if (deepest == 0 || (!value.is_array() && !value.is_object())) return;
-  if (value.is_array()) {
-    for (const J& element : value) add_inner_keys(element, path, speaks, keys, deepest - 1);
-    return;
-  }
-  for (const auto& item : value.items()) {
-    const std::string key = item.key();
-    if (item.value().is_null()) continue;
-    if (speaks(key))
-      keys.push_back(path + key);
-    else
-      add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
-  }
-}
 
 }  // namespace rope::inline ROPE_ABI::detail
 

@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 
+#include <string>
 #include <string_view>
 
 #include <rope/config.hpp>
@@ -314,6 +315,39 @@ const Record* hugging_face_record_of(std::string_view architecture) {
   static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
   const Record* const record = record_in(records, architecture);
   return record ? record : hugging_face_layered_record_of<Record>(architecture);
+}
+
+/// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py of these models
+inline std::string default_text_architecture(const std::string& outer) {
+  static constexpr struct {
+    std::string_view outer, text;
+  } defaults[] = {
+      {" audioflamingo3 fastvlm gotocr2 internvl llavaonevision ovis2 qwen2audio vibevoiceasr ", "qwen2"},
+      {" ayavision cohere2vision ", "cohere2"},
+      {" cosmos3omni ", "qwen3_vl_text"},
+      {" deepseekvl deepseekvlhybrid glmasr idefics3 janus llava llavanext llavanextvideo perceptionlm "
+       "smolvlm videollava vipllava voxtral ",
+       "llama"},
+      {" funasrnano lightonocr qianfanocr qwen3asr ", "qwen3"},
+      {" fuyu ", "persimmon"},
+      {" gemma4assistant ", "gemma4_text"},
+      {" gemma4unifiedassistant ", "gemma4_unified_text"},
+      {" glm46v glmga ", "glm4v_text"},
+      {" granitespeech granitespeechplus ", "granite"},
+      {" hyperclovaxvisionv2 ", "hyperclovax"},
+      {" idefics2 mistral3 ", "mistral"},
+      {" interns2mobius interns2preview ", "qwen3_5_moe_text"},
+      {" kimik25 ", "deepseek_v3"},
+      {" lfm2vl ", "lfm2"},
+      {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},
+      {" paligemma ", "gemma"},
+  };
+  const std::string plain = plain_architecture(outer);
+  for (const auto& one : defaults)
+    if (is_listed(one.outer, plain)) return std::string(one.text);
+  return {};
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

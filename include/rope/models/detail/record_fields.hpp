@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 #define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 
+#include <cctype>  // std::tolower
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -43,6 +44,22 @@ const Record* record_in(const Record (&records)[count], std::string_view archite
   for (const Record& record : records)
     if (is_listed(record.names, architecture)) return &record;
   return nullptr;
+}
+
+/// The common spelling of an architecture: gemma3 for `gemma3_text`, `gemma3_text_model` and
+/// `Gemma3ForConditionalGeneration`.
+inline std::string plain_architecture(std::string name) {
+  for (const char* end : {"For", "Model"})
+    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
+  std::string plain;
+  for (const char c : name)
+    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view suffix : {"textmodel", "text"})
+    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
+      plain.resize(plain.size() - suffix.size());
+      break;
+    }
+  return plain;
 }
 
 // The rotation in indexers of sparse attention. Its layout may differ from that of attention.
