@@ -48,6 +48,10 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .kind = parts},
       {.names = " minimaxm3vl ",
        .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
+      {.names = " jinaembeddingsv5 ",
+       .reason =
+           "jina-embeddings-v5-text-small is Qwen 3, but its nano version EuroBERT, so write eurobert or "
+           "qwen3 as model_type"},
       {.names = " recurrentgemma ",
        .reason = "its released files rotate half of a head, its class all of it"},
       {.names = " coherecompassvision ernie45vlmoevision exaone45vision glm4vmoevision glm4vvision "
@@ -56,6 +60,38 @@ const Refused* refused_architecture_of(std::string_view architecture) {
                 "qwen3omnimoevisionencoder qwen3vlmoevision qwen3vlvision qwen4expvision step3p5vision "
                 "videollama3vision ",
        .reason = "qwen_vl_vision_frequencies",
+       .kind = axes},
+      {.names = " allegrotransformer3d ",
+       .reason = "frequencies(head_dim / 3), for each third of a head, half_split, by frame, row and column "
+                 "over interpolation_scale_t, _h and _w",
+       .kind = axes},
+      {.names = " anyflowfartransformer3d ",
+       .reason =
+           "wan_frequencies, for interleaved channels, and cos and sin of a compressed frame are averages",
+       .kind = axes},
+      {.names = " easyanimatetransformer3d ",
+       .reason = "cogvideox_frequencies, for interleaved channels, with rows and columns scaled to 60 and 90 "
+                 "over patch_size",
+       .kind = axes},
+      {.names = " heliostransformer3d ",
+       .reason = "axial_blocks(rope_dim, rope_theta), for interleaved channels, and cos and sin of older "
+                 "frames are averages",
+       .kind = axes},
+      {.names = " hunyuandit2d ",
+       .reason = "axial_blocks of two halves of a head, for interleaved channels, column before row, both "
+                 "scaled to 64 over patch_size",
+       .kind = axes},
+      {.names = " ltx2videotransformer3d ",
+       .reason = "ltx_frequencies, for interleaved channels of all heads as one, or frequencies_of_heads of "
+                 "them, for half_split channels, where rope_type is split",
+       .kind = axes},
+      {.names = " luminanextdit2d ",
+       .reason = "custom: each speed of frequencies(head_dim / 2) by the row, then by the column, for "
+                 "interleaved channels",
+       .kind = axes},
+      {.names = " mochitransformer3d ",
+       .reason = "custom, from learned pos_frequencies of each head, for interleaved channels, by frame, row "
+                 "and column from the middle, scaled to an area of 192 * 192",
        .kind = axes},
       {.names = " dinov3vit eomtdinov3 sapiens2 ", .reason = "dino_v3_frequencies", .kind = axes},
       {.names = " edgetamvideo sam2video sam3trackervideo sam3vitmodel ",
@@ -177,6 +213,19 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
                  "that attend to the keys of others",
        .kind = rotates_otherwise},
+      {.names = " interns1pro ",
+       .reason = "is by learned sums of cosines and of sines (FoPE), of which fourier_table makes tables",
+       .kind = rotates_otherwise},
+      {.names = " jetnemotron ",
+       .reason = "only layers of types attn and swa have: rotate<half_split> their heads by "
+                 "frequencies(hidden_size / num_attention_heads, rope_theta), where those of swa slide, by "
+                 "efficient_attention_config.swa.window_size",
+       .kind = rotates_otherwise},
+      {.names = " minicpmsala ",
+       .reason = "layers of type minicpm4 have only if attn_use_rope is true, and layers of linear attention "
+                 "if lightning_use_rope is: rotate<half_split> their heads by frequencies(head_dim, "
+                 "rope_theta)",
+       .kind = rotates_otherwise},
       {.names = " moondream1 moondream2 moondream3 ",
        .reason = "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
                  "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see "
@@ -207,14 +256,18 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.names = " ernieimagetransformer2d vjepa2 ",
        .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
        .kind = rotates_otherwise},
-      {.names = " albert bart bert camembert distilbert electra gpt2 gptbigcode gptneo mbart openaigpt "
-                "opt roberta whisper xlmroberta ",
+      {.names = " albert auraflowtransformer2d bart bert camembert distilbert electra gpt2 gptbigcode "
+                "gptneo mbart minimaxmusic3rvqdepthdecoder openaigpt opt priortransformer roberta whisper "
+                "xlmroberta ",
        .reason = "learned positions",
        .kind = never_rotates},
       {.names = " bloom mpt ", .reason = "ALiBi biases", .kind = never_rotates},
-      {.names = " canarydecoder cohereasr funasrnanoencoder m2m100 marian pegasus pixarttransformer2d "
-                "sd3transformer2d xglm ",
+      {.names = " canarydecoder cogview3plustransformer2d cohereasr dittransformer2d funasrnanoencoder "
+                "lattetransformer3d m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
        .reason = "sinusoidal positions",
+       .kind = never_rotates},
+      {.names = " dreamlitetransformer2d sanatransformer2d transformer2d ",
+       .reason = "sinusoidal positions or none",
        .kind = never_rotates},
       {.names = " deberta debertav2 granitespeech5encoder parakeetencoder xlnet ",
        .reason = "relative positions",
@@ -255,6 +308,22 @@ std::string name_of_part(json_reader<J>& part) {
   return first.empty() ? part.text("_class_name").value_or("") : first;
 }
 
+/// The architecture under a name that several architectures share, by the keys of the text model.
+///
+/// Source: LongCat 2.0 and Flash Sparse, mlx-vlm; MiniMax-M2, mlx-lm; jina-embeddings-v3, vLLM
+template <class J>
+std::string architecture_by_keys(json_reader<J>& text, const std::string& name) {
+  const std::string plain = plain_architecture(name);
+  const auto says = [&](const char* key, const char* value) {
+    return text.is_text(key) && *text.text(key) == value;
+  };
+  if (plain == "longcatflash" || plain == "longcatcausallm")
+    return says("attention_method", "LSA") ? "longcat_flash_sparse" : name;
+  if (plain == "xlmroberta" && says("position_embedding_type", "rotary")) return "xlm_roberta_flash";
+  if (plain != "minimax" || !text.is_list("architectures")) return name;
+  return contains(*text.texts("architectures"), std::string("MiniMaxM2ForCausalLM")) ? "minimax_m2" : name;
+}
+
 /// The dictionaries from the whole file to its language model, each inside the previous one.
 template <class J>
 class parts_of_config {
@@ -277,7 +346,9 @@ class parts_of_config {
 
   /// The end of an error message: it names the dictionaries of the file that could be imported alone. May be
   /// empty.
-  std::string hint() const {
+  ///
+  /// \param known_only  whether it names only dictionaries of known architectures
+  std::string hint(bool known_only = false) const {
     std::string known, others;
     for (const auto& item : whole_->items()) {
       const std::string key = item.key();
@@ -289,7 +360,7 @@ class parts_of_config {
         known += "; " + key + " is of the known architecture " + architecture + "; pass that dictionary";
       others += (others.empty() ? "" : ", ") + key;
     }
-    if (!known.empty() || others.empty()) return known;
+    if (!known.empty() || others.empty() || known_only) return known;
     return "; to read one of its parts, pass that dictionary: " + others;
   }
 

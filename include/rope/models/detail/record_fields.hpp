@@ -242,15 +242,18 @@ inline constexpr std::string_view look_ahead_if_asked =
 
 /// The architectures whose classes read rotary_dim, the number of rotated channels.
 inline constexpr std::string_view rotary_dim_in_file =
-    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft ";
+    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 "
+    "minimaxmusic3transformer1d phimsft ";
 
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
-    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm "
-    "codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder jvlm kimik2 "
-    "lille130m llada llada2moe longcatflashngram maple mimo minimaxm1 molmo2 motif nemotronlabsdiffusion "
-    "nemotronnas new openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm "
-    "qwen sarvammla smallthinker spark25 stablelmepoch step3 telechat youtuvl zaya1vl ";
+    " acesteptransformer1d afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear "
+    "bailingmoev2 chatglm codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder "
+    "jvlm kimik2 lille130m llada llada2moe longcataudiodittransformer longcatflashngram longcatflashsparse "
+    "maple mimo minimaxm1 minimaxmusic3transformer1d molmo2 motif nemotronlabsdiffusion nemotronnas neobert "
+    "new omnigentransformer2d openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 "
+    "plamo3 plm qwen sarvammla sdar smallthinker spark25 stableaudio3dit stableaudiodit stablelmepoch step3 "
+    "telechat xlmrobertaflash youtuvl zaya1vl ";
 
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
