@@ -87,7 +87,8 @@ set(text "<!-- written by cmake/models_page.cmake -->
 A `config.json` or a GGUF file leaves out facts that the code of its architecture implies. [import_hugging_face](hugging_face.hpp) and
 [import_gguf](gguf.hpp) take them from these tables. A blank cell means the common rule: all channels of a head rotate, in every layer,
 with base 10000. head_dim is hidden_size / num_attention_heads. Scores are multiplied by 1 / sqrt(head_dim). If a file has
-`qk_rope_head_dim` (DeepSeek and similar models), that many channels rotate, the last ones of a head. An architecture that is in neither
+`qk_rope_head_dim` and the class of its architecture reads it (DeepSeek and similar models), that many channels rotate, the last ones
+of a head. An architecture that is in neither
 table throws unless the caller names its layout, and nothing else about it is guessed.
 
 A model may be `half_split` in one format and `interleaved` in the other, because converters to GGUF permute the rows of its weights.

@@ -7221,6 +7221,7 @@ std::string code_text(const Model& model) {
 
 #ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 #define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
+#include <cctype>  // std::tolower
 /// The fields of a record in hugging_face_records.hpp and the rules about them, and what the records of both
 /// formats share.
 ///
@@ -7248,6 +7249,21 @@ const Record* record_in(const Record (&records)[count], std::string_view archite
   for (const Record& record : records)
     if (is_listed(record.names, architecture)) return &record;
   return nullptr;
+}
+/// The common spelling of an architecture: gemma3 for `gemma3_text`, `gemma3_text_model` and
+/// `Gemma3ForConditionalGeneration`.
+inline std::string plain_architecture(std::string name) {
+  for (const char* end : {"For", "Model"})
+    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
+  std::string plain;
+  for (const char c : name)
+    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view suffix : {"textmodel", "text"})
+    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
+      plain.resize(plain.size() - suffix.size());
+      break;
+    }
+  return plain;
 }
 // The rotation in indexers of sparse attention. Its layout may differ from that of attention.
 /// Which channels in the head of an indexer rotate, and their layout. Their number is that of an attention
@@ -7415,14 +7431,17 @@ inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
 /// The architectures whose classes read rotary_dim, the number of rotated channels.
 inline constexpr std::string_view rotary_dim_in_file =
-    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft ";
+    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 "
+    "minimaxmusic3transformer1d phimsft ";
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
-    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm "
-    "codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder jvlm kimik2 "
-    "lille130m llada llada2moe longcatflashngram maple mimo minimaxm1 molmo2 motif nemotronlabsdiffusion "
-    "nemotronnas new openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm "
-    "qwen sarvammla smallthinker spark25 stablelmepoch step3 telechat youtuvl zaya1vl ";
+    " acesteptransformer1d afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear "
+    "bailingmoev2 chatglm codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder "
+    "jvlm kimik2 lille130m llada llada2moe longcataudiodittransformer longcatflashngram longcatflashsparse "
+    "maple mimo minimaxm1 minimaxmusic3transformer1d molmo2 motif nemotronlabsdiffusion nemotronnas neobert "
+    "new omnigentransformer2d openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 "
+    "plamo3 plm qwen sarvammla sdar smallthinker spark25 stableaudio3dit stableaudiodit stablelmepoch step3 "
+    "telechat xlmrobertaflash youtuvl zaya1vl ";
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
@@ -8020,6 +8039,27 @@ class json_reader {
   std::vector<assumption> assumed_ = {}, replaced_ = {};
   std::vector<std::string> asked_, hidden_;
 };
+/// Adds the keys about positions in a dictionary and in those inside it, each with its path. Does not search
+/// inside a key that was added, or below `deepest` levels.
+///
+/// \param speaks  whether a key is about positions
+template <class J, class Speaks>
+void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
+                    std::vector<std::string>& keys, int deepest = 32) {
+  if (deepest == 0 || (!value.is_array() && !value.is_object())) return;
+  if (value.is_array()) {
+    for (const J& element : value) add_inner_keys(element, path, speaks, keys, deepest - 1);
+    return;
+  }
+  for (const auto& item : value.items()) {
+    const std::string key = item.key();
+    if (item.value().is_null()) continue;
+    if (speaks(key))
+      keys.push_back(path + key);
+    else
+      add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
+  }
+}
 /// Checked access to the metadata of a GGUF file, whose keys start with the name of the architecture. Every
 /// error names the key.
 template <class L>
@@ -8601,6 +8641,7 @@ struct model_draft : model_facts {
   std::vector<std::string> layers = {};
   std::vector<Index> layers_without_rope = {}, layers_not_known = {};
   std::string instead_of_rope = {};
+  std::vector<double> sections = {};  // mrope_section next to text_config; empty: none
   void warn_once(std::string text) {
     if (!contains(warnings, text)) warnings.push_back(std::move(text));
   }
@@ -9799,7 +9840,6 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
-#include <cctype>  // std::tolower
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
@@ -9822,6 +9862,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"_sliding_window_pattern", periods},
       {"add_full_attention_sink_bias", " mimov2 "},
       {"add_swa_attention_sink_bias", " mimov2 "},
+      {"attention_head_dim", " hunyuan hunyuanvl minimaxmusic3transformer1d stableaudiodit zamba2 "},
       {"attn_config", " dbrx "},
       {"attn_type_list", " minimaxm1 "},
       {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
@@ -9838,6 +9879,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"no_rope_layers", " llama4 smollm3 "},
       {"per_layer_config", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
+      {"rope_base", " omnigentransformer2d "},
       {"rope_freq_constant", " openelm "},
       {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
       {"rope_layout", " smallthinker "},
@@ -9849,7 +9891,9 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_scaling_layers", " molmo2 "},
       {"rotary_base", " zaya1vl "},
       {"rotary_dim", rotary_dim_in_file},
-      {"rotary_emb_base", " gptneox gptneoxjapanese nomicbert qwen "},
+      {"rotary_emb_base", " gptneox gptneoxjapanese nomicbert qwen xlmrobertaflash "},
+      {"rotary_emb_fraction", " nomicbert "},
+      {"rotary_emb_interleaved", " nomicbert "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_layout", " smallthinker "},
       {"sliding_window_pattern", periods},
@@ -9875,6 +9919,9 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
   if (!reads_window(record)) hidden.emplace_back("sliding_window");
   if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
+  // In Motif 3 these keys name another model than the record's.
+  if (!record.latent && !record.last_channels && first_name(record) != "motif")
+    for (const char* key : {"qk_nope_head_dim", "qk_rope_head_dim"}) hidden.emplace_back(key);
   return hidden;
 }
 /// The architectures whose classes read partial_rotary_factor also if the rope type is default. With this
@@ -9974,6 +10021,7 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"aria", 4096, 32, 0, 32, 2048},
       {"axk1", 7168, 64, 0, 61, 32768, 128, 64},
       {"axk2", 2048, 32, 0, 48, 131072, 64, 32},
+      {"bailinghybrid", 2048, 16, 4, 20, 32768, 128, 64},
       {"bamba", 4096, 32, 8, 32, 262144},
       {"bitnet", 2560, 20, 5, 30, 2048},
       {"bltglobaltransformer", 2048, 16, 0, 25, 4096},
@@ -10194,6 +10242,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 1,
        .interval = "layer_group_size",
+       .rest_full = true,
        .note = "before Ling 3, layers of linear attention rotate queries and keys too, which this "
                "description leaves out"},
       {.names = "bailingmoelinear bailingmoelinearv2",
@@ -10307,6 +10356,14 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
   using enum score_scale;
   using enum which_slide;
   static constexpr Record records[] = {
+      {.names = "acesteptransformer1d",
+       .base = 1e6,
+       .head_dim = 128,
+       .full_every = 2,
+       .full_offset = 1,
+       .sliding_window = 128,
+       .window = window_span::each_side,
+       .causal = false},
       {.names = "afmoe",
        .head_dim = 128,
        .full_every = 4,
@@ -10606,6 +10663,10 @@ const Record* hugging_face_record_of(std::string_view architecture) {
   using enum query_growth;
   using enum score_scale;
   using enum which_slide;
+  constexpr std::string_view longcat_scales =
+      "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, unless mla_scale_q_lora is "
+      "false, and latents that become keys and values by sqrt(hidden_size / kv_lora_rank), unless "
+      "mla_scale_kv_lora is false";
   static constexpr Record records[] = {
       {.names = "afm7",
        .layout = interleaved,
@@ -10660,6 +10721,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .instead = "learned positions or biases"},
       {.names = "esmc eurobert lasrencoder llamabidirec nemotron3diarizationaudio", .causal = false},
       {.names = "falconh1", .scale = key_multiplier, .scale_number = 1},
+      {.names = "fuyu", .base = 25000, .partial_rotary_factor = 0.5},
       {.names = "gemma", .head_dim = 256},
       {.names = "glm glm4 glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.names = "glm4moe glm4vmoe glmimage nemotron persimmon phi", .partial_rotary_factor = 0.5},
@@ -10717,7 +10779,8 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .slides_if_asked = true,
        .own_rule = true,
        .first_pairs = "rope_head_dim"},
-      {.names = "kimik2", .layout = interleaved, .latent = true},
+      {.names = "kimiaudio", .base = 0, .slides = not_known, .slides_if_asked = true},
+      {.names = "kimik2 joyaillmflash", .layout = interleaved, .latent = true},
       {.names = "kyutaispeechto", .sliding_window = 375, .slides = every},
       {.names = "lille130m maincoder", .layout = interleaved, .base = 0},
       {.names = "llada", .base = 0, .causal = false},
@@ -10727,22 +10790,28 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .causal = false,
        .note = "while it generates, a token sees its own block and those before it"},
       {.names = "llavamistral mistral", .sliding_window = 4096, .slides = every},
-      {.names = "longcatflash",
+      {.names = "longcataudiodittransformer", .base = 100000, .causal = false},
+      {.names = "longcatflash longcatcausallm",
        .layout = interleaved,
        .base = 1e7,
        .latent = true,
-       .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, and latents that "
-               "become keys and values by sqrt(hidden_size / kv_lora_rank)"},
+       .note = longcat_scales},
       {.names = "longcatflashngram",
        .layout = interleaved,
        .base = 1e7,
        .latent = true,
-       .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before they rotate, and latents "
-               "that become keys and values by sqrt(hidden_size / kv_lora_rank)"},
+       .note = longcat_scales},
+      {.names = "longcatflashsparse",
+       .layout = interleaved,
+       .base = 0,
+       .latent = true,
+       .indexer = first_interleaved,
+       .note = longcat_scales},
       {.names = "mimi", .sliding_window = 250, .slides = every},
       {.names = "mimo", .slides = not_known, .slides_if_asked = true},
       {.names = "minicpm3", .latent = true},
       {.names = "minimaxm2", .base = 5e6, .partial_rotary_factor = 0.5, .head_dim = 128},
+      {.names = "minimaxmusic3transformer1d", .rotary_dim = 32, .causal = false},
       {.names = "ministral", .sliding_window = 4096, .slides = every, .types_slide = true},
       {.names = "ministral3", .head_dim = 128, .queries = beta, .slides = every, .own_rule = true},
       {.names = "mistral4", .layout = interleaved, .latent = true, .queries = beta, .own_rule = true},
@@ -10774,6 +10843,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.names = "nemotronnas",
        .base = 500000,
        .note = "layers whose block_configs say no_op or replace_with_linear do not attend"},
+      {.names = "neobert", .layout = interleaved, .causal = false},
       {.names = "new gte",
        .causal = false,
        .rotates_if = "position_embedding_type",
@@ -10781,6 +10851,9 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .note = "with logn_attention_scale queries grow with the length of the text, with "
                "logn_attention_clip1 by a factor of at least 1"},
       {.names = "nomicbert", .base = 1000, .causal = false},
+      {.names = "omnigentransformer2d",
+       .original_max_position = 4096,
+       .note = "the tokens of an image see each other, also those after them"},
       {.names = "openaiprivacyfilter",
        .layout = interleaved,
        .base = 150000,
@@ -10857,7 +10930,20 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .mrope_side = 20},
       {.names = "roformer", .layout = interleaved, .causal = false},
       {.names = "sarvammla", .layout = interleaved, .base = 0, .latent = true},
+      {.names = "sdar sdarmoe",
+       .base = 0,
+       .slides = not_known,
+       .slides_if_asked = true,
+       .causal = false,
+       .note = "while it generates, a token sees its own block and those before it"},
       {.names = "solaropen", .base = 1e6, .head_dim = 128},
+      {.names = "stableaudiodit", .partial_rotary_factor = 0.5, .causal = false},
+      {.names = "stableaudio3dit",
+       .partial_rotary_factor = 0.5,
+       .causal = false,
+       .note =
+           "learned tokens, num_memory_tokens of them, come before the sound, at the first positions, and "
+           "with use_differential_attention attention is a difference of two softmaxes"},
       {.names = "stablelm", .partial_rotary_factor = 0.25},
       {.names = "stablelmepoch", .partial_rotary_factor = 0.25},
       {.names = "spark25", .theta_unread = true, .full_every = 1},
@@ -10883,6 +10969,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .sliding_window = 4096,
        .slides = every},
       {.names = "voxtralrealtimeencoder", .head_dim = 64, .sliding_window = 750, .slides = every},
+      {.names = "xlmrobertaflash", .causal = false},
       {.names = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
       {.names = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
       {.names = "zaya1vl", .base = 1e6, .partial_rotary_factor = 0.5, .head_dim = 128},
@@ -10891,25 +10978,43 @@ const Record* hugging_face_record_of(std::string_view architecture) {
   const Record* const record = record_in(records, architecture);
   return record ? record : hugging_face_layered_record_of<Record>(architecture);
 }
+/// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py of these models
+inline std::string default_text_architecture(const std::string& outer) {
+  static constexpr struct {
+    std::string_view outer, text;
+  } defaults[] = {
+      {" audioflamingo3 fastvlm gotocr2 internvl llavaonevision ovis2 qwen2audio vibevoiceasr ", "qwen2"},
+      {" ayavision cohere2vision ", "cohere2"},
+      {" bailingmoev3vl ", "bailing_hybrid"},
+      {" cosmos3omni ", "qwen3_vl_text"},
+      {" deepseekvl deepseekvlhybrid glmasr idefics3 janus llava llavanext llavanextvideo perceptionlm "
+       "smolvlm videollava vipllava voxtral ",
+       "llama"},
+      {" funasrnano lightonocr qianfanocr qwen3asr ", "qwen3"},
+      {" fuyu ", "persimmon"},
+      {" gemma4assistant ", "gemma4_text"},
+      {" gemma4unifiedassistant ", "gemma4_unified_text"},
+      {" glm46v glmga ", "glm4v_text"},
+      {" granitespeech granitespeechplus ", "granite"},
+      {" hyperclovaxvisionv2 ", "hyperclovax"},
+      {" idefics2 mistral3 ", "mistral"},
+      {" interns2mobius interns2preview ", "qwen3_5_moe_text"},
+      {" kimik25 ", "deepseek_v3"},
+      {" lfm2vl ", "lfm2"},
+      {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},
+      {" paligemma ", "gemma"},
+  };
+  const std::string plain = plain_architecture(outer);
+  for (const auto& one : defaults)
+    if (is_listed(one.outer, plain)) return std::string(one.text);
+  return {};
+}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 /// Finds the dictionary of the language model in a config.json, and whether its architecture can be imported.
 namespace rope::inline ROPE_ABI::detail {
-/// The common spelling of an architecture: gemma3 for `gemma3_text`, `gemma3_text_model` and
-/// `Gemma3ForConditionalGeneration`.
-inline std::string plain_architecture(std::string name) {
-  for (const char* end : {"For", "Model"})
-    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
-  std::string plain;
-  for (const char c : name)
-    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const std::string_view suffix : {"textmodel", "text"})
-    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
-      plain.resize(plain.size() - suffix.size());
-      break;
-    }
-  return plain;
-}
 // Architectures without a record, for a known reason.
 /// Why an architecture has no record.
 enum class refusal {
@@ -10937,6 +11042,10 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .kind = parts},
       {.names = " minimaxm3vl ",
        .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
+      {.names = " jinaembeddingsv5 ",
+       .reason =
+           "jina-embeddings-v5-text-small is Qwen 3, but its nano version EuroBERT, so write eurobert or "
+           "qwen3 as model_type"},
       {.names = " recurrentgemma ",
        .reason = "its released files rotate half of a head, its class all of it"},
       {.names = " coherecompassvision ernie45vlmoevision exaone45vision glm4vmoevision glm4vvision "
@@ -10945,6 +11054,38 @@ const Refused* refused_architecture_of(std::string_view architecture) {
                 "qwen3omnimoevisionencoder qwen3vlmoevision qwen3vlvision qwen4expvision step3p5vision "
                 "videollama3vision ",
        .reason = "qwen_vl_vision_frequencies",
+       .kind = axes},
+      {.names = " allegrotransformer3d ",
+       .reason = "frequencies(head_dim / 3), for each third of a head, half_split, by frame, row and column "
+                 "over interpolation_scale_t, _h and _w",
+       .kind = axes},
+      {.names = " anyflowfartransformer3d ",
+       .reason =
+           "wan_frequencies, for interleaved channels, and cos and sin of a compressed frame are averages",
+       .kind = axes},
+      {.names = " easyanimatetransformer3d ",
+       .reason = "cogvideox_frequencies, for interleaved channels, with rows and columns scaled to 60 and 90 "
+                 "over patch_size",
+       .kind = axes},
+      {.names = " heliostransformer3d ",
+       .reason = "axial_blocks(rope_dim, rope_theta), for interleaved channels, and cos and sin of older "
+                 "frames are averages",
+       .kind = axes},
+      {.names = " hunyuandit2d ",
+       .reason = "axial_blocks of two halves of a head, for interleaved channels, column before row, both "
+                 "scaled to 64 over patch_size",
+       .kind = axes},
+      {.names = " ltx2videotransformer3d ",
+       .reason = "ltx_frequencies, for interleaved channels of all heads as one, or frequencies_of_heads of "
+                 "them, for half_split channels, where rope_type is split",
+       .kind = axes},
+      {.names = " luminanextdit2d ",
+       .reason = "custom: each speed of frequencies(head_dim / 2) by the row, then by the column, for "
+                 "interleaved channels",
+       .kind = axes},
+      {.names = " mochitransformer3d ",
+       .reason = "custom, from learned pos_frequencies of each head, for interleaved channels, by frame, row "
+                 "and column from the middle, scaled to an area of 192 * 192",
        .kind = axes},
       {.names = " dinov3vit eomtdinov3 sapiens2 ", .reason = "dino_v3_frequencies", .kind = axes},
       {.names = " edgetamvideo sam2video sam3trackervideo sam3vitmodel ",
@@ -11066,6 +11207,19 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
                  "that attend to the keys of others",
        .kind = rotates_otherwise},
+      {.names = " interns1pro ",
+       .reason = "is by learned sums of cosines and of sines (FoPE), of which fourier_table makes tables",
+       .kind = rotates_otherwise},
+      {.names = " jetnemotron ",
+       .reason = "only layers of types attn and swa have: rotate<half_split> their heads by "
+                 "frequencies(hidden_size / num_attention_heads, rope_theta), where those of swa slide, by "
+                 "efficient_attention_config.swa.window_size",
+       .kind = rotates_otherwise},
+      {.names = " minicpmsala ",
+       .reason = "layers of type minicpm4 have only if attn_use_rope is true, and layers of linear attention "
+                 "if lightning_use_rope is: rotate<half_split> their heads by frequencies(head_dim, "
+                 "rope_theta)",
+       .kind = rotates_otherwise},
       {.names = " moondream1 moondream2 moondream3 ",
        .reason = "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
                  "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see "
@@ -11096,14 +11250,18 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.names = " ernieimagetransformer2d vjepa2 ",
        .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
        .kind = rotates_otherwise},
-      {.names = " albert bart bert camembert distilbert electra gpt2 gptbigcode gptneo mbart openaigpt "
-                "opt roberta whisper xlmroberta ",
+      {.names = " albert auraflowtransformer2d bart bert camembert distilbert electra gpt2 gptbigcode "
+                "gptneo mbart minimaxmusic3rvqdepthdecoder openaigpt opt priortransformer roberta whisper "
+                "xlmroberta ",
        .reason = "learned positions",
        .kind = never_rotates},
       {.names = " bloom mpt ", .reason = "ALiBi biases", .kind = never_rotates},
-      {.names = " canarydecoder cohereasr funasrnanoencoder m2m100 marian pegasus pixarttransformer2d "
-                "sd3transformer2d xglm ",
+      {.names = " canarydecoder cogview3plustransformer2d cohereasr dittransformer2d funasrnanoencoder "
+                "lattetransformer3d m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
        .reason = "sinusoidal positions",
+       .kind = never_rotates},
+      {.names = " dreamlitetransformer2d sanatransformer2d transformer2d ",
+       .reason = "sinusoidal positions or none",
        .kind = never_rotates},
       {.names = " deberta debertav2 granitespeech5encoder parakeetencoder xlnet ",
        .reason = "relative positions",
@@ -11140,37 +11298,20 @@ std::string name_of_part(json_reader<J>& part) {
   if (model_type && !is_known_architecture(first)) return *model_type;
   return first.empty() ? part.text("_class_name").value_or("") : first;
 }
-/// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
+/// The architecture under a name that several architectures share, by the keys of the text model.
 ///
-/// Source: Hugging Face transformers, models/*/configuration_*.py of these models
-inline std::string default_text_architecture(const std::string& outer) {
-  static constexpr struct {
-    std::string_view outer, text;
-  } defaults[] = {
-      {" audioflamingo3 fastvlm gotocr2 internvl llavaonevision ovis2 qwen2audio vibevoiceasr ", "qwen2"},
-      {" ayavision cohere2vision ", "cohere2"},
-      {" cosmos3omni ", "qwen3_vl_text"},
-      {" deepseekvl deepseekvlhybrid glmasr idefics3 janus llava llavanext llavanextvideo perceptionlm "
-       "smolvlm videollava vipllava voxtral ",
-       "llama"},
-      {" funasrnano lightonocr qianfanocr qwen3asr ", "qwen3"},
-      {" fuyu ", "persimmon"},
-      {" gemma4assistant ", "gemma4_text"},
-      {" gemma4unifiedassistant ", "gemma4_unified_text"},
-      {" glm46v glmga ", "glm4v_text"},
-      {" granitespeech granitespeechplus ", "granite"},
-      {" hyperclovaxvisionv2 ", "hyperclovax"},
-      {" idefics2 mistral3 ", "mistral"},
-      {" interns2mobius interns2preview ", "qwen3_5_moe_text"},
-      {" kimik25 ", "deepseek_v3"},
-      {" lfm2vl ", "lfm2"},
-      {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},
-      {" paligemma ", "gemma"},
+/// Source: LongCat 2.0 and Flash Sparse, mlx-vlm; MiniMax-M2, mlx-lm; jina-embeddings-v3, vLLM
+template <class J>
+std::string architecture_by_keys(json_reader<J>& text, const std::string& name) {
+  const std::string plain = plain_architecture(name);
+  const auto says = [&](const char* key, const char* value) {
+    return text.is_text(key) && *text.text(key) == value;
   };
-  const std::string plain = plain_architecture(outer);
-  for (const auto& one : defaults)
-    if (is_listed(one.outer, plain)) return std::string(one.text);
-  return {};
+  if (plain == "longcatflash" || plain == "longcatcausallm")
+    return says("attention_method", "LSA") ? "longcat_flash_sparse" : name;
+  if (plain == "xlmroberta" && says("position_embedding_type", "rotary")) return "xlm_roberta_flash";
+  if (plain != "minimax" || !text.is_list("architectures")) return name;
+  return contains(*text.texts("architectures"), std::string("MiniMaxM2ForCausalLM")) ? "minimax_m2" : name;
 }
 /// The dictionaries from the whole file to its language model, each inside the previous one.
 template <class J>
@@ -11191,7 +11332,9 @@ class parts_of_config {
   bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
   /// The end of an error message: it names the dictionaries of the file that could be imported alone. May be
   /// empty.
-  std::string hint() const {
+  ///
+  /// \param known_only  whether it names only dictionaries of known architectures
+  std::string hint(bool known_only = false) const {
     std::string known, others;
     for (const auto& item : whole_->items()) {
       const std::string key = item.key();
@@ -11203,7 +11346,7 @@ class parts_of_config {
         known += "; " + key + " is of the known architecture " + architecture + "; pass that dictionary";
       others += (others.empty() ? "" : ", ") + key;
     }
-    if (!known.empty() || others.empty()) return known;
+    if (!known.empty() || others.empty() || known_only) return known;
     return "; to read one of its parts, pass that dictionary: " + others;
   }
  private:
@@ -11255,27 +11398,6 @@ class parts_of_config {
   std::vector<json_reader<J>> chain_ = {};
   std::vector<std::string> keys_ = {};
 };
-/// Adds the keys about positions in a dictionary and in those inside it, each with its path. Does not search
-/// inside a key that was added, or below `deepest` levels.
-///
-/// \param speaks  whether a key is about positions
-template <class J, class Speaks>
-void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
-                    std::vector<std::string>& keys, int deepest = 32) {
-  if (deepest == 0 || (!value.is_array() && !value.is_object())) return;
-  if (value.is_array()) {
-    for (const J& element : value) add_inner_keys(element, path, speaks, keys, deepest - 1);
-    return;
-  }
-  for (const auto& item : value.items()) {
-    const std::string key = item.key();
-    if (item.value().is_null()) continue;
-    if (speaks(key))
-      keys.push_back(path + key);
-    else
-      add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
-  }
-}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
 
@@ -11306,6 +11428,15 @@ void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
     text.refuse("mla_use_nope",
                 "is false, but nothing rotates in the code of " + architecture +
                     " that is known; remove the key to describe the model as that code has it");
+  const std::string but = ", but nothing rotates in the code of " + architecture + " that is known";
+  constexpr const char* kind = "position_embedding_type";
+  if (text.is_text(kind) && (*text.text(kind) == "rotary" || *text.text(kind) == "rope"))
+    text.refuse(kind, "is \"" + *text.text(kind) + "\"" + but);
+  if (name == "t5" && text.has("rope_theta"))  // Chronos 2 calls itself t5
+    text.refuse("rope_theta", "is given" + but);
+  if (const J* attention = name == "mpt" ? text.object("attn_config") : nullptr)
+    if (json_reader<J>(attention, "").boolean("rope").value_or(false))
+      text.refuse("attn_config.rope", "is true" + but);
   const auto rotated = name == "glm5next" ? text.index("qk_rope_head_dim", range::whole) : std::nullopt;
   if (rotated.value_or(0) > 0)
     text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of " + architecture +
@@ -11400,6 +11531,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
                 "is not an architecture whose layout is known; name the layout in the options, got " +
                     architecture + hint + "; for those that are known see include/rope/models/README.md");
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
+  if (text.boolean("rotary_emb_interleaved").value_or(false)) record.layout = layout_kind::interleaved;
   if (given) record.layout = *given;
   if (record.names == "motif" && text.has("qk_rope_head_dim"))
     text.refuse("qk_rope_head_dim",
@@ -11418,6 +11550,8 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
         "rope_type",
         "next to the other keys is of Grok 2: SGLang leaves \"original\" unscaled, llama.cpp takes it "
         "for YaRN; remove it, or give a rope_scaling dictionary");
+  if (known && !record.latent && text.boolean("use_mla").value_or(false))
+    text.refuse("use_mla", "is true: the latent heads of " + architecture + " are not known");
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (!text.path().empty()) {  // the text model is inside the file of a whole model
@@ -11463,9 +11597,9 @@ struct head_shape {
 };
 template <class J>
 head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine; num_heads, hidden_dim: AFM 7
-  const auto heads =
-      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads", "num_heads"});
+  // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine; num_heads, hidden_dim: AFM 7; embed_dim, dit_: diffusers
+  const auto heads = text.index_of(
+      {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads", "num_heads", "dit_heads"});
   const auto given = text.index("head_dim");
   const auto rotated = text.index("qk_rope_head_dim", range::whole);
   if (rotated.value_or(0) > 0 && !defaults.last_channels) {
@@ -11477,9 +11611,11 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     return {before + *rotated, before, *rotated, true};
   }
   if (defaults.latent) text.missing("qk_rope_head_dim", "that many channels of a head rotate");
-  auto head_dim = given ? given : text.index_of({"kv_channels", "hidden_size_per_head"});
+  auto head_dim =
+      given ? given : text.index_of({"kv_channels", "hidden_size_per_head", "attention_head_dim"});
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
-  const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim"});
+  const auto hidden_size =
+      text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim", "embed_dim", "dit_dim"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
@@ -11527,9 +11663,9 @@ template <class J>
 rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, double default_factor,
                                model_draft& model) {
   std::optional<rotated_share> share;
-  for (const auto& [where, name] :
-       {std::pair{&rope, "partial_rotary_factor"}, std::pair{&text, "partial_rotary_factor"},
-        std::pair{&text, "rotary_pct"}, std::pair{&text, "rope_pct"}}) {
+  for (const auto& [where, name] : {std::pair{&rope, "partial_rotary_factor"},
+                                    std::pair{&text, "partial_rotary_factor"}, std::pair{&text, "rotary_pct"},
+                                    std::pair{&text, "rope_pct"}, std::pair{&text, "rotary_emb_fraction"}}) {
     const auto value = where->number(name, range::fraction);
     if (!value) continue;
     if (!share)
@@ -11638,6 +11774,9 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
                   model_draft& model, layer_group& group) {
   const char* key = "mrope_section";
   auto given = given_sections(rope, defaults, key);
+  if (given && !model.sections.empty() && *given != model.sections)
+    rope.refuse(key, "must agree with mrope_section next to text_config");
+  if (!given && !model.sections.empty()) given = model.sections;
   const bool alternate =
       !defaults.mrope_blocks && rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
   const Index pairs = group.frequencies.pairs();
@@ -11721,6 +11860,9 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
     warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
   refuse_axial(rope);
+  for (const char* fope : {"fope_init_factor", "fope_sep_head", "num_inv_freq"})
+    if (rope.has(fope))
+      rope.refuse(fope, "is of FoPE: angles are learned sums, and fourier_table makes the tables of heads");
   std::string known;
   for (const char* one : rope_types) {
     if (type == one) return type;
@@ -11780,10 +11922,13 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
     model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
     return by_class;
   }
-  const auto context = context_of(config, range::above_one);
-  if (!context) config.missing("max_position_embeddings", needed + " where " + key + " is not given");
-  model.warn_once(assumed + exact_digits(*context) + ", which is max_position_embeddings");
-  return *context;
+  for (const char* context_key : context_keys)
+    if (const auto context = config.number(context_key, range::above_one)) {
+      model.warn_once(assumed + exact_digits(*context) + ", which is " + context_key);
+      return *context;
+    }
+  config.missing("max_position_embeddings", needed + " where " + key + " is not given");
+  return 0;
 }
 /// alpha in the base of Qwen, base alpha^(d / (d - 2)). alpha grows with each doubling of seq_length: 1, 3,
 /// 7, 15.
@@ -12167,7 +12312,8 @@ class hugging_face_group_maker {
       json_reader<J> reader(attention, text_.path() + "attn_config.");
       found = {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
     }
-    for (const char* key : {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant"}) {
+    for (const char* key :
+         {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant", "rope_base"}) {
       if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
       const auto base = text_.number(key, range::above_one);
       if (!base) continue;
@@ -13044,10 +13190,13 @@ class hugging_face_importer {
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
-    if (!is_known_architecture(model_.architecture) && parts_.is_bare() && !parts_.hint().empty())
+    const bool has_record = hugging_face_record_of(plain) != nullptr;
+    if ((has_record || !is_known_architecture(model_.architecture)) && parts_.is_bare() &&
+        !parts_.hint(has_record).empty())
       text_.refuse("model_type",
-                   "is of a model of several parts, got " + model_.architecture + parts_.hint());
+                   "is of a model of several parts, got " + model_.architecture + parts_.hint(has_record));
     defaults_ = record_of(text_, model_.architecture, given_layout_, parts_.hint());
+    read_outer_sections();
     add_layers();
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
@@ -13075,10 +13224,22 @@ class hugging_face_importer {
     if (name.empty()) text_.missing("model_type", "it decides the layout");
     // In Isaac, a text model of this name has other axes of M-RoPE.
     if (name == "qwen3" && !outer_.empty() && name_of_part(outer_.front()) == "isaac") return "isaac_text";
+    name = architecture_by_keys(text_, name);
     if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
     // The code of DeepSeek-VL2 and DeepSeek-OCR then uses the attention class of Llama.
     warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
     return "deepseek_ocr2_text";
+  }
+  /// Ling 3 VL has mrope_section next to text_config.
+  ///
+  /// Source:  vLLM, BailingMoeV3VLConfig
+  void read_outer_sections() {
+    constexpr const char* key = "mrope_section";
+    if (outer_.empty() || plain_architecture(name_of_part(outer_.back())) != "bailingmoev3vl") return;
+    const auto given = outer_.back().numbers(key, range::whole);
+    model_.sections = given.value_or(std::vector<double>{12, 10, 10});
+    if (!given)
+      warn(outer_.back().path() + key + " is not given; assumed [12, 10, 10], the default of Ling 3 VL");
   }
   /// Warns about each key about positions that has no effect, and about each size that was assumed.
   ///
@@ -13152,7 +13313,8 @@ class hugging_face_importer {
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
-        else if (part.is_object() && (!is_text || key == "vision_config" || key == "audio_config"))
+        else if (part.is_object() && (!is_text || key == "vision_config" || key == "audio_config" ||
+                                      part.contains(std::string("model_type"))))
           note_part(path, part);
         else
           add_inner_keys(part, path + ".", wide, keys);
@@ -13176,7 +13338,7 @@ class hugging_face_importer {
   }
   std::optional<Index> count_of_layers() {
     return text_.index_of({"num_hidden_layers", "n_layer", "n_layers", "num_layers",
-                           "decoder_num_hidden_layers", "num_transformer_layers"},
+                           "decoder_num_hidden_layers", "num_transformer_layers", "depth", "dit_depth"},
                           range::layers);
   }
   /// The number of heads in the first of these keys that exists. In OpenELM each layer has its own number.
@@ -13194,13 +13356,19 @@ class hugging_face_importer {
   /// Reads the number of heads and the longest context.
   void add_sizes() {
     model_.query_heads = heads_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
-                                   "num_heads", "num_query_heads"})
+                                   "num_heads", "num_query_heads", "dit_heads"})
                              .value_or(0);
     auto key_heads = heads_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
                                "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups",
-                               "num_kv_heads", "num_key_value_heads_per_layer"});
+                               "num_kv_heads", "num_key_value_heads_per_layer", "n_head_kv"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
+    const std::string plain = plain_architecture(model_.architecture);
+    if (plain == "falcon" || (plain == "refinedweb" && !key_heads)) {  // Falcon, FalconAttention
+      const bool several = text_.boolean("new_decoder_architecture").value_or(false) ||
+                           !text_.boolean("multi_query").value_or(true);
+      key_heads = several ? key_heads.value_or(model_.query_heads) : Index{1};
+    }
     model_.key_heads = key_heads.value_or(model_.query_heads);
     std::string holds;
     for (const char* key : context_keys) {
@@ -13273,7 +13441,7 @@ class hugging_face_importer {
       return "layers that rotate attend in chunks, which no window says";
     if (model_.keys_are_values) return "a window cannot express which compressed keys a layer sees";
     const std::string key = text_.path() + window_key(text_, defaults_);
-    if (!layers_) return text_.path() + "num_hidden_layers is not given";
+    if (!layers_ && model_.layers.empty()) return text_.path() + "num_hidden_layers is not given";
     if (!text_.has(window_key(text_, defaults_))) return key + " is not given";
     return model_.causal ? "which layers slide is not known of this architecture"
                          : "how far a token sees to either side is not known from " + key;

@@ -1082,8 +1082,9 @@ TEST_CASE("every malformed config throws with the name of the key", "[models][im
        {"no_rope_layer_interval", "positive whole number"}},
       {{{"model_type", "llama4"}, {"num_hidden_layers", nullptr}}, {"num_hidden_layers", "missing"}},
       {{{"layer_types", {"full_attention"}}}, {"layer_types", "num_hidden_layers", "4", "1"}},
-      {{{"qk_rope_head_dim", 8}}, {"qk_nope_head_dim", "missing"}},
-      {{{"qk_rope_head_dim", 7}, {"qk_nope_head_dim", 8}}, {"qk_rope_head_dim", "even", "7"}},
+      {{{"model_type", "deepseek_v3"}, {"qk_rope_head_dim", 8}}, {"qk_nope_head_dim", "missing"}},
+      {{{"model_type", "deepseek_v3"}, {"qk_rope_head_dim", 7}, {"qk_nope_head_dim", 8}},
+       {"qk_rope_head_dim", "even", "7"}},
       {{{"model_type", "deepseek_v3"}, {"rope_interleave", "yes"}}, {"rope_interleave", "true or false"}},
       {{{"max_position_embeddings", -5}}, {"max_position_embeddings", "positive"}},
       {{{"num_hidden_layers", 1e9}}, {"num_hidden_layers", "up to 16384", "got 1000000000"}},
@@ -1130,7 +1131,7 @@ TEST_CASE("a config without rotation imports if that is requested", "[models][im
   CHECK(falcon.instead_of_rope() == "ALiBi biases");
   CHECK(falcon.architecture == "falcon");
   CHECK(falcon.query_heads == 8);
-  CHECK(falcon.key_heads == 8);
+  CHECK(falcon.key_heads == 1);
   CHECK(falcon.max_position == 2048);
   CHECK(falcon.layer_count() == 3);
   CHECK(described({{"model_type", "baichuan"}, {"num_hidden_layers", 40}}).instead_of_rope() ==

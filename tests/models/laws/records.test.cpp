@@ -115,6 +115,7 @@ std::string difference(const json& record, const json& expect) {
   compare("rule", full.rule);
   const std::string warned = expect.value("warns", "");
   if (!warned.empty() && !testing::has_warning(model.warnings, warned)) found += "no warning says it; ";
+  compare("key_heads", model.key_heads);
   compare("low", full.number("low", -1));
   compare("high", full.number("high", -1));
   compare("group_count", model.groups().size());

@@ -240,6 +240,28 @@ class json_reader {
   std::vector<std::string> asked_, hidden_;
 };
 
+/// Adds the keys about positions in a dictionary and in those inside it, each with its path. Does not search
+/// inside a key that was added, or below `deepest` levels.
+///
+/// \param speaks  whether a key is about positions
+template <class J, class Speaks>
+void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
+                    std::vector<std::string>& keys, int deepest = 32) {
+  if (deepest == 0 || (!value.is_array() && !value.is_object())) return;
+  if (value.is_array()) {
+    for (const J& element : value) add_inner_keys(element, path, speaks, keys, deepest - 1);
+    return;
+  }
+  for (const auto& item : value.items()) {
+    const std::string key = item.key();
+    if (item.value().is_null()) continue;
+    if (speaks(key))
+      keys.push_back(path + key);
+    else
+      add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
+  }
+}
+
 /// Checked access to the metadata of a GGUF file, whose keys start with the name of the architecture. Every
 /// error names the key.
 template <class L>

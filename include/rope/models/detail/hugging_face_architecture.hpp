@@ -2,7 +2,6 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_ARCHITECTURE_HPP
 
-#include <cctype>  // std::tolower
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -18,22 +17,6 @@
 /// Finds the dictionary of the language model in a config.json, and whether its architecture can be imported.
 
 namespace rope::inline ROPE_ABI::detail {
-
-/// The common spelling of an architecture: gemma3 for `gemma3_text`, `gemma3_text_model` and
-/// `Gemma3ForConditionalGeneration`.
-inline std::string plain_architecture(std::string name) {
-  for (const char* end : {"For", "Model"})
-    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
-  std::string plain;
-  for (const char c : name)
-    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const std::string_view suffix : {"textmodel", "text"})
-    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
-      plain.resize(plain.size() - suffix.size());
-      break;
-    }
-  return plain;
-}
 
 // Architectures without a record, for a known reason.
 
@@ -65,6 +48,10 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .kind = parts},
       {.names = " minimaxm3vl ",
        .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
+      {.names = " jinaembeddingsv5 ",
+       .reason =
+           "jina-embeddings-v5-text-small is Qwen 3, but its nano version EuroBERT, so write eurobert or "
+           "qwen3 as model_type"},
       {.names = " recurrentgemma ",
        .reason = "its released files rotate half of a head, its class all of it"},
       {.names = " coherecompassvision ernie45vlmoevision exaone45vision glm4vmoevision glm4vvision "
@@ -73,6 +60,38 @@ const Refused* refused_architecture_of(std::string_view architecture) {
                 "qwen3omnimoevisionencoder qwen3vlmoevision qwen3vlvision qwen4expvision step3p5vision "
                 "videollama3vision ",
        .reason = "qwen_vl_vision_frequencies",
+       .kind = axes},
+      {.names = " allegrotransformer3d ",
+       .reason = "frequencies(head_dim / 3), for each third of a head, half_split, by frame, row and column "
+                 "over interpolation_scale_t, _h and _w",
+       .kind = axes},
+      {.names = " anyflowfartransformer3d ",
+       .reason =
+           "wan_frequencies, for interleaved channels, and cos and sin of a compressed frame are averages",
+       .kind = axes},
+      {.names = " easyanimatetransformer3d ",
+       .reason = "cogvideox_frequencies, for interleaved channels, with rows and columns scaled to 60 and 90 "
+                 "over patch_size",
+       .kind = axes},
+      {.names = " heliostransformer3d ",
+       .reason = "axial_blocks(rope_dim, rope_theta), for interleaved channels, and cos and sin of older "
+                 "frames are averages",
+       .kind = axes},
+      {.names = " hunyuandit2d ",
+       .reason = "axial_blocks of two halves of a head, for interleaved channels, column before row, both "
+                 "scaled to 64 over patch_size",
+       .kind = axes},
+      {.names = " ltx2videotransformer3d ",
+       .reason = "ltx_frequencies, for interleaved channels of all heads as one, or frequencies_of_heads of "
+                 "them, for half_split channels, where rope_type is split",
+       .kind = axes},
+      {.names = " luminanextdit2d ",
+       .reason = "custom: each speed of frequencies(head_dim / 2) by the row, then by the column, for "
+                 "interleaved channels",
+       .kind = axes},
+      {.names = " mochitransformer3d ",
+       .reason = "custom, from learned pos_frequencies of each head, for interleaved channels, by frame, row "
+                 "and column from the middle, scaled to an area of 192 * 192",
        .kind = axes},
       {.names = " dinov3vit eomtdinov3 sapiens2 ", .reason = "dino_v3_frequencies", .kind = axes},
       {.names = " edgetamvideo sam2video sam3trackervideo sam3vitmodel ",
@@ -194,6 +213,19 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
                  "that attend to the keys of others",
        .kind = rotates_otherwise},
+      {.names = " interns1pro ",
+       .reason = "is by learned sums of cosines and of sines (FoPE), of which fourier_table makes tables",
+       .kind = rotates_otherwise},
+      {.names = " jetnemotron ",
+       .reason = "only layers of types attn and swa have: rotate<half_split> their heads by "
+                 "frequencies(hidden_size / num_attention_heads, rope_theta), where those of swa slide, by "
+                 "efficient_attention_config.swa.window_size",
+       .kind = rotates_otherwise},
+      {.names = " minicpmsala ",
+       .reason = "layers of type minicpm4 have only if attn_use_rope is true, and layers of linear attention "
+                 "if lightning_use_rope is: rotate<half_split> their heads by frequencies(head_dim, "
+                 "rope_theta)",
+       .kind = rotates_otherwise},
       {.names = " moondream1 moondream2 moondream3 ",
        .reason = "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
                  "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see "
@@ -224,14 +256,18 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.names = " ernieimagetransformer2d vjepa2 ",
        .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
        .kind = rotates_otherwise},
-      {.names = " albert bart bert camembert distilbert electra gpt2 gptbigcode gptneo mbart openaigpt "
-                "opt roberta whisper xlmroberta ",
+      {.names = " albert auraflowtransformer2d bart bert camembert distilbert electra gpt2 gptbigcode "
+                "gptneo mbart minimaxmusic3rvqdepthdecoder openaigpt opt priortransformer roberta whisper "
+                "xlmroberta ",
        .reason = "learned positions",
        .kind = never_rotates},
       {.names = " bloom mpt ", .reason = "ALiBi biases", .kind = never_rotates},
-      {.names = " canarydecoder cohereasr funasrnanoencoder m2m100 marian pegasus pixarttransformer2d "
-                "sd3transformer2d xglm ",
+      {.names = " canarydecoder cogview3plustransformer2d cohereasr dittransformer2d funasrnanoencoder "
+                "lattetransformer3d m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
        .reason = "sinusoidal positions",
+       .kind = never_rotates},
+      {.names = " dreamlitetransformer2d sanatransformer2d transformer2d ",
+       .reason = "sinusoidal positions or none",
        .kind = never_rotates},
       {.names = " deberta debertav2 granitespeech5encoder parakeetencoder xlnet ",
        .reason = "relative positions",
@@ -272,37 +308,20 @@ std::string name_of_part(json_reader<J>& part) {
   return first.empty() ? part.text("_class_name").value_or("") : first;
 }
 
-/// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
+/// The architecture under a name that several architectures share, by the keys of the text model.
 ///
-/// Source: Hugging Face transformers, models/*/configuration_*.py of these models
-inline std::string default_text_architecture(const std::string& outer) {
-  static constexpr struct {
-    std::string_view outer, text;
-  } defaults[] = {
-      {" audioflamingo3 fastvlm gotocr2 internvl llavaonevision ovis2 qwen2audio vibevoiceasr ", "qwen2"},
-      {" ayavision cohere2vision ", "cohere2"},
-      {" cosmos3omni ", "qwen3_vl_text"},
-      {" deepseekvl deepseekvlhybrid glmasr idefics3 janus llava llavanext llavanextvideo perceptionlm "
-       "smolvlm videollava vipllava voxtral ",
-       "llama"},
-      {" funasrnano lightonocr qianfanocr qwen3asr ", "qwen3"},
-      {" fuyu ", "persimmon"},
-      {" gemma4assistant ", "gemma4_text"},
-      {" gemma4unifiedassistant ", "gemma4_unified_text"},
-      {" glm46v glmga ", "glm4v_text"},
-      {" granitespeech granitespeechplus ", "granite"},
-      {" hyperclovaxvisionv2 ", "hyperclovax"},
-      {" idefics2 mistral3 ", "mistral"},
-      {" interns2mobius interns2preview ", "qwen3_5_moe_text"},
-      {" kimik25 ", "deepseek_v3"},
-      {" lfm2vl ", "lfm2"},
-      {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},
-      {" paligemma ", "gemma"},
+/// Source: LongCat 2.0 and Flash Sparse, mlx-vlm; MiniMax-M2, mlx-lm; jina-embeddings-v3, vLLM
+template <class J>
+std::string architecture_by_keys(json_reader<J>& text, const std::string& name) {
+  const std::string plain = plain_architecture(name);
+  const auto says = [&](const char* key, const char* value) {
+    return text.is_text(key) && *text.text(key) == value;
   };
-  const std::string plain = plain_architecture(outer);
-  for (const auto& one : defaults)
-    if (is_listed(one.outer, plain)) return std::string(one.text);
-  return {};
+  if (plain == "longcatflash" || plain == "longcatcausallm")
+    return says("attention_method", "LSA") ? "longcat_flash_sparse" : name;
+  if (plain == "xlmroberta" && says("position_embedding_type", "rotary")) return "xlm_roberta_flash";
+  if (plain != "minimax" || !text.is_list("architectures")) return name;
+  return contains(*text.texts("architectures"), std::string("MiniMaxM2ForCausalLM")) ? "minimax_m2" : name;
 }
 
 /// The dictionaries from the whole file to its language model, each inside the previous one.
@@ -327,7 +346,9 @@ class parts_of_config {
 
   /// The end of an error message: it names the dictionaries of the file that could be imported alone. May be
   /// empty.
-  std::string hint() const {
+  ///
+  /// \param known_only  whether it names only dictionaries of known architectures
+  std::string hint(bool known_only = false) const {
     std::string known, others;
     for (const auto& item : whole_->items()) {
       const std::string key = item.key();
@@ -339,7 +360,7 @@ class parts_of_config {
         known += "; " + key + " is of the known architecture " + architecture + "; pass that dictionary";
       others += (others.empty() ? "" : ", ") + key;
     }
-    if (!known.empty() || others.empty()) return known;
+    if (!known.empty() || others.empty() || known_only) return known;
     return "; to read one of its parts, pass that dictionary: " + others;
   }
 
@@ -398,28 +419,6 @@ class parts_of_config {
   std::vector<json_reader<J>> chain_ = {};
   std::vector<std::string> keys_ = {};
 };
-
-/// Adds the keys about positions in a dictionary and in those inside it, each with its path. Does not search
-/// inside a key that was added, or below `deepest` levels.
-///
-/// \param speaks  whether a key is about positions
-template <class J, class Speaks>
-void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
-                    std::vector<std::string>& keys, int deepest = 32) {
-  if (deepest == 0 || (!value.is_array() && !value.is_object())) return;
-  if (value.is_array()) {
-    for (const J& element : value) add_inner_keys(element, path, speaks, keys, deepest - 1);
-    return;
-  }
-  for (const auto& item : value.items()) {
-    const std::string key = item.key();
-    if (item.value().is_null()) continue;
-    if (speaks(key))
-      keys.push_back(path + key);
-    else
-      add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
-  }
-}
 
 }  // namespace rope::inline ROPE_ABI::detail
 

@@ -48,6 +48,15 @@ void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
     text.refuse("mla_use_nope",
                 "is false, but nothing rotates in the code of " + architecture +
                     " that is known; remove the key to describe the model as that code has it");
+  const std::string but = ", but nothing rotates in the code of " + architecture + " that is known";
+  constexpr const char* kind = "position_embedding_type";
+  if (text.is_text(kind) && (*text.text(kind) == "rotary" || *text.text(kind) == "rope"))
+    text.refuse(kind, "is \"" + *text.text(kind) + "\"" + but);
+  if (name == "t5" && text.has("rope_theta"))  // Chronos 2 calls itself t5
+    text.refuse("rope_theta", "is given" + but);
+  if (const J* attention = name == "mpt" ? text.object("attn_config") : nullptr)
+    if (json_reader<J>(attention, "").boolean("rope").value_or(false))
+      text.refuse("attn_config.rope", "is true" + but);
   const auto rotated = name == "glm5next" ? text.index("qk_rope_head_dim", range::whole) : std::nullopt;
   if (rotated.value_or(0) > 0)
     text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of " + architecture +
@@ -147,6 +156,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
                 "is not an architecture whose layout is known; name the layout in the options, got " +
                     architecture + hint + "; for those that are known see include/rope/models/README.md");
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
+  if (text.boolean("rotary_emb_interleaved").value_or(false)) record.layout = layout_kind::interleaved;
   if (given) record.layout = *given;
   if (record.names == "motif" && text.has("qk_rope_head_dim"))
     text.refuse("qk_rope_head_dim",
@@ -165,6 +175,8 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
         "rope_type",
         "next to the other keys is of Grok 2: SGLang leaves \"original\" unscaled, llama.cpp takes it "
         "for YaRN; remove it, or give a rope_scaling dictionary");
+  if (known && !record.latent && text.boolean("use_mla").value_or(false))
+    text.refuse("use_mla", "is true: the latent heads of " + architecture + " are not known");
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (!text.path().empty()) {  // the text model is inside the file of a whole model
@@ -214,9 +226,9 @@ struct head_shape {
 
 template <class J>
 head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine; num_heads, hidden_dim: AFM 7
-  const auto heads =
-      text.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads", "num_heads"});
+  // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine; num_heads, hidden_dim: AFM 7; embed_dim, dit_: diffusers
+  const auto heads = text.index_of(
+      {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads", "num_heads", "dit_heads"});
   const auto given = text.index("head_dim");
   const auto rotated = text.index("qk_rope_head_dim", range::whole);
   if (rotated.value_or(0) > 0 && !defaults.last_channels) {
@@ -228,9 +240,11 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     return {before + *rotated, before, *rotated, true};
   }
   if (defaults.latent) text.missing("qk_rope_head_dim", "that many channels of a head rotate");
-  auto head_dim = given ? given : text.index_of({"kv_channels", "hidden_size_per_head"});
+  auto head_dim =
+      given ? given : text.index_of({"kv_channels", "hidden_size_per_head", "attention_head_dim"});
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
-  const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim"});
+  const auto hidden_size =
+      text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim", "embed_dim", "dit_dim"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
@@ -281,9 +295,9 @@ template <class J>
 rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, double default_factor,
                                model_draft& model) {
   std::optional<rotated_share> share;
-  for (const auto& [where, name] :
-       {std::pair{&rope, "partial_rotary_factor"}, std::pair{&text, "partial_rotary_factor"},
-        std::pair{&text, "rotary_pct"}, std::pair{&text, "rope_pct"}}) {
+  for (const auto& [where, name] : {std::pair{&rope, "partial_rotary_factor"},
+                                    std::pair{&text, "partial_rotary_factor"}, std::pair{&text, "rotary_pct"},
+                                    std::pair{&text, "rope_pct"}, std::pair{&text, "rotary_emb_fraction"}}) {
     const auto value = where->number(name, range::fraction);
     if (!value) continue;
     if (!share)

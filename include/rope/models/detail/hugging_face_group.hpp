@@ -284,7 +284,8 @@ class hugging_face_group_maker {
       json_reader<J> reader(attention, text_.path() + "attn_config.");
       found = {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
     }
-    for (const char* key : {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant"}) {
+    for (const char* key :
+         {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant", "rope_base"}) {
       if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
       const auto base = text_.number(key, range::above_one);
       if (!base) continue;

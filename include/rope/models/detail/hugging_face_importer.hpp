@@ -63,10 +63,13 @@ class hugging_face_importer {
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
-    if (!is_known_architecture(model_.architecture) && parts_.is_bare() && !parts_.hint().empty())
+    const bool has_record = hugging_face_record_of(plain) != nullptr;
+    if ((has_record || !is_known_architecture(model_.architecture)) && parts_.is_bare() &&
+        !parts_.hint(has_record).empty())
       text_.refuse("model_type",
-                   "is of a model of several parts, got " + model_.architecture + parts_.hint());
+                   "is of a model of several parts, got " + model_.architecture + parts_.hint(has_record));
     defaults_ = record_of(text_, model_.architecture, given_layout_, parts_.hint());
+    read_outer_sections();
     add_layers();
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
@@ -95,10 +98,23 @@ class hugging_face_importer {
     if (name.empty()) text_.missing("model_type", "it decides the layout");
     // In Isaac, a text model of this name has other axes of M-RoPE.
     if (name == "qwen3" && !outer_.empty() && name_of_part(outer_.front()) == "isaac") return "isaac_text";
+    name = architecture_by_keys(text_, name);
     if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
     // The code of DeepSeek-VL2 and DeepSeek-OCR then uses the attention class of Llama.
     warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
     return "deepseek_ocr2_text";
+  }
+
+  /// Ling 3 VL has mrope_section next to text_config.
+  ///
+  /// Source:  vLLM, BailingMoeV3VLConfig
+  void read_outer_sections() {
+    constexpr const char* key = "mrope_section";
+    if (outer_.empty() || plain_architecture(name_of_part(outer_.back())) != "bailingmoev3vl") return;
+    const auto given = outer_.back().numbers(key, range::whole);
+    model_.sections = given.value_or(std::vector<double>{12, 10, 10});
+    if (!given)
+      warn(outer_.back().path() + key + " is not given; assumed [12, 10, 10], the default of Ling 3 VL");
   }
 
   /// Warns about each key about positions that has no effect, and about each size that was assumed.
@@ -176,7 +192,8 @@ class hugging_face_importer {
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
-        else if (part.is_object() && (!is_text || key == "vision_config" || key == "audio_config"))
+        else if (part.is_object() && (!is_text || key == "vision_config" || key == "audio_config" ||
+                                      part.contains(std::string("model_type"))))
           note_part(path, part);
         else
           add_inner_keys(part, path + ".", wide, keys);
@@ -202,7 +219,7 @@ class hugging_face_importer {
 
   std::optional<Index> count_of_layers() {
     return text_.index_of({"num_hidden_layers", "n_layer", "n_layers", "num_layers",
-                           "decoder_num_hidden_layers", "num_transformer_layers"},
+                           "decoder_num_hidden_layers", "num_transformer_layers", "depth", "dit_depth"},
                           range::layers);
   }
 
@@ -222,13 +239,19 @@ class hugging_face_importer {
   /// Reads the number of heads and the longest context.
   void add_sizes() {
     model_.query_heads = heads_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
-                                   "num_heads", "num_query_heads"})
+                                   "num_heads", "num_query_heads", "dit_heads"})
                              .value_or(0);
     auto key_heads = heads_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
                                "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups",
-                               "num_kv_heads", "num_key_value_heads_per_layer"});
+                               "num_kv_heads", "num_key_value_heads_per_layer", "n_head_kv"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
+    const std::string plain = plain_architecture(model_.architecture);
+    if (plain == "falcon" || (plain == "refinedweb" && !key_heads)) {  // Falcon, FalconAttention
+      const bool several = text_.boolean("new_decoder_architecture").value_or(false) ||
+                           !text_.boolean("multi_query").value_or(true);
+      key_heads = several ? key_heads.value_or(model_.query_heads) : Index{1};
+    }
     model_.key_heads = key_heads.value_or(model_.query_heads);
     std::string holds;
     for (const char* key : context_keys) {
@@ -305,7 +328,7 @@ class hugging_face_importer {
       return "layers that rotate attend in chunks, which no window says";
     if (model_.keys_are_values) return "a window cannot express which compressed keys a layer sees";
     const std::string key = text_.path() + window_key(text_, defaults_);
-    if (!layers_) return text_.path() + "num_hidden_layers is not given";
+    if (!layers_ && model_.layers.empty()) return text_.path() + "num_hidden_layers is not given";
     if (!text_.has(window_key(text_, defaults_))) return key + " is not given";
     return model_.causal ? "which layers slide is not known of this architecture"
                          : "how far a token sees to either side is not known from " + key;

@@ -36,6 +36,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"_sliding_window_pattern", periods},
       {"add_full_attention_sink_bias", " mimov2 "},
       {"add_swa_attention_sink_bias", " mimov2 "},
+      {"attention_head_dim", " hunyuan hunyuanvl minimaxmusic3transformer1d stableaudiodit zamba2 "},
       {"attn_config", " dbrx "},
       {"attn_type_list", " minimaxm1 "},
       {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
@@ -52,6 +53,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"no_rope_layers", " llama4 smollm3 "},
       {"per_layer_config", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
+      {"rope_base", " omnigentransformer2d "},
       {"rope_freq_constant", " openelm "},
       {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
       {"rope_layout", " smallthinker "},
@@ -63,7 +65,9 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_scaling_layers", " molmo2 "},
       {"rotary_base", " zaya1vl "},
       {"rotary_dim", rotary_dim_in_file},
-      {"rotary_emb_base", " gptneox gptneoxjapanese nomicbert qwen "},
+      {"rotary_emb_base", " gptneox gptneoxjapanese nomicbert qwen xlmrobertaflash "},
+      {"rotary_emb_fraction", " nomicbert "},
+      {"rotary_emb_interleaved", " nomicbert "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_layout", " smallthinker "},
       {"sliding_window_pattern", periods},
@@ -89,6 +93,9 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
   if (!reads_window(record)) hidden.emplace_back("sliding_window");
   if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
+  // In Motif 3 these keys name another model than the record's.
+  if (!record.latent && !record.last_channels && first_name(record) != "motif")
+    for (const char* key : {"qk_nope_head_dim", "qk_rope_head_dim"}) hidden.emplace_back(key);
   return hidden;
 }
 
@@ -199,6 +206,7 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"aria", 4096, 32, 0, 32, 2048},
       {"axk1", 7168, 64, 0, 61, 32768, 128, 64},
       {"axk2", 2048, 32, 0, 48, 131072, 64, 32},
+      {"bailinghybrid", 2048, 16, 4, 20, 32768, 128, 64},
       {"bamba", 4096, 32, 8, 32, 262144},
       {"bitnet", 2560, 20, 5, 30, 2048},
       {"bltglobaltransformer", 2048, 16, 0, 25, 4096},

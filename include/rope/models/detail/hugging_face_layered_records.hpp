@@ -32,6 +32,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 1,
        .interval = "layer_group_size",
+       .rest_full = true,
        .note = "before Ling 3, layers of linear attention rotate queries and keys too, which this "
                "description leaves out"},
       {.names = "bailingmoelinear bailingmoelinearv2",
@@ -146,6 +147,14 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
   using enum score_scale;
   using enum which_slide;
   static constexpr Record records[] = {
+      {.names = "acesteptransformer1d",
+       .base = 1e6,
+       .head_dim = 128,
+       .full_every = 2,
+       .full_offset = 1,
+       .sliding_window = 128,
+       .window = window_span::each_side,
+       .causal = false},
       {.names = "afmoe",
        .head_dim = 128,
        .full_every = 4,

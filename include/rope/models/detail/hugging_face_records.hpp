@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 
+#include <string>
 #include <string_view>
 
 #include <rope/config.hpp>
@@ -30,6 +31,10 @@ const Record* hugging_face_record_of(std::string_view architecture) {
   using enum query_growth;
   using enum score_scale;
   using enum which_slide;
+  constexpr std::string_view longcat_scales =
+      "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, unless mla_scale_q_lora is "
+      "false, and latents that become keys and values by sqrt(hidden_size / kv_lora_rank), unless "
+      "mla_scale_kv_lora is false";
   static constexpr Record records[] = {
       {.names = "afm7",
        .layout = interleaved,
@@ -84,6 +89,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .instead = "learned positions or biases"},
       {.names = "esmc eurobert lasrencoder llamabidirec nemotron3diarizationaudio", .causal = false},
       {.names = "falconh1", .scale = key_multiplier, .scale_number = 1},
+      {.names = "fuyu", .base = 25000, .partial_rotary_factor = 0.5},
       {.names = "gemma", .head_dim = 256},
       {.names = "glm glm4 glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.names = "glm4moe glm4vmoe glmimage nemotron persimmon phi", .partial_rotary_factor = 0.5},
@@ -141,7 +147,8 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .slides_if_asked = true,
        .own_rule = true,
        .first_pairs = "rope_head_dim"},
-      {.names = "kimik2", .layout = interleaved, .latent = true},
+      {.names = "kimiaudio", .base = 0, .slides = not_known, .slides_if_asked = true},
+      {.names = "kimik2 joyaillmflash", .layout = interleaved, .latent = true},
       {.names = "kyutaispeechto", .sliding_window = 375, .slides = every},
       {.names = "lille130m maincoder", .layout = interleaved, .base = 0},
       {.names = "llada", .base = 0, .causal = false},
@@ -151,22 +158,28 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .causal = false,
        .note = "while it generates, a token sees its own block and those before it"},
       {.names = "llavamistral mistral", .sliding_window = 4096, .slides = every},
-      {.names = "longcatflash",
+      {.names = "longcataudiodittransformer", .base = 100000, .causal = false},
+      {.names = "longcatflash longcatcausallm",
        .layout = interleaved,
        .base = 1e7,
        .latent = true,
-       .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, and latents that "
-               "become keys and values by sqrt(hidden_size / kv_lora_rank)"},
+       .note = longcat_scales},
       {.names = "longcatflashngram",
        .layout = interleaved,
        .base = 1e7,
        .latent = true,
-       .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before they rotate, and latents "
-               "that become keys and values by sqrt(hidden_size / kv_lora_rank)"},
+       .note = longcat_scales},
+      {.names = "longcatflashsparse",
+       .layout = interleaved,
+       .base = 0,
+       .latent = true,
+       .indexer = first_interleaved,
+       .note = longcat_scales},
       {.names = "mimi", .sliding_window = 250, .slides = every},
       {.names = "mimo", .slides = not_known, .slides_if_asked = true},
       {.names = "minicpm3", .latent = true},
       {.names = "minimaxm2", .base = 5e6, .partial_rotary_factor = 0.5, .head_dim = 128},
+      {.names = "minimaxmusic3transformer1d", .rotary_dim = 32, .causal = false},
       {.names = "ministral", .sliding_window = 4096, .slides = every, .types_slide = true},
       {.names = "ministral3", .head_dim = 128, .queries = beta, .slides = every, .own_rule = true},
       {.names = "mistral4", .layout = interleaved, .latent = true, .queries = beta, .own_rule = true},
@@ -198,6 +211,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.names = "nemotronnas",
        .base = 500000,
        .note = "layers whose block_configs say no_op or replace_with_linear do not attend"},
+      {.names = "neobert", .layout = interleaved, .causal = false},
       {.names = "new gte",
        .causal = false,
        .rotates_if = "position_embedding_type",
@@ -205,6 +219,9 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .note = "with logn_attention_scale queries grow with the length of the text, with "
                "logn_attention_clip1 by a factor of at least 1"},
       {.names = "nomicbert", .base = 1000, .causal = false},
+      {.names = "omnigentransformer2d",
+       .original_max_position = 4096,
+       .note = "the tokens of an image see each other, also those after them"},
       {.names = "openaiprivacyfilter",
        .layout = interleaved,
        .base = 150000,
@@ -281,7 +298,20 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .mrope_side = 20},
       {.names = "roformer", .layout = interleaved, .causal = false},
       {.names = "sarvammla", .layout = interleaved, .base = 0, .latent = true},
+      {.names = "sdar sdarmoe",
+       .base = 0,
+       .slides = not_known,
+       .slides_if_asked = true,
+       .causal = false,
+       .note = "while it generates, a token sees its own block and those before it"},
       {.names = "solaropen", .base = 1e6, .head_dim = 128},
+      {.names = "stableaudiodit", .partial_rotary_factor = 0.5, .causal = false},
+      {.names = "stableaudio3dit",
+       .partial_rotary_factor = 0.5,
+       .causal = false,
+       .note =
+           "learned tokens, num_memory_tokens of them, come before the sound, at the first positions, and "
+           "with use_differential_attention attention is a difference of two softmaxes"},
       {.names = "stablelm", .partial_rotary_factor = 0.25},
       {.names = "stablelmepoch", .partial_rotary_factor = 0.25},
       {.names = "spark25", .theta_unread = true, .full_every = 1},
@@ -307,6 +337,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .sliding_window = 4096,
        .slides = every},
       {.names = "voxtralrealtimeencoder", .head_dim = 64, .sliding_window = 750, .slides = every},
+      {.names = "xlmrobertaflash", .causal = false},
       {.names = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
       {.names = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
       {.names = "zaya1vl", .base = 1e6, .partial_rotary_factor = 0.5, .head_dim = 128},
@@ -314,6 +345,40 @@ const Record* hugging_face_record_of(std::string_view architecture) {
   static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
   const Record* const record = record_in(records, architecture);
   return record ? record : hugging_face_layered_record_of<Record>(architecture);
+}
+
+/// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py of these models
+inline std::string default_text_architecture(const std::string& outer) {
+  static constexpr struct {
+    std::string_view outer, text;
+  } defaults[] = {
+      {" audioflamingo3 fastvlm gotocr2 internvl llavaonevision ovis2 qwen2audio vibevoiceasr ", "qwen2"},
+      {" ayavision cohere2vision ", "cohere2"},
+      {" bailingmoev3vl ", "bailing_hybrid"},
+      {" cosmos3omni ", "qwen3_vl_text"},
+      {" deepseekvl deepseekvlhybrid glmasr idefics3 janus llava llavanext llavanextvideo perceptionlm "
+       "smolvlm videollava vipllava voxtral ",
+       "llama"},
+      {" funasrnano lightonocr qianfanocr qwen3asr ", "qwen3"},
+      {" fuyu ", "persimmon"},
+      {" gemma4assistant ", "gemma4_text"},
+      {" gemma4unifiedassistant ", "gemma4_unified_text"},
+      {" glm46v glmga ", "glm4v_text"},
+      {" granitespeech granitespeechplus ", "granite"},
+      {" hyperclovaxvisionv2 ", "hyperclovax"},
+      {" idefics2 mistral3 ", "mistral"},
+      {" interns2mobius interns2preview ", "qwen3_5_moe_text"},
+      {" kimik25 ", "deepseek_v3"},
+      {" lfm2vl ", "lfm2"},
+      {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},
+      {" paligemma ", "gemma"},
+  };
+  const std::string plain = plain_architecture(outer);
+  for (const auto& one : defaults)
+    if (is_listed(one.outer, plain)) return std::string(one.text);
+  return {};
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -87,6 +87,9 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
                   model_draft& model, layer_group& group) {
   const char* key = "mrope_section";
   auto given = given_sections(rope, defaults, key);
+  if (given && !model.sections.empty() && *given != model.sections)
+    rope.refuse(key, "must agree with mrope_section next to text_config");
+  if (!given && !model.sections.empty()) given = model.sections;
   const bool alternate =
       !defaults.mrope_blocks && rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
   const Index pairs = group.frequencies.pairs();
@@ -175,6 +178,9 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
     warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
   refuse_axial(rope);
+  for (const char* fope : {"fope_init_factor", "fope_sep_head", "num_inv_freq"})
+    if (rope.has(fope))
+      rope.refuse(fope, "is of FoPE: angles are learned sums, and fourier_table makes the tables of heads");
   std::string known;
   for (const char* one : rope_types) {
     if (type == one) return type;
@@ -237,10 +243,13 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
     model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
     return by_class;
   }
-  const auto context = context_of(config, range::above_one);
-  if (!context) config.missing("max_position_embeddings", needed + " where " + key + " is not given");
-  model.warn_once(assumed + exact_digits(*context) + ", which is max_position_embeddings");
-  return *context;
+  for (const char* context_key : context_keys)
+    if (const auto context = config.number(context_key, range::above_one)) {
+      model.warn_once(assumed + exact_digits(*context) + ", which is " + context_key);
+      return *context;
+    }
+  config.missing("max_position_embeddings", needed + " where " + key + " is not given");
+  return 0;
 }
 
 /// alpha in the base of Qwen, base alpha^(d / (d - 2)). alpha grows with each doubling of seq_length: 1, 3,

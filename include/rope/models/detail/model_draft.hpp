@@ -164,6 +164,7 @@ struct model_draft : model_facts {
   std::vector<std::string> layers = {};
   std::vector<Index> layers_without_rope = {}, layers_not_known = {};
   std::string instead_of_rope = {};
+  std::vector<double> sections = {};  // mrope_section next to text_config; empty: none
 
   void warn_once(std::string text) {
     if (!contains(warnings, text)) warnings.push_back(std::move(text));

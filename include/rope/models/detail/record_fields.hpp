@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 #define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 
+#include <cctype>  // std::tolower
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -43,6 +44,22 @@ const Record* record_in(const Record (&records)[count], std::string_view archite
   for (const Record& record : records)
     if (is_listed(record.names, architecture)) return &record;
   return nullptr;
+}
+
+/// The common spelling of an architecture: gemma3 for `gemma3_text`, `gemma3_text_model` and
+/// `Gemma3ForConditionalGeneration`.
+inline std::string plain_architecture(std::string name) {
+  for (const char* end : {"For", "Model"})
+    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
+  std::string plain;
+  for (const char c : name)
+    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view suffix : {"textmodel", "text"})
+    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
+      plain.resize(plain.size() - suffix.size());
+      break;
+    }
+  return plain;
 }
 
 // The rotation in indexers of sparse attention. Its layout may differ from that of attention.
@@ -225,15 +242,18 @@ inline constexpr std::string_view look_ahead_if_asked =
 
 /// The architectures whose classes read rotary_dim, the number of rotated channels.
 inline constexpr std::string_view rotary_dim_in_file =
-    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 phimsft ";
+    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 "
+    "minimaxmusic3transformer1d phimsft ";
 
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
-    " afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm "
-    "codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder jvlm kimik2 "
-    "lille130m llada llada2moe longcatflashngram maple mimo minimaxm1 molmo2 motif nemotronlabsdiffusion "
-    "nemotronnas new openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 plamo3 plm "
-    "qwen sarvammla smallthinker spark25 stablelmepoch step3 telechat youtuvl zaya1vl ";
+    " acesteptransformer1d afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear "
+    "bailingmoev2 chatglm codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder "
+    "jvlm kimik2 lille130m llada llada2moe longcataudiodittransformer longcatflashngram longcatflashsparse "
+    "maple mimo minimaxm1 minimaxmusic3transformer1d molmo2 motif nemotronlabsdiffusion nemotronnas neobert "
+    "new omnigentransformer2d openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 "
+    "plamo3 plm qwen sarvammla sdar smallthinker spark25 stableaudio3dit stableaudiodit stablelmepoch step3 "
+    "telechat xlmrobertaflash youtuvl zaya1vl ";
 
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
