@@ -147,11 +147,11 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
 
 }  // namespace rope::inline ROPE_ABI
 
-#define ROPE_DETAIL_CACHES_OF(declared, T, Layout)                                    \
-  declared class attended_call<Layout, T, kv_cache<T>, float, this_thread>;           \
-  declared void stored_tokens<T, value_place::own>::store_next<Layout>(               \
-      const char*, const char*, const head_view<const T>&, const head_view<const T>&, \
-      const key_transform<float, no_norm>&, const row_counts&, const this_thread&)
+#define ROPE_DETAIL_CACHES_OF(declared, T, Layout)                          \
+  declared class attended_call<Layout, T, kv_cache<T>, float, this_thread>; \
+  declared void stored_tokens<T, value_place::own>::store<Layout>(          \
+      const char*, const head_view<const T>&, const head_view<const T>&,    \
+      const key_transform<float, no_norm>&, const next_tokens&, const row_counts&, const this_thread&)
 #define ROPE_DETAIL_CACHES(declared, T)                                             \
   declared class attended_call<unnamed_layout, T, kv_cache<T>, float, this_thread>; \
   ROPE_DETAIL_CACHES_OF(declared, T, interleaved);                                  \

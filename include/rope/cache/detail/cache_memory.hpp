@@ -80,23 +80,18 @@ class cache_memory {
     check_counts(function, counts, batch_, k.tokens);
   }
 
-  /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
-  template <class K, class V>
-  void write(const K& k, const V& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
-    write_values(v, b, first, count, slot);
-  }
-
-  /// Like write(), but rotates the keys. `positions` are those of a batch that has only these tokens.
-  ///
-  /// \param table  a table whose first channel counts from the first channel of the new keys
-  /// \param norm   a norm that was checked, or no_norm
-  template <class Layout, class K, class V, class S, class Source, class Norm>
-  void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
-                     Index slot, const placed_table<S>& table, const Source& positions, const Norm& norm) {
-    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count), table,
-                            positions, norm);
-    write_values(v, b, first, count, slot);
+  /// Writes tokens [first, first + count) of row b to slots [slot, slot + count). Values are copied, and keys
+  /// are written by write_keys(from, to).
+  template <class K, class V, class WriteKeys>
+  void write(const K& k, const V& v, Index b, Index first, Index count, Index slot,
+             const WriteKeys& write_keys) {
+    const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
+    const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
+    if constexpr (shared)
+      write_keys(from(k), to(keys()).channels(first_new_channel(), head_dim_ - first_new_channel()));
+    else
+      write_keys(from(k), to(keys()));
+    copy_channels(from(v), to(values()));
   }
 
   /// Moves runs of tokens of row b to lower slots. runs(visit) calls visit(from, to, count) for each run, in
@@ -145,20 +140,6 @@ class cache_memory {
     };
     visit_heads(other.keys(), keys());
     if constexpr (!shared) visit_heads(other.values(), values());
-  }
-
-  /// The destination of new keys in slots [slot, slot + count) of row b.
-  head_view<T> new_keys(Index b, Index slot, Index count) {
-    const head_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
-    if constexpr (shared)
-      return those.channels(first_new_channel(), head_dim_ - first_new_channel());
-    else
-      return those;
-  }
-  template <class V>
-  void write_values(const V& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(v.batch_range(b, 1).token_range(first, count),
-                  values().batch_range(b, 1).token_range(slot, count));
   }
 
   template <class X>
