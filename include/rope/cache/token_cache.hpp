@@ -179,7 +179,7 @@ class token_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    store(Cache::names.append, k, v, detail::no_table{}, detail::next_tokens{}, counts, threads);
+    store(Cache::names.append, k, v, detail::unknown_table{}, detail::next_tokens{}, counts, threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
   /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
@@ -220,7 +220,7 @@ class token_cache {
       head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
       const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    store(Cache::names.append_at, k, v, detail::no_table{}, positions, counts, threads);
+    store(Cache::names.append_at, k, v, detail::unknown_table{}, positions, counts, threads);
   }
   /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
   /// with a table
@@ -366,7 +366,7 @@ class token_cache {
     const head_view<const std::remove_const_t<A>> a = first;
     const head_view<const std::remove_const_t<B>> b = second;
     const auto& at = detail::place_source(positions, first.tokens);
-    if constexpr (!pair_layout<Layout> && !std::is_same_v<Keys, detail::no_table>)
+    if constexpr (!pair_layout<Layout> && !std::is_same_v<Keys, detail::unknown_table>)
       return;  // the caller reports the missing layout
     else if constexpr (of_heads)
       tokens_.template store<Layout>(function, a, b, keys, at, counts, threads);

@@ -18,6 +18,7 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
+#include <rope/rotation/detail/token_loops.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
@@ -76,12 +77,6 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
   }
 }
 
-/// The number of bytes of heads and of their gradient that a sum reads.
-template <class X, class G>
-double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
-  return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
-}
-
 /// The rotated heads, their gradient, the table and the positions: checked arguments of a function of
 /// angle_gradient.hpp.
 template <class X, class G, class S, class Source>
@@ -126,10 +121,8 @@ number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, 
   const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
   number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
-  parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
-                               sums.data() + token * pairs);
+  for_each_token(x, threads, [&](Index b, Index t) {
+    add_token<Layout, which>(x, d_x, b, t, pairs, sums.data() + (b * x.tokens + t) * pairs);
   });
   return sums;
 }
@@ -161,7 +154,8 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
   constexpr Index max_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
-  parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+  const double bytes = cost_of(x.size(), sizeof(X) + sizeof(G));
+  parallel_pieces(threads, pieces, bytes, [&](Index first, Index last) {
     number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
       const Index end = begin_of_piece(tokens, piece + 1, pieces);

@@ -86,10 +86,8 @@ void normalize_checked(const char* function, const head_view<const T>& x, const 
                        const head_norm<W>& norm, const Threads& threads) {
   check_view(function, x);
   check_memory(function, x);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
   const norm_rule<W> rule = checked_norm(function, norm, x);
-  check_same_or_disjoint(function, x, out);
+  check_result(function, x, out);
   run_plans(threads, tokens_of_norm, norm_pass<T, W, without_rotation>(x, out, rule, {}));
 }
 
@@ -99,10 +97,8 @@ void normalize_and_rotate_checked(const char* function, const head_view<const T>
                                   const Threads& threads) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
   const norm_rule<W> rule = checked_norm(function, norm, x);
-  check_same_or_disjoint(function, x, out);
+  check_result(function, x, out);
   normalize_and_rotate_all<Layout>(x, out, rule, table, source, threads);
 }
 

@@ -65,20 +65,12 @@ void rotate_checked(const char* function, const head_view<const X>& x, const hea
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  if constexpr (std::is_same_v<X, T>) {
-    check_same_or_disjoint(function, x, out);
+  check_result(function, x, out);
+  if constexpr (std::is_same_v<X, T>)
     rotate_all<Layout, inverse>(x, out, table, source, threads, back);
-  } else if constexpr (is_or_widens<X, T>) {
-    check_written(function, out);
-    if (share_memory(x, out))
-      throw_invalid(
-          function,
-          "out has another channel type than x and must share no memory with it; give other memory");
+  else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
-  }
 }
 
 /// Throws unless q and k have the same batch and tokens.

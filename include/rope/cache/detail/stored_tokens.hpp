@@ -54,7 +54,7 @@ struct rotated_before : no_norm {};
 template <class Keys>
 inline constexpr bool are_rotated = std::is_same_v<decltype(Keys::norm), rotated_before>;
 /// Used in place of a key_transform if the table that rotated new keys, if any, is not given.
-struct no_table {
+struct unknown_table {
   rotated_before norm;
 };
 
@@ -111,7 +111,7 @@ class stored_tokens {
   }
   /// Stores copies of new keys and values.
   ///
-  /// \param keys  a key_transform that rotates the keys or whose table rotated them before, or no_table if the
+  /// \param keys  a key_transform that rotates the keys or whose table rotated them before, or unknown_table if the
   ///              keys are raw, or rotated in a way that the cache does not know
   /// \param at    a source of positions, token_coordinates, or next_tokens: the rows of a table of coordinates,
   ///              or the next positions
@@ -387,7 +387,7 @@ template <class Layout, class K, class V, class Keys, class At, class Threads>
 void stored_tokens<T, place, Rows>::store(const char* function, const head_view<K>& k, const head_view<V>& v,
                                           const Keys& keys, const At& at, const row_counts& counts,
                                           const Threads& threads) {
-  constexpr bool has_table = !std::is_same_v<Keys, no_table>;
+  constexpr bool has_table = !std::is_same_v<Keys, unknown_table>;
   if constexpr (std::is_same_v<At, next_tokens>) {
     if constexpr (has_table)
       if (on_axes() && is_coordinate_table(function, coordinates_.axes(), keys.table.table()))
