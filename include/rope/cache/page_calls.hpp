@@ -187,13 +187,10 @@ class rows_in_pages {
   template <class Layout, class Table>
   void check_table(const Table& /*table*/) const {}
 
-  /// Throws:  std::invalid_argument if options list positions or counts, which the pages determine
+  /// Returns `options` without query_offsets, which row_queries have.
+  ///
+  /// Throws:  std::invalid_argument if there are query_offsets and a bias or a mask
   attention_options rules(const char* function, const attention_options& options) const {
-    if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
-        !options.key_counts.empty() || !options.key_offsets.empty())
-      throw_invalid(
-          function,
-          "pages have lengths, and their tokens positions; the options must list nothing but query_offsets");
     if (!options.query_offsets.empty() && (options.bias || options.mask))
       throw_invalid(function,
                     "a bias or a mask has a row for each sequence; give the queries as [sequences, tokens], "
@@ -212,8 +209,6 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
                      const placed_table<S>* table, const attention_options& options, const Threads& threads) {
   const newest_in_pages<P> newest(pages, q.tokens, options.query_offsets);
   const rows_in_pages<P> rows(pages, newest, q.batch);
-  if (table == nullptr && pages.storage() == key_storage::raw)
-    throw_invalid("attention", "these pages hold raw keys, give the layout and the table");
   attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, newest, threads).run();
 }
 

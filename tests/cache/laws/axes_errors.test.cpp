@@ -328,7 +328,7 @@ TEST_CASE("attention throws if a table does not cover the coordinates of the tok
       "the table must be at the coordinates of all tokens, row 4 is at 9 on "
       "axis 1"));
   CHECK(throws_saying<std::invalid_argument>([&] { attention(x.queries(1), raw, x.output(1)); },
-                                             "this cache stores raw keys, give the layout and the table"));
+                                             "the stored keys are raw, give the layout and the table"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] { raw.append<half_split>(x.keys(1), x.values(1), frequency_table<>(on_three, image(1))); },
       "raw keys are rotated when they are read"));

@@ -54,16 +54,10 @@ Index chunk_of(const Cache& cache, Index tokens) {
 template <class Cache>
 position_range positions_read(const Cache& cache, Index b, Index count) {
   position_range read;
-  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)],
-                     last = advance(next, count - 1);
-  if (const std::int64_t ranks = ranks_of(cache); ranks > 0) {
-    read.include(0);
-    read.include((std::min)(last, ranks - 1));
-    return read;
-  }
-  if (cache.storage() == key_storage::raw) read = held_positions(cache, b);
-  read.include(next);
-  read.include(last);
+  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)], ranks = ranks_of(cache);
+  for (const std::int64_t position : {next, advance(next, count - 1)})
+    read.include(ranks > 0 ? (std::min)(position, ranks - 1) : position);
+  include_read_keys(cache, b, read);
   return read;
 }
 
