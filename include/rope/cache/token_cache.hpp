@@ -150,7 +150,7 @@ class token_cache {
   /// changes.  Throws: std::out_of_range
   auto coordinates(Index b) const requires(of_heads) {
     const Index row = rows().checked(Cache::names.coordinates, b);  // before any access to the row
-    return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
+    return detail::coordinate_map<T>(tokens_.coordinates().row(row), rows().used(row), axes());
   }
   /// Coordinates of one token, [axes].  Requires: there is such a row, and it stores the token
   const double* coordinates_of(Index b, std::int64_t token) const requires(of_heads) {

@@ -38,11 +38,11 @@ class ring_rows : public slot_rows<ring_row> {
  public:
   static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
 
-  ring_rows(Index batch, const ring_policy& policy, Index slot_count)
-      : slot_rows(batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
+  ring_rows(const char* owner, Index batch, const ring_policy& policy, Index slot_count)
+      : slot_rows(owner, batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
 
   const ring_policy& policy() const { return policy_; }
-  std::int64_t seen(Index b) const { return next_[at(b)]; }
+  std::int64_t seen(Index b) const { return next()[at(b)]; }
   Index size(Index b) const {
     if (run_start(b) > 0) {
       Index held = 0;
@@ -157,7 +157,7 @@ class ring_rows : public slot_rows<ring_row> {
       }
       for (Index slot = used_before; slot < used(b); ++slot)
         if (position_in(b, slot) == no_position) skipped(b, slot);
-      next_[at(b)] = last + 1;
+      order_.end_at(b, last);
     }
     newest_.append(tokens, counts);
   }
@@ -183,7 +183,7 @@ class ring_rows : public slot_rows<ring_row> {
     for (Index b = rows.first; b < rows.last; ++b) {
       for (Index slot = 0; slot < used(b); ++slot)
         if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
-      next_[at(b)] = size;
+      order_.end_at(b, size - 1);
       if (size == 0) of(b).run_start = 0;
       of(b).oldest = (std::min)(of(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
     }
@@ -200,7 +200,7 @@ class ring_rows : public slot_rows<ring_row> {
   }
 
  private:
-  std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
+  std::int64_t& position_in(Index b, Index slot) { return row(b)[slot]; }
   /// The first token after the sinks that is kept in a row whose newest token is `last`.
   std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
   /// Whether a new token is still stored after its append.

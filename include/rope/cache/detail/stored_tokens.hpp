@@ -12,12 +12,12 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
-#include <rope/cache/detail/axes_rows.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/call_checks.hpp>  // next_tokens
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/row_places.hpp>
 #include <rope/cache/key_rotation.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
@@ -75,17 +75,17 @@ class stored_tokens {
                 Index value_dim, key_storage storage, const Policy&... policy)
       : owner_(owner),
         memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
-        rows_(batch, policy..., capacity),
+        rows_(owner, batch, policy..., capacity),
         storage_(storage) {}
   /// Gives tokens coordinates.  Requires: no token is stored
   void put_on_axes(token_axes axes) {
-    coordinates_ = axes_rows(owner_, memory_.batch(), memory_.slot_count(), axes);
+    coordinates_ = row_places<double>(owner_, memory_.batch(), memory_.slot_count(), axes.count);
   }
 
   const cache_memory<T, place>& memory() const { return memory_; }
   const Rows& rows() const { return rows_; }
   key_storage storage() const { return storage_; }
-  const axes_rows& coordinates() const { return coordinates_; }
+  const row_places<double>& coordinates() const { return coordinates_; }
   bool on_axes() const { return coordinates_.axes() > 0; }
   /// The position of the next token of each row; with axes, if that token is text.
   ///
@@ -162,8 +162,7 @@ class stored_tokens {
     for (Index b = rows.first; b < rows.last; ++b)
       memory_.move_down(b, [&](const auto& visit) { visit(last, first, rows_.size(b) - last); });
     coordinates_.remove(rows, rows_, first, last);
-    rows_.remove(rows, first, last);
-    if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
+    rows_.remove(rows, first, last, on_axes());
   }
   void evict(const char* function, const token_indices& indices, batch_row row) {
     const row_range rows = rows_.rows(function, row);
@@ -181,10 +180,10 @@ class stored_tokens {
     cache_memory<T, place> memory(owner_, memory_.batch(), capacity, memory_.keys().heads,
                                   memory_.keys().head_dim, memory_.values().head_dim);
     for (Index b = 0; b < memory_.batch(); ++b) memory.copy_row(memory_, b, b, rows_.used(b));
-    axes_rows coordinates = coordinates_;
+    row_places<double> coordinates = coordinates_;
     coordinates.reserve(owner_, rows_, capacity);
     Rows rows = rows_;
-    rows.reserve(capacity);
+    rows.reserve(owner_, capacity);
     memory_ = std::move(memory);
     coordinates_ = std::move(coordinates);
     rows_ = std::move(rows);
@@ -275,7 +274,7 @@ class stored_tokens {
     if constexpr (std::is_same_v<At, token_coordinates>)
       if (!is_coordinate_table(function, at.axes(), table)) check_text(function, k.tokens, at, counts);
     if constexpr (are_rotated<Keys>) {
-      check_rotation<Layout>(function, k, in_new_keys(keys.table), known_range{});
+      check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, in_new_keys(keys.table), known_range{});
     } else {
       if (!are_coordinates<At> && on_axes() && is_coordinate_table(function, coordinates_.axes(), table))
         throw_invalid(function,
@@ -340,15 +339,14 @@ class stored_tokens {
   /// Records new tokens at positions or coordinates. With axes, a position is the coordinate on all axes.
   template <class At>
   void note(Index tokens, const row_counts& counts, const At& at) {
-    if constexpr (are_coordinates<At>) {
-      coordinates_.append(rows_, tokens, counts,
-                          [&, of = positions_at(at, tokens)](Index b, Index t, Index a) {
-                            return at.coordinate(of(b, t), a);
-                          });
-    } else if (on_axes()) {
-      coordinates_.append(rows_, tokens, counts,
-                          [&](Index b, Index t, Index /*a*/) { return static_cast<double>(at(b, t)); });
-    }
+    if (on_axes())
+      for (Index b = 0; b < memory_.batch(); ++b)
+        coordinates_.append(rows_, b, count_of(b, tokens, counts), [&](Index t, Index a) {
+          if constexpr (are_coordinates<At>)
+            return at.coordinate(positions_at(at, tokens)(b, t), a);
+          else
+            return static_cast<double>(at(b, t));
+        });
     rows_.append(
         tokens, counts, [&](Index b, Index t) { return position_in_row(at, b, t); },
         [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
@@ -376,7 +374,7 @@ class stored_tokens {
   const char* owner_;  // the name of the cache in messages
   cache_memory<T, place> memory_;
   Rows rows_;
-  axes_rows coordinates_;
+  row_places<double> coordinates_;
   key_storage storage_;
   key_rotation rotation_;
 };
