@@ -204,6 +204,13 @@ void check_memory(const char* function, const head_view<T>&... views) {
   (check_one(views), ...);
 }
 
+/// check_view and check_memory.
+template <class T>
+void check_heads(const char* function, const head_view<T>& x) {
+  check_view(function, x);
+  check_memory(function, x);
+}
+
 /// Whether two views have the same extents.
 template <class X, class T>
 bool have_same_shape(const head_view<X>& x, const head_view<T>& y) {
@@ -433,8 +440,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
 template <class Layout, class T, class S, class Source>
 void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
-  check_view(function, x);
-  check_memory(function, x);
+  check_heads(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
 

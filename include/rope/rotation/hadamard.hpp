@@ -84,10 +84,9 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("hadamard_transform", "x", T);
   ROPE_DETAIL_CHECK_THREADS("hadamard_transform", Threads);
   if constexpr (!std::is_const_v<T>) {
-    detail::check_view("hadamard_transform", x);
+    detail::check_heads("hadamard_transform", x);
     if (!std::has_single_bit(static_cast<std::size_t>(x.head_dim)))
       detail::throw_invalid("hadamard_transform", "head_dim must be a power of two, got ", x.head_dim);
-    detail::check_memory("hadamard_transform", x);
     detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {
       T* const channels = x.at(b, t, h);
       detail::write_rounded(channels, x.head_dim, [&](detail::arithmetic<T>* head) {

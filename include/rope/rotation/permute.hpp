@@ -110,8 +110,7 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
   ROPE_DETAIL_CHECK_LAYOUT("permute_channels", To);
   ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
   ROPE_DETAIL_CHECK_THREADS("permute_channels", Threads);
-  detail::check_view("permute_channels", x);
-  detail::check_memory("permute_channels", x);
+  detail::check_heads("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
   detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {

@@ -118,8 +118,7 @@ template <class Layout, class T, class S, class P, class Threads>
 void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
               const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
-  check_view("pope", x);
-  check_memory("pope", x);
+  check_heads("pope", x);
   check_rotation<Layout>("pope", out, placed, source);
   const Index pairs = placed.table().pairs(), before = placed.first_channel(),
               rest = x.head_dim - before - pairs;

@@ -108,8 +108,7 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
   ROPE_DETAIL_CHECK_THREADS("scale_queries", Threads);
   if constexpr (!std::is_const_v<T> && query_scaling_rule<Rule>) {
     using A = detail::arithmetic<T>;
-    detail::check_view("scale_queries", q);
-    detail::check_memory("scale_queries", q);
+    detail::check_heads("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
     if (source.range("scale_queries", q.batch, q.tokens).largest ==
         (std::numeric_limits<std::int64_t>::max)())

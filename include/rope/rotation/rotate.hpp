@@ -99,6 +99,7 @@ void check_both(const char* function, const head_view<Q>& q, const head_view<K>&
                   "twice; to write the rotated x to another view, call rotate_to or unrotate_to");
 }
 
+/// Rotates q and k block by block, in one pass over the table.
 template <class Layout, bool inverse, class Q, class K, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<Q>& q, const head_view<K>& k,
                          const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -106,7 +107,9 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  rotate_both<Layout, inverse>(q, k, table, source, threads, back);
+  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
+  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
+  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 
 }  // namespace detail

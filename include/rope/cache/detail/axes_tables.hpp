@@ -124,16 +124,6 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
   return rotation;
 }
 
-/// Rotates keys by the same step along every axis, without the attention_factor.
-template <class Layout, class T, class S>
-key_rotator<Layout, T> rotator_along_axes(const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  number_array<phase> steps(table.pairs(), 1, phase{});
-  for (Index i = 0; i < steps.size(); ++i)
-    for (Index a = 0; a < table.axes(); ++a) steps(i) = steps(i) + phase_of(table.inv_freq(i, a));
-  return {std::move(steps), 1.0, placed.first_channel()};
-}
-
 /// Rotates keys from the frequencies of one table to those of another, token by token.
 ///
 /// Throws:  std::invalid_argument unless both tables have the same pairs and first channel, and are tables of

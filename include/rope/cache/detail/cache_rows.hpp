@@ -283,17 +283,6 @@ class cache_rows : public slot_rows<growing_row> {
   }
 };
 
-/// Checks that the new tokens of every row can be rotated.
-///
-/// Throws:  as check_rotation
-template <class Layout, class K, class S, class Source>
-void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
-                        const placed_table<S>& table, const Source& positions) {
-  for (Index b = 0; b < k.batch; ++b)
-    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
-                           positions_of_row(positions, b));
-}
-
 }  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP

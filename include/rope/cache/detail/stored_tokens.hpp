@@ -93,9 +93,6 @@ class stored_tokens {
   std::span<const std::int64_t> next_positions(const char* function) const {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
   }
-  auto next_source(const char* function) const {
-    return started_rows<std::int64_t>{next_positions(function)};
-  }
 
   bool rotates_keys() const { return rotation().known(); }
   key_rotation rotation() const { return empty() ? key_rotation{} : rotation_; }
@@ -193,22 +190,16 @@ class stored_tokens {
     if (storage_ != key_storage::raw)
       throw_invalid(function,
                     "pass the layout and the table to shift rotated keys, got only delta = ", delta);
-    const row_range rows = checked_shift(function, first, count, delta, row);
-    note_shift(rows, first, first + count, delta);
+    shift_places(function, first, count, delta, row, [](Index /*b*/, Index /*t*/) {});
   }
   template <class Layout, class S>
   void shift(const char* function, Index first, Index count, std::int64_t delta, const placed_table<S>& table,
              batch_row row) {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
     check_table<Layout>(table);
-    auto rotator = on_axes() ? rotator_along_axes<Layout, numbers_of<T>>(table)
-                             : shift_rotator<Layout, numbers_of<T>>(function, table);
-    const row_range rows = checked_shift(function, first, count, delta, row);
-    const Index last = first + count;
-    if (delta != 0)
-      for (Index b = rows.first; b < rows.last; ++b)
-        for (Index t = first; t < last; ++t) rotate_stored(rotator, memory_.keys(), b, t, delta);
-    note_shift(rows, first, last, delta);
+    auto rotator = shift_rotator<Layout, numbers_of<T>>(function, table, on_axes());
+    shift_places(function, first, count, delta, row,
+                 [&](Index b, Index t) { rotate_stored(rotator, memory_.keys(), b, t, delta); });
   }
   /// Makes row `to` a copy of row `from` of this or another store.
   void copy_row(const char* function, const stored_tokens& other, Index from, Index to) {
@@ -279,7 +270,9 @@ class stored_tokens {
       if (!are_coordinates<At> && on_axes() && is_coordinate_table(function, coordinates_.axes(), table))
         throw_invalid(function,
                       "a table of coordinates says where its tokens are, append them without positions");
-      check_new_rotation<Layout>(function, k, counts, in_new_keys(keys.table), positions_at(at, k.tokens));
+      for (Index b = 0; b < k.batch; ++b)
+        check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)),
+                               in_new_keys(keys.table), positions_of_row(positions_at(at, k.tokens), b));
     }
   }
 
@@ -351,20 +344,20 @@ class stored_tokens {
         tokens, counts, [&](Index b, Index t) { return position_in_row(at, b, t); },
         [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
   }
-  /// Checks a shift and returns its rows.
-  ///
-  /// Throws:  as shift()
-  row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
-                          batch_row row) const {
+  /// Adds `delta` to the positions, or all coordinates, of tokens. If it is not 0, first calls rotate_key(b, t)
+  /// for each token.
+  template <class RotateKey>
+  void shift_places(const char* function, Index first, Index count, std::int64_t delta, batch_row row,
+                    const RotateKey& rotate_key) {
     const row_range rows = rows_.rows(function, row);
     rows_.check_tokens(function, rows, first, count);
+    const Index last = first + count;
     if (on_axes())
-      coordinates_.check_shift(function, rows, rows_, first, first + count, delta);
+      coordinates_.check_shift(function, rows, rows_, first, last, delta);
     else
-      rows_.check_shift(function, rows, first, first + count, delta);
-    return rows;
-  }
-  void note_shift(row_range rows, Index first, Index last, std::int64_t delta) {
+      rows_.check_shift(function, rows, first, last, delta);
+    for (Index b = rows.first; b < rows.last && delta != 0; ++b)
+      for (Index t = first; t < last; ++t) rotate_key(b, t);
     if (on_axes())
       coordinates_.shift(rows, rows_, first, last, delta);
     else
@@ -391,7 +384,8 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
       if (on_axes() && is_coordinate_table(function, coordinates_.axes(), keys.table.table()))
         return store<Layout>(function, k, v, keys, keys.table.table(), counts, threads);
     if (!has_table && !coordinates_.end_at_integers()) check_needs_no_table(function);
-    store<Layout>(function, k, v, keys, next_source(function), counts, threads);
+    store<Layout>(function, k, v, keys, started_rows<std::int64_t>{next_positions(function)}, counts,
+                  threads);
   } else {
     memory_.check_new(function, k, v, counts);
     check_places(function, k.tokens, at, counts);

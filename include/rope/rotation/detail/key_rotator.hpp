@@ -79,21 +79,25 @@ void key_rotator<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot
                        table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)});
 }
 
-/// The phase of every pair per unit of position.
+/// The phase of every pair per unit of position, or per unit along every axis.
 template <class S>
 number_array<phase> steps_of(const frequency_table<S>& table) {
-  number_array<phase> steps(table.pairs());
-  for (Index i = 0; i < steps.size(); ++i) steps(i) = phase_of(table.inv_freq(i, 0));
+  number_array<phase> steps(table.pairs(), 1, phase{});
+  for (Index i = 0; i < steps.size(); ++i)
+    for (Index a = 0; a < table.axes(); ++a) steps(i) = steps(i) + phase_of(table.inv_freq(i, a));
   return steps;
 }
 
 /// A rotator of keys by steps of the table's angles, without its attention_factor.
 ///
+/// \param on_axes  whether keys have coordinates, which all change by the same number
+///
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
-key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>& placed) {
+key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>& placed,
+                                     bool on_axes = false) {
   const frequency_table<S>& table = placed.table();
-  if (table.source() != table_source::positions)
+  if (!on_axes && table.source() != table_source::positions)
     throw_invalid(function,
                   "the angle must be position * inv_freq, not of float angles or coordinates; give a table "
                   "of a range of positions");

@@ -364,17 +364,6 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 
-/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table.
-/// The arguments must be checked.
-template <class Layout, bool inverse, class Q, class K, class S, class Source, class Threads>
-void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads,
-                 reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
-  run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
-}
-
 }  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
