@@ -57,11 +57,18 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
       function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }
 
-/// Copies new values to their pages. Calls write_keys(k, slots, position) for runs of new keys. Each run lies
-/// in one page: `slots` is its memory there, and `position` is the position of its first key.
-template <class K, class V, class T, class Threads, class WriteKeys>
-void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages,
-                    const newest_in_pages<T>& newest, const Threads& threads, const WriteKeys& write_keys) {
+/// Writes new tokens to their pages. Keys are rotated by a key_transform, or copied if it is an
+/// unknown_table.
+template <class Layout, class K, class V, class T, class Keys, class Threads>
+void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages, const Keys& keys,
+                  const any_integers& query_offsets, const Threads& threads) {
+  const newest_in_pages<T> newest(pages, k.tokens, query_offsets);
+  check_page_writes("write_pages", k, v, pages, newest);
+  if constexpr (!are_rotated<Keys>) {
+    if (pages.storage() == key_storage::raw) refuse_raw_keys("write_pages");
+    check_rotation<Layout>("write_pages", k, keys.table, known_range{newest.range()});
+  }
+  const auto norm = checked_norm("write_pages", keys.norm, k);
   Index tokens = 0;
   for (Index s = 0; s < newest.sequences(); ++s) tokens += newest.count(s);
   const double bytes =
@@ -77,7 +84,10 @@ void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_vie
         const auto to = [&](const head_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
-        write_keys(from(k), to(pages.keys()), t);
+        if constexpr (are_rotated<Keys>)
+          copy_channels(from(k), to(pages.keys()));
+        else
+          rotate_channels<Layout>(from(k), to(pages.keys()), keys.table, contiguous_positions{t}, norm);
         copy_channels(from(v), to(pages.values()));
       }
     }
@@ -119,11 +129,7 @@ template <int no_layout = 0, class K, class V, class T,  // so that write_pages<
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
                  const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
-  const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
-  detail::check_page_writes("write_pages", k, v, pages, newest);
-  detail::write_to_pages(
-      k, v, pages, newest, threads,
-      [](const auto& from, const auto& to, Index /*position*/) { detail::copy_channels(from, to); });
+  detail::write_newest<detail::unnamed_layout>(k, v, pages, detail::unknown_table{}, query_offsets, threads);
 }
 
 /// Rotates copies of new keys by their positions, and writes keys and values to their pages. The stored bits
@@ -142,15 +148,8 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
                  const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
-  const auto transform = detail::key_transform_of(table);
-  const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
-  detail::check_page_writes("write_pages", k, v, pages, newest);
-  if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
-  detail::check_rotation<Layout>("write_pages", k, transform.table, detail::known_range{newest.range()});
-  const auto norm = detail::checked_norm("write_pages", transform.norm, k);
-  detail::write_to_pages(k, v, pages, newest, threads, [&](const auto& from, const auto& to, Index position) {
-    detail::rotate_channels<Layout>(from, to, transform.table, detail::contiguous_positions{position}, norm);
-  });
+  if constexpr (pair_layout<Layout>)
+    detail::write_newest<Layout>(k, v, pages, detail::key_transform_of(table), query_offsets, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Arguments...>()),

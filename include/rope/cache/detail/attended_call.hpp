@@ -92,6 +92,8 @@ class attended_call {
                 const Threads& threads, bool only_weights = false);
 
   void run() const;
+  /// The extents of the call. The number of keys is that of the longest row.
+  const attention_shape& shape() const { return shape_; }
 
   /// Calls visit(call, part) for every kernel call. Adjacent compatible rows share one kernel call.
   template <class Visit>
@@ -126,7 +128,7 @@ class attended_call {
       return 0;
   }
 
-  void check_call() const {
+  void check_call() {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
@@ -138,12 +140,10 @@ class attended_call {
       throw_invalid("attention", "the stored keys are raw, give the layout and the table");
     if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
     if constexpr (rotates) rows_.template check_table<Layout>(*table_);
-    Index longest = 0;
-    for (Index b = 0; b < queries_.asking(); ++b) longest = (std::max)(longest, keys(b).tokens);
+    for (Index b = 0; b < queries_.asking(); ++b) shape_.keys = (std::max)(shape_.keys, keys(b).tokens);
     check_numbers("attention", options_);
-    const attention_shape shape = {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim};
-    check_lists("attention", options_, shape);
-    check_selected("attention", options_, shape, queries_.asking() == 0 ? 1 : keys(0).heads,
+    check_lists("attention", options_, shape_);
+    check_selected("attention", options_, shape_, queries_.asking() == 0 ? 1 : keys(0).heads,
                    queries_.asking(), [&](Index b) {
                      return selecting_row{queries_.count(b), keys(b).tokens,
                                           lists_differ_by_row() ? queries_.place(b, 0) : queries_.first(b)};
@@ -387,6 +387,7 @@ class attended_call {
   row_queries queries_;
   const Threads& threads_;
   bool only_weights_;
+  attention_shape shape_;
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // positions and table rows of all queries
 };
 
@@ -402,7 +403,8 @@ attended_call<Layout, T, Rows, S, Threads>::attended_call(
       options_(rows.rules("attention", options)),
       queries_(queries),
       threads_(threads),
-      only_weights_(only_weights) {
+      only_weights_(only_weights),
+      shape_{q.batch, q.tokens, 0, q.heads, q.head_dim} {
   check_call();
   for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
   find_positions();

@@ -45,19 +45,15 @@ class cache_memory {
   ///          address space
   cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
                Index value_dim)
-      : batch_(batch),
-        slots_(slot_count),
-        heads_(kv_heads),
-        head_dim_(head_dim),
-        value_dim_(value_dim),
-        keys_(memory_of(owner, head_dim)),
-        values_(shared ? head_memory<T>(0, 0) : memory_of(owner, value_dim)) {}
+      : keys_(owner, batch, kv_heads, slot_count, head_dim),
+        values_(owner, batch, shared ? 0 : kv_heads, slot_count, value_dim),
+        value_dim_(value_dim) {}
 
-  Index batch() const { return batch_; }
-  Index slot_count() const { return slots_; }
+  Index batch() const { return keys().batch; }
+  Index slot_count() const { return keys().tokens; }
 
-  head_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
-  head_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  head_view<const T> keys() const { return keys_.view(); }
+  head_view<T> keys() { return keys_.view(); }
   head_view<const T> values() const { return values_of(*this); }
   head_view<T> values() { return values_of(*this); }
 
@@ -65,7 +61,7 @@ class cache_memory {
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// The size of `count` tokens in bytes.
   double bytes_of(Index count) const {
-    return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
+    return cost_of(count, keys().heads, keys().head_dim + (shared ? 0 : Index{value_dim_}), sizeof(T));
   }
 
   /// Checks the shapes and counts of new tokens.
@@ -74,10 +70,10 @@ class cache_memory {
   template <class K, class V>
   void check_new(const char* function, const K& k, const V& v, const row_counts& counts) const {
     ROPE_DETAIL_CHECK_STORED("append", typename K::value_type, typename V::value_type, T);
-    check_shape(function, shared ? "rotated_part" : "k", k, head_dim_ - first_new_channel());
+    check_shape(function, shared ? "rotated_part" : "k", k, keys().head_dim - first_new_channel());
     check_shape(function, shared ? "latent" : "v", v, value_dim_);
     check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
-    check_counts(function, counts, batch_, k.tokens);
+    check_counts(function, counts, batch(), k.tokens);
   }
 
   /// Writes tokens [first, first + count) of row b to slots [slot, slot + count). Values are copied, and keys
@@ -88,7 +84,7 @@ class cache_memory {
     const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
     const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
     if constexpr (shared)
-      write_keys(from(k), to(keys()).channels(first_new_channel(), head_dim_ - first_new_channel()));
+      write_keys(from(k), to(keys()).channels(value_dim_, keys().head_dim - value_dim_));
     else
       write_keys(from(k), to(keys()));
     copy_channels(from(v), to(values()));
@@ -122,7 +118,7 @@ class cache_memory {
     if constexpr (shared)
       return memory.keys().channels(0, memory.value_dim_);
     else
-      return memory.values_.view(memory.batch_, memory.heads_, memory.slots_, memory.value_dim_);
+      return memory.values_.view();
   }
   struct copy {
     void operator()(const auto* x, Index size, auto* y) const { std::copy_n(x, size, y); }
@@ -133,7 +129,7 @@ class cache_memory {
   template <class Other, class Visit>
   void for_each_part(Other& other, Index a, Index from, Index b, Index to, Index count, const Visit& visit) {
     const auto visit_heads = [&](const auto& x, const auto& y) {
-      for (Index h = 0; h < heads_; ++h) {
+      for (Index h = 0; h < x.heads; ++h) {
         visit(x.at(a, from, h), count * x.head_dim, y.at(b, to, h));
         if constexpr (is_quantized<T>) visit(x.scale_at(a, from, h), count, y.scale_at(b, to, h));
       }
@@ -145,23 +141,14 @@ class cache_memory {
   template <class X>
   void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
     check_extents(function, x);
-    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
-      throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
-                    shape_text(x));
+    if (x.batch != batch() || x.heads != keys().heads || x.head_dim != head_dim)
+      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys().heads, ", ", head_dim,
+                    "], got ", shape_text(x));
     check_memory(function, x);
   }
 
-  head_memory<T> memory_of(const char* owner, Index head_dim) const {
-    const std::size_t channels = checked_size(owner, head_dim);
-    return head_memory<T>(channels, is_quantized<T> ? checked_size(owner, 1) : 0);
-  }
-  std::size_t checked_size(const char* owner, Index head_dim) const {
-    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads_, head_dim);
-    return static_cast<std::size_t>(batch_ * slots_ * heads_ * head_dim);
-  }
-
-  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
   head_memory<T> keys_, values_;
+  moved_index value_dim_;
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -49,15 +49,6 @@ auto positions_at(const At& at, Index tokens) {
     return at;
 }
 
-/// Used in place of a norm if new keys were rotated before.
-struct rotated_before : no_norm {};
-template <class Keys>
-inline constexpr bool are_rotated = std::is_same_v<decltype(Keys::norm), rotated_before>;
-/// Used in place of a key_transform if the table that rotated new keys, if any, is not given.
-struct unknown_table {
-  rotated_before norm;
-};
-
 /// Memory, rows and the rotation of the keys, which change together. Tables are placed in the head of a
 /// stored key. `function` is the name of the public function in messages.
 ///
