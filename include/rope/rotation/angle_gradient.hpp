@@ -179,6 +179,18 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
   return total;
 }
 
+/// The gradient with respect to inv_freq, [pairs, axes].
+template <class Layout, class X, class G, class S, class Source, class Threads>
+number_array<double> frequency_sums(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
+  const auto coordinates = heads.table.coordinates();
+  return weighted_sums<Layout, part::across>(
+      heads, heads.table.axes(), threads, [&](Index b, Index t, Index axis) {
+        const std::int64_t position = heads.positions(b, t);
+        return coordinates.size() == 0 ? static_cast<double>(position)
+                                       : coordinates(static_cast<Index>(position), axis);
+      });
+}
+
 }  // namespace rope::inline ROPE_ABI::detail
 
 namespace rope::inline ROPE_ABI {
@@ -200,9 +212,8 @@ template <class Layout = detail::unnamed_layout, class X, class G, rotation_tabl
 detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("angle_gradient", x, d_x, table, positions);
-  return detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads);
+  return detail::sums_by_row(detail::sums_by_token<Layout, detail::part::across>(heads, threads), heads);
 }
 
 /// The gradient with respect to inv_freq, for training learned frequencies.
@@ -222,16 +233,9 @@ template <class Layout = detail::unnamed_layout, class X, class G, rotation_tabl
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, table, positions);
   detail::check_made_from_frequencies("inv_freq_gradient", heads.table);
-  const auto coordinates = heads.table.coordinates();
-  return detail::weighted_sums<Layout, part::across>(
-      heads, heads.table.axes(), threads, [&](Index b, Index t, Index axis) {
-        const std::int64_t position = heads.positions(b, t);
-        return coordinates.size() == 0 ? static_cast<double>(position)
-                                       : coordinates(static_cast<Index>(position), axis);
-      });
+  return detail::frequency_sums<Layout>(heads, threads);
 }
 
 /// The gradient with respect to the coordinates of every row of the table. For a table of a range of
@@ -247,10 +251,9 @@ template <class Layout = detail::unnamed_layout, class X, class G, rotation_tabl
 detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("coordinate_gradient", x, d_x, table, positions);
   detail::check_made_from_frequencies("coordinate_gradient", heads.table);
-  const number_array<double> d_angle = detail::sums_by_token<Layout, part::across>(heads, threads);
+  const number_array<double> d_angle = detail::sums_by_token<Layout, detail::part::across>(heads, threads);
   number_array<double> by_token(heads.table.axes(), d_angle.cols());
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
@@ -290,10 +293,9 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
                                                           const Table& table, const P& positions = P{},
                                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("table_gradient", x, d_y, table, positions);
-  return {detail::sums_by_row(detail::sums_by_token<Layout, part::along>(heads, threads), heads),
-          detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads)};
+  return {detail::sums_by_row(detail::sums_by_token<Layout, detail::part::along>(heads, threads), heads),
+          detail::sums_by_row(detail::sums_by_token<Layout, detail::part::across>(heads, threads), heads)};
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(angle_gradient, 2);
@@ -349,8 +351,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   const auto heads =
       detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, tables.queries(), positions);
-  return detail::weighted_sums<Layout, detail::part::across>(
-      heads, 1, threads, [&](Index b, Index t, Index) { return static_cast<double>(heads.positions(b, t)); });
+  return detail::frequency_sums<Layout>(heads, threads);
 }
 
 }  // namespace rope::inline ROPE_ABI

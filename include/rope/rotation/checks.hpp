@@ -61,15 +61,11 @@ constexpr bool lacks_view() {
 
 /// The tables that functions accept: one table, a norm and a table, or a table each for queries and keys.
 template <class X>
-concept table_behind_norm = requires(const X& x) {
+concept given_table = rotation_table<X> || requires(const X& x) {
   placed(x.table());
-};
-template <class X>
-concept tables_of_both = requires(const X& x) {
+} || requires(const X& x) {
   placed(x.queries());
 };
-template <class X>
-concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
 
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);

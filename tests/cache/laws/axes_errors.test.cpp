@@ -192,12 +192,11 @@ TEST_CASE("a cache with axes is tied to its frequencies, layout and first channe
       invalid, [&] { cache.rebase<half_split>(text, table); }, "the first is one of positions");
   rejected(
       invalid, [&] { cache.rebase<half_split>(table, others.at_channel(2)); },
-      "both tables must have the same pairs and begin at the same channel, got 4 and 4 pairs, and channels 0 "
-      "and 2");
+      "both tables must begin at the same channel, got 0 and 2");
   rejected(
       invalid,
       [&] { cache.rebase<half_split>(table, frequency_table<>(axial(frequencies(2), 3), image(2))); },
-      "got 4 and 3 pairs");
+      "both tables must have the same pairs, got 4 and 3");
   // A cache from which all tokens are removed has neither frequencies nor axes.
   cache.clear();
   CHECK_NOTHROW(cache.rebase<half_split>(text, other_text));

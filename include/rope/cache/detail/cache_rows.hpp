@@ -96,6 +96,12 @@ class slot_rows {
   const newest_tokens& newest() const { return newest_; }
   Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
 
+  /// Throws:  std::out_of_range unless `row` is a row or every_row
+  row_range rows(const char* function, batch_row row) const {
+    if (row.every) return {0, batch_};
+    return {checked(function, row.index), row.index + 1};
+  }
+
   /// Makes row `to` a copy of row `from` of this or another object.
   ///
   /// Requires:  its tokens fit; from != to in this object
@@ -168,11 +174,8 @@ class cache_rows : public slot_rows<growing_row> {
   /// Throws:  std::out_of_range unless `row` is a row or every_row; std::invalid_argument for every_row if
   ///          rows differ in size
   row_range rows(const char* function, batch_row row) const {
-    if (row.every) {
-      common_size(function);
-      return {0, batch_};
-    }
-    return {checked(function, row.index), row.index + 1};
+    if (row.every) common_size(function);
+    return slot_rows::rows(function, row);
   }
 
   /// Throws:  std::length_error unless the new tokens fit; as check_new_positions

@@ -116,13 +116,11 @@ constexpr bool lacks_tables(std::size_t count) {
 #define ROPE_DETAIL_ASK_FOR_TOKENS(function, misplaced, sentence)                                          \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                                                    \
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function);                                                           \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
-  requires(!detail::lacks_view<2, Arguments...>() && (std::is_same_v<Layout, detail::unnamed_layout> ||    \
-                                                      !detail::lacks_table<Arguments...>)&&misplaced) void \
-  function(Arguments&&...) {                                                                               \
-    static_assert(!misplaced, #function ": " sentence);                                                    \
-  }                                                                                                        \
-  static_assert(true)
+  ROPE_DETAIL_REFUSE(                                                                                      \
+      function, ,                                                                                          \
+      (!detail::lacks_view<2, Arguments...>() &&                                                           \
+       (std::is_same_v<Layout, detail::unnamed_layout> || !detail::lacks_table<Arguments...>)&&misplaced), \
+      #function ": " sentence)
 
 /// Such overloads of the functions that append tokens.
 #define ROPE_DETAIL_ASK_FOR_APPENDS(place)                                                                   \

@@ -121,19 +121,24 @@ class stored_tokens {
     if (storage_ == key_storage::raw)
       throw_invalid(function, "raw keys have no angles; read them by the new table instead");
     check_table<Layout>(from);
+    auto rotator = rebase_rotator<Layout, numbers_of<T>>(function, from, to, on_axes());
     if (on_axes()) {
-      rotator_between_axes<Layout, numbers_of<T>, From, To> rotator(
-          function, coordinates_.axes(), empty() || rotation_.frequencies == 0, from, to);
-      for (Index b = 0; b < memory_.batch(); ++b)
-        for (Index t = 0; t < rows_.size(b); ++t)
-          rotate_stored(rotator, memory_.keys(), b, t, coordinates_.token(b, t));
-    } else {
-      auto rotator = rebase_rotator<Layout, numbers_of<T>>(function, from, to);
-      for (Index t = 0; t < memory_.slot_count(); ++t)
-        for (Index b = 0; b < memory_.batch(); ++b)
-          if (t < rows_.size(b))
-            rotate_stored(rotator, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+      const bool from_axes = is_coordinate_table(function, coordinates_.axes(), from.table()),
+                 to_axes = is_coordinate_table(function, coordinates_.axes(), to.table());
+      if (!empty() && rotation_.frequencies != 0 && !(from_axes && to_axes))
+        throw_invalid(function, "keys on ", coordinates_.axes(), " axes need two tables of coordinates, the ",
+                      from_axes ? "second" : "first", " is one of positions");
     }
+    for (Index t = 0; t < memory_.slot_count(); ++t)
+      for (Index b = 0; b < memory_.batch(); ++b) {
+        if (t >= rows_.size(b)) continue;
+        if (on_axes())
+          rotate_stored(rotator, memory_.keys(), b, t, [&, at = coordinates_.token(b, t)](Index i) {
+            return phase_at(to.table(), i, at) + -phase_at(from.table(), i, at);
+          });
+        else
+          rotate_stored(rotator, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+      }
     rotation_ = rotation_of<Layout>(function, to);
   }
 
