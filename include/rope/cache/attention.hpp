@@ -109,9 +109,7 @@ requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(
       q, cache, out, nullptr, options, detail::queries_of(q, cache, counts), threads)
       .run();
@@ -136,9 +134,7 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   const auto rotation = detail::placed_in(cache, table);
   detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(
       q, cache, out, &rotation, options, detail::queries_of(q, cache, counts), threads)

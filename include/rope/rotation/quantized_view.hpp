@@ -103,13 +103,12 @@ template <class X, class T>
 void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
   static_assert(is_quantized<std::remove_const_t<T>>,
                 "quantize and dequantize: quantized heads are std::int8_t");
-  check_view(function, x);
+  check_heads(function, x);
   check_extents(function, integers);
   check_memory(function, integers);
   if (!have_same_shape(x, integers))
     throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
                   shape_text(integers));
-  check_memory(function, x);
 }
 
 /// Quantizes every head of checked views.

@@ -30,6 +30,12 @@
 
 /// One call of attention to stored tokens: its checks, and the kernel calls for its rows.
 
+/// Checks the types of a call of attention to stored tokens.
+#define ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads)                  \
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);               \
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T); \
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads)
+
 namespace rope::inline ROPE_ABI::detail {
 
 /// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
@@ -89,7 +95,18 @@ class attended_call {
   /// \param only_weights  whether kernels read only keys. Heads of out then have no channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
-                const Threads& threads, bool only_weights = false);
+                const Threads& threads, bool only_weights = false)
+      : q_(q),
+        rows_(rows),
+        out_(out),
+        table_(table),
+        options_(rows.rules("attention", options)),
+        queries_(queries),
+        threads_(threads),
+        only_weights_(only_weights),
+        shape_{q.batch, q.tokens, 0, q.heads, q.head_dim} {
+    check();
+  }
 
   void run() const;
   /// The extents of the call. The number of keys is that of the longest row.
@@ -112,6 +129,7 @@ class attended_call {
   }
 
  private:
+  void check();
   token_source<C> keys(Index b) const { return rows_.keys(b); }
   token_source<C> values(Index b) const {
     if (!only_weights_) return rows_.values(b);
@@ -358,18 +376,18 @@ class attended_call {
         const std::int64_t position = positions_[queries_.place(b, i)], rank = angles_[queries_.place(b, i)];
         const head_view<const T> query = rotated(q.token_range(i, 1), b, i);
         for (Index h = 0; h < kv_heads; h += step) {
-          const keys_by_rank<T> seen = read_by_rank<Layout, T>(rows_, *table_, b, h, step, position, rank);
+          const auto [seen, values] = read_by_rank<Layout, T>(rows_, *table_, b, h, step, position, rank);
           const Index first = h / step * heads;
-          attention_options options = options_of(b, 1, seen.keys.tokens);
+          attention_options options = options_of(b, 1, seen.tokens);
           if (!options.sink_logits.empty()) options.sink_logits = part_of(options.sink_logits, first, heads);
           if (!options.log_sum_exp.empty())
             options.log_sum_exp = part_of(options.log_sum_exp, i * heads, heads);
           options.causal = false;
           options.window = options.sinks = 0;
-          const visibility rules(options, {1, 1, seen.keys.tokens, heads, q.head_dim});
+          const visibility rules(options, {1, 1, seen.tokens, heads, q.head_dim});
           visit(attention_call<T, read_rotation<T>, T>{query.head_range(first, heads),
-                                                       seen.keys,
-                                                       seen.values,
+                                                       seen,
+                                                       values,
                                                        out.token_range(i, 1).head_range(first, heads),
                                                        rules,
                                                        {}},
@@ -393,18 +411,7 @@ class attended_call {
 
 // Not inline, so that programs can compile them once.
 template <class Layout, class T, class Rows, class S, class Threads>
-attended_call<Layout, T, Rows, S, Threads>::attended_call(
-    const head_view<const T>& q, const Rows& rows, const head_view<T>& out, const placed_table<S>* table,
-    const attention_options& options, const row_queries& queries, const Threads& threads, bool only_weights)
-    : q_(q),
-      rows_(rows),
-      out_(out),
-      table_(table),
-      options_(rows.rules("attention", options)),
-      queries_(queries),
-      threads_(threads),
-      only_weights_(only_weights),
-      shape_{q.batch, q.tokens, 0, q.heads, q.head_dim} {
+void attended_call<Layout, T, Rows, S, Threads>::check() {
   check_call();
   for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
   find_positions();

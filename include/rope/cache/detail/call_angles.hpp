@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::min
 #include <cstdint>
+#include <utility>  // std::pair
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
@@ -69,17 +70,12 @@ void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const
       check_coordinates(table, row++, rows.coordinates_of(b, token), "all tokens");
 }
 
-/// Keys, rotated by their ranks, and values, [1, ranks, heads, ...], in the order of ranks.
-template <class T>
-struct keys_by_rank {
-  head_view<const T> keys, values;
-};
-
 /// Copies the keys and values of key heads [head, head + heads) of row b that are visible to the query at
-/// `position`, whose rank is `rank`. The copies are valid until the next call on this thread.
+/// `position`, whose rank is `rank`, [1, ranks, heads, ...]. Keys are rotated by their ranks. The copies are valid until the next call on this thread.
 template <class Layout, class T, class Rows, class S>
-keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Index b, Index head, Index heads,
-                             std::int64_t position, std::int64_t rank) {
+std::pair<head_view<const T>, head_view<const T>> read_by_rank(const Rows& rows, const placed_table<S>& table,
+                                                               Index b, Index head, Index heads,
+                                                               std::int64_t position, std::int64_t rank) {
   struct ranked_keys {};
   struct ranked_values {};
   const auto k = rows.keys(b).head_range(head, heads), v = rows.values(b).head_range(head, heads);

@@ -106,16 +106,12 @@ constexpr bool lacks_tables(std::size_t count) {
   requires(wrong) void function(const Arguments&...) qualifier { static_assert(!(wrong), sentence); } \
   static_assert(true)
 
-/// ROPE_DETAIL_ASK for functions that need a table only with a layout.
-#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function)                           \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<2, Arguments...>()), \
-                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
-
 /// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
 /// with misplaced arguments after the views.
 #define ROPE_DETAIL_ASK_FOR_TOKENS(function, misplaced, sentence)                                          \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                                                    \
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function);                                                           \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<2, Arguments...>()),                            \
+                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>)); \
   ROPE_DETAIL_REFUSE(                                                                                      \
       function, ,                                                                                          \
       (!detail::lacks_view<2, Arguments...>() &&                                                           \
