@@ -138,8 +138,7 @@ class token_cache {
   /// The number of the `queries` queries in each row for a call of attention without counts, [batch]. Empty:
   /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
-    const std::vector<Index>* counts = rows().newest().counts("attention", queries);
-    return counts != nullptr ? std::span<const Index>(*counts) : std::span<const Index>();
+    return rows().newest().counts("attention", queries);
   }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }

@@ -94,7 +94,11 @@ class slot_rows {
   std::span<const std::int64_t> positions(Index b) const { return {order_.row(b), at(used(b))}; }
   const std::vector<std::int64_t>& next() const { return order_.next(); }
   const newest_tokens& newest() const { return newest_; }
-  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
+  /// Throws:  std::out_of_range unless b is in [0, batch)
+  Index checked(const char* function, std::int64_t b) const {
+    if (b < 0 || b >= batch_) throw_out_of_range(function, "row must be in [0, ", batch_, "), got ", b);
+    return to_index(b);
+  }
 
   /// Throws:  std::out_of_range unless `row` is a row or every_row
   row_range rows(const char* function, batch_row row) const {

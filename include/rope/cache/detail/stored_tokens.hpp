@@ -226,14 +226,6 @@ class stored_tokens {
       if (b != row && !rows_.empty(b)) return false;
     return true;
   }
-  /// Records the rotation of new keys. If it is equivalent to the recorded one, keeps the one with the
-  /// frequencies on all axes.
-  template <class Layout, class S>
-  void remember(const char* function, const placed_table<S>& table) {
-    if (const key_rotation given = rotation_of<Layout>(function, table);
-        !on_axes() || empty() || given.frequencies != 0)
-      rotation_ = given;
-  }
   void check_needs_no_table(const char* function) const {
     if (rotates_keys())
       throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
@@ -259,7 +251,11 @@ class stored_tokens {
     }
     check_table<Layout>(keys.table);
     if constexpr (std::is_same_v<At, token_coordinates>)
-      if (!is_coordinate_table(function, at.axes(), table)) check_text(function, k.tokens, at, counts);
+      if (!is_coordinate_table(function, at.axes(), table))
+        for (Index b = 0; b < memory_.batch(); ++b)
+          for (Index t = 0; t < count_of(b, k.tokens, counts); ++t)
+            text_position(function, "a token", at.axes(),
+                          [&](Index a) { return at.coordinate(positions_at(at, k.tokens)(b, t), a); });
     if constexpr (are_rotated<Keys>) {
       check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, in_new_keys(keys.table), known_range{});
     } else {
@@ -285,14 +281,6 @@ class stored_tokens {
     } else {
       rows_.check_new(function, tokens, at, counts, on_axes());
     }
-  }
-  /// Throws:  std::invalid_argument unless all new tokens are text
-  void check_text(const char* function, Index tokens, const token_coordinates& at,
-                  const row_counts& counts) const {
-    const token_rows of = positions_at(at, tokens);
-    for (Index b = 0; b < memory_.batch(); ++b)
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t)
-        text_position(function, "a token", at.axes(), [&](Index a) { return at.coordinate(of(b, t), a); });
   }
   /// Throws:  std::invalid_argument unless row `from` of `other` can be row `to` of this store;
   ///          std::length_error unless its tokens fit
@@ -324,21 +312,6 @@ class stored_tokens {
     if constexpr (!are_coordinates<At>)
       if (!on_axes()) return at(b, t);
     return rows_.next()[static_cast<std::size_t>(b)] + t;
-  }
-  /// Records new tokens at positions or coordinates. With axes, a position is the coordinate on all axes.
-  template <class At>
-  void note(Index tokens, const row_counts& counts, const At& at) {
-    if (on_axes())
-      for (Index b = 0; b < memory_.batch(); ++b)
-        coordinates_.append(rows_, b, count_of(b, tokens, counts), [&](Index t, Index a) {
-          if constexpr (are_coordinates<At>)
-            return at.coordinate(positions_at(at, tokens)(b, t), a);
-          else
-            return static_cast<double>(at(b, t));
-        });
-    rows_.append(
-        tokens, counts, [&](Index b, Index t) { return position_in_row(at, b, t); },
-        [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
   }
   /// Adds `delta` to the positions, or all coordinates, of tokens. If it is not 0, first calls rotate_key(b, t)
   /// for each token.
@@ -391,9 +364,9 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
       check_needs_no_table(function);
     const auto norm = checked_norm(function, keys.norm, k);
     const auto positions = positions_at(at, k.tokens);
+    const auto position = [&](Index b, Index t) { return position_in_row(at, b, t); };
     rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens),
-        [&](Index b, Index t) { return position_in_row(at, b, t); },
+        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
         [&](Index b, Index first, Index count, Index slot) {
           memory_.write(k, v, b, first, count, slot, [&](const auto& from, const auto& to) {
             if constexpr (are_rotated<Keys>)
@@ -404,11 +377,20 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
           });
         },
         [&] { clear(); });
-    if constexpr (has_table)
-      remember<Layout>(function, keys.table);
-    else
-      rotation_ = {};
-    note(k.tokens, counts, at);
+    // Of two equivalent rotations, keeps the one with the frequencies on all axes.
+    key_rotation given;
+    if constexpr (has_table) given = rotation_of<Layout>(function, keys.table);
+    if (!has_table || !on_axes() || empty() || given.frequencies != 0) rotation_ = given;
+    // With axes, a position is the coordinate on all axes.
+    if (on_axes())
+      for (Index b = 0; b < memory_.batch(); ++b)
+        coordinates_.append(rows_, b, count_of(b, k.tokens, counts), [&](Index t, Index a) {
+          if constexpr (are_coordinates<At>)
+            return at.coordinate(positions(b, t), a);
+          else
+            return static_cast<double>(at(b, t));
+        });
+    rows_.append(k.tokens, counts, position, [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
   }
 }
 
