@@ -323,8 +323,8 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
 
-/// Throws std::invalid_argument unless `out` can take a result that has the shape of `x`: it is `x`, or shares
-/// no memory with it.
+/// Throws std::invalid_argument unless `out` can take a result that has the shape of `x`: it is `x`, or
+/// shares no memory with it.
 template <class X, class T>
 void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {
   check_same_shape(function, x, out);

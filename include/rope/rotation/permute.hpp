@@ -103,7 +103,8 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 ///
 /// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a
 ///          layout does not name every channel once; x is then unchanged
-/// Cost:    one read and one write of the rotated channels; allocates their order; scratch for one head per thread
+/// Cost:    one read and one write of the rotated channels; allocates their order; scratch for one head per
+///          thread
 template <class From, class To, class T, class Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("permute_channels", From);

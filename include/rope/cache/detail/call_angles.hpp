@@ -71,7 +71,8 @@ void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const
 }
 
 /// Copies the keys and values of key heads [head, head + heads) of row b that are visible to the query at
-/// `position`, whose rank is `rank`, [1, ranks, heads, ...]. Keys are rotated by their ranks. The copies are valid until the next call on this thread.
+/// `position`, whose rank is `rank`, [1, ranks, heads, ...]. Keys are rotated by their ranks. The copies are
+/// valid until the next call on this thread.
 template <class Layout, class T, class Rows, class S>
 std::pair<head_view<const T>, head_view<const T>> read_by_rank(const Rows& rows, const placed_table<S>& table,
                                                                Index b, Index head, Index heads,

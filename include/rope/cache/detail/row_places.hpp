@@ -42,7 +42,8 @@ using coordinate_map = Eigen::Map<
 ///
 /// Invariant: the `largest` of row b is the largest number of the tokens that row b holds, has evicted since
 ///            its last rollback, or has overwritten in a ring; -1 if there are none. next()[b] is
-///            floor(largest) + 1. A moved-from object has no axes and no rows. Without axes there is no memory.
+///            floor(largest) + 1. A moved-from object has no axes and no rows. Without axes there is no
+///            memory.
 ///
 /// \tparam X  std::int64_t for positions, double for coordinates
 template <class X>
@@ -116,9 +117,9 @@ class row_places {
     return text;
   }
 
-  /// Records `count` new tokens of row b, before `rows` records them. Token t is at place(t, a) on axis a. The
-  /// next position depends on all of them, including those that later tokens of the same append overwrite in a
-  /// ring. `place` may read next().
+  /// Records `count` new tokens of row b, before `rows` records them. Token t is at place(t, a) on axis a.
+  /// The next position depends on all of them, including those that later tokens of the same append overwrite
+  /// in a ring. `place` may read next().
   template <class Rows, class Place>
   void append(const Rows& rows, Index b, Index count, const Place& place) {
     const std::int64_t seen = rows.seen(b);
@@ -177,8 +178,8 @@ class row_places {
     rows_(b).evicted = none_evicted;
     end_at(b, size - 1);
   }
-  /// Throws:  std::out_of_range if a number would leave [-2^53, 2^53]. This includes the largest evicted one of
-  ///          a row if it moves too
+  /// Throws:  std::out_of_range if a number would leave [-2^53, 2^53]. This includes the largest evicted one
+  ///          of a row if it moves too
   template <class Rows>
   void check_shift(const char* function, row_range range, const Rows& rows, Index first, Index last,
                    std::int64_t delta) const {

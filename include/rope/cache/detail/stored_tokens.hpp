@@ -99,10 +99,10 @@ class stored_tokens {
   }
   /// Stores copies of new keys and values.
   ///
-  /// \param keys  a key_transform that rotates the keys or whose table rotated them before, or unknown_table if the
-  ///              keys are raw, or rotated in a way that the cache does not know
-  /// \param at    a source of positions, token_coordinates, or next_tokens: the rows of a table of coordinates,
-  ///              or the next positions
+  /// \param keys  a key_transform that rotates the keys or whose table rotated them before, or unknown_table
+  ///              if the keys are raw, or rotated in a way that the cache does not know
+  /// \param at    a source of positions, token_coordinates, or next_tokens: the rows of a table of
+  ///              coordinates, or the next positions
   ///
   /// Throws:  std::invalid_argument also if the cache stores keys of another rotation than the new ones
   template <class Layout, class K, class V, class Keys, class At, class Threads>
@@ -313,8 +313,8 @@ class stored_tokens {
       if (!on_axes()) return at(b, t);
     return rows_.next()[static_cast<std::size_t>(b)] + t;
   }
-  /// Adds `delta` to the positions, or all coordinates, of tokens. If it is not 0, first calls rotate_key(b, t)
-  /// for each token.
+  /// Adds `delta` to the positions, or all coordinates, of tokens. If it is not 0, first calls rotate_key(b,
+  /// t) for each token.
   template <class RotateKey>
   void shift_places(const char* function, Index first, Index count, std::int64_t delta, batch_row row,
                     const RotateKey& rotate_key) {

@@ -109,8 +109,8 @@ key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>
 ///
 /// \param on_axes  whether keys have coordinates. The rotator then has no steps: the caller gives each phase
 ///
-/// Throws:  std::invalid_argument unless both have the same pairs and first channel and, without axes, cover a
-///          range of positions and have exact angles
+/// Throws:  std::invalid_argument unless both have the same pairs and first channel and, without axes, cover
+///          a range of positions and have exact angles
 template <class Layout, class T, class From, class To>
 key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<From>& placed_from,
                                       const placed_table<To>& placed_to, bool on_axes = false) {
