@@ -3835,18 +3835,28 @@ EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_s
   return false;
 }
 struct memory_axes {
-  std::int64_t address, extents[4], strides[4];  // the last axis is one of bytes
-  std::int64_t begin = address, end = address + 1;
+  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
   template <class T>
   explicit memory_axes(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        size(sizeof(T)),
         extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
-        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {
-    for (int axis = 0; axis < 4; ++axis) {
-      strides[axis] *= extents[axis] == 1 ? 0 : axis == 3 ? 1 : Index{sizeof(T)};
-      const std::int64_t length = (extents[axis] - 1) * strides[axis];
-      (length < 0 ? begin : end) += length;
-    }
+        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
+};
+struct spanned_addresses {
+  std::int64_t begin, end;
+  template <class T>
+  explicit spanned_addresses(const head_view<T>& x)
+      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        end(begin + x.head_dim * Index{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+  }
+ private:
+  void add(std::int64_t length) {
+    begin += (std::min)(length, std::int64_t{0});
+    end += (std::max)(length, std::int64_t{0});
   }
 };
 EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
@@ -3854,9 +3864,10 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
   int count = 0;
   for (int i = 0; i < 8; ++i) {
     const memory_axes& x = i < 4 ? a : b;
-    const std::int64_t extent = x.extents[i % 4], bytes = x.strides[i % 4];
-    if (bytes == 0) continue;
-    const std::int64_t most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
+    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
+    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
+    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
+                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
     const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
     int place = 0;
     while (place < count && steps[place].stride > next.stride) ++place;
@@ -3874,8 +3885,8 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
-  const memory_axes of_a(a), of_b(b);
-  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(of_a, of_b);
+  const spanned_addresses of_a(a), of_b(b);
+  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
 }
 template <class T>
 bool are_same(const head_view<const T>& x, const head_view<T>& out) {
@@ -3883,21 +3894,6 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.batch == 1 || x.batch_stride == out.batch_stride) &&
          (x.tokens == 1 || x.token_stride == out.token_stride) &&
          (x.heads == 1 || x.head_stride == out.head_stride);
-}
-template <class X, class T>
-void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  check_written(function, out);
-  if constexpr (std::is_same_v<X, T>) {
-    if (!are_same(x, out) && share_memory(x, out))
-      throw_invalid(function,
-                    "out must be x itself or share no channel with it, and covers a part of x; "
-                    "give other memory, or rotate in place");
-  } else if (share_memory(x, out)) {
-    throw_invalid(function,
-                  "out has another channel type than x and must share no memory with it; give other memory");
-  }
 }
 struct known_range {
   position_range known;
@@ -5365,6 +5361,21 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
                   const_channels_map<arithmetic<T>>(wide.at(0, i, h), x.head_dim).template cast<T>();
         });
       });
+}
+template <class X, class T>
+void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  check_written(function, out);
+  if constexpr (std::is_same_v<X, T>) {
+    if (!are_same(x, out) && share_memory(x, out))
+      throw_invalid(function,
+                    "out must be x itself or share no channel with it, and covers a part of x; "
+                    "give other memory, or rotate in place");
+  } else if (share_memory(x, out)) {
+    throw_invalid(function,
+                  "out has another channel type than x and must share no memory with it; give other memory");
+  }
 }
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,

@@ -6719,22 +6719,31 @@ EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_s
     if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
   return false;
 }
-/// A view with elements: its first address, the extent and stride in bytes of each axis, and the addresses
-/// that it spans, [begin, end).
+/// A view of channels of any type: its first address, and the extent and stride of each axis.
 struct memory_axes {
-  std::int64_t address, extents[4], strides[4];  // the last axis is one of bytes
-  std::int64_t begin = address, end = address + 1;
+  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
   template <class T>
   explicit memory_axes(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        size(sizeof(T)),
         extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
-        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {
-    for (int axis = 0; axis < 4; ++axis) {
-      // The stride of an extent of 1 is arbitrary and may be huge.
-      strides[axis] *= extents[axis] == 1 ? 0 : axis == 3 ? 1 : Index{sizeof(T)};
-      const std::int64_t length = (extents[axis] - 1) * strides[axis];
-      (length < 0 ? begin : end) += length;
-    }
+        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
+};
+/// The addresses that a view with elements spans, [begin, end).
+struct spanned_addresses {
+  std::int64_t begin, end;
+  template <class T>
+  explicit spanned_addresses(const head_view<T>& x)
+      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        end(begin + x.head_dim * Index{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+  }
+ private:
+  void add(std::int64_t length) {
+    begin += (std::min)(length, std::int64_t{0});
+    end += (std::max)(length, std::int64_t{0});
   }
 };
 /// As share_memory, for two views whose ranges of addresses overlap.
@@ -6743,9 +6752,10 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
   int count = 0;
   for (int i = 0; i < 8; ++i) {
     const memory_axes& x = i < 4 ? a : b;
-    const std::int64_t extent = x.extents[i % 4], bytes = x.strides[i % 4];
-    if (bytes == 0) continue;
-    const std::int64_t most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
+    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
+    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
+    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
+                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
     const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
     int place = 0;
     while (place < count && steps[place].stride > next.stride) ++place;
@@ -6765,8 +6775,8 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
-  const memory_axes of_a(a), of_b(b);
-  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(of_a, of_b);
+  const spanned_addresses of_a(a), of_b(b);
+  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
 }
 /// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
 template <class T>
@@ -6775,23 +6785,6 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.batch == 1 || x.batch_stride == out.batch_stride) &&
          (x.tokens == 1 || x.token_stride == out.token_stride) &&
          (x.heads == 1 || x.head_stride == out.head_stride);
-}
-/// Throws std::invalid_argument unless `out` can take a result that has the shape of `x`: it is `x`, or
-/// shares no memory with it.
-template <class X, class T>
-void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  check_written(function, out);
-  if constexpr (std::is_same_v<X, T>) {
-    if (!are_same(x, out) && share_memory(x, out))
-      throw_invalid(function,
-                    "out must be x itself or share no channel with it, and covers a part of x; "
-                    "give other memory, or rotate in place");
-  } else if (share_memory(x, out)) {
-    throw_invalid(function,
-                  "out has another channel type than x and must share no memory with it; give other memory");
-  }
 }
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
@@ -11369,6 +11362,23 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
         });
       });
 }
+/// Throws std::invalid_argument unless `out` can take a result that has the shape of `x`: it is `x`, or
+/// shares no memory with it.
+template <class X, class T>
+void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  check_written(function, out);
+  if constexpr (std::is_same_v<X, T>) {
+    if (!are_same(x, out) && share_memory(x, out))
+      throw_invalid(function,
+                    "out must be x itself or share no channel with it, and covers a part of x; "
+                    "give other memory, or rotate in place");
+  } else if (share_memory(x, out)) {
+    throw_invalid(function,
+                  "out has another channel type than x and must share no memory with it; give other memory");
+  }
+}
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -15539,6 +15549,10 @@ class head_memory {
         head_dim_(head_dim),
         channels_(checked_size(owner, head_dim)),
         scales_(is_quantized<T> ? checked_size(owner, 1) : 0) {}
+  Index batch() const { return batch_; }
+  Index heads() const { return heads_; }
+  Index slot_count() const { return slots_; }
+  Index head_dim() const { return head_dim_; }
   head_view<T> view() { return view_of(channels_.data(), scales_.data()); }
   head_view<const T> view() const { return view_of(channels_.data(), scales_.data()); }
  private:
@@ -17021,8 +17035,8 @@ class cache_memory {
       : keys_(owner, batch, kv_heads, slot_count, head_dim),
         values_(owner, batch, shared ? 0 : kv_heads, slot_count, value_dim),
         value_dim_(value_dim) {}
-  Index batch() const { return keys().batch; }
-  Index slot_count() const { return keys().tokens; }
+  Index batch() const { return keys_.batch(); }
+  Index slot_count() const { return keys_.slot_count(); }
   head_view<const T> keys() const { return keys_.view(); }
   head_view<T> keys() { return keys_.view(); }
   head_view<const T> values() const { return values_of(*this); }
@@ -17031,7 +17045,7 @@ class cache_memory {
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// The size of `count` tokens in bytes.
   double bytes_of(Index count) const {
-    return cost_of(count, keys().heads, keys().head_dim + (shared ? 0 : Index{value_dim_}), sizeof(T));
+    return cost_of(count, keys_.heads(), keys_.head_dim() + (shared ? 0 : Index{value_dim_}), sizeof(T));
   }
   /// Checks the shapes and counts of new tokens.
   ///
@@ -17039,7 +17053,7 @@ class cache_memory {
   template <class K, class V>
   void check_new(const char* function, const K& k, const V& v, const row_counts& counts) const {
     ROPE_DETAIL_CHECK_STORED("append", typename K::value_type, typename V::value_type, T);
-    check_shape(function, shared ? "rotated_part" : "k", k, keys().head_dim - first_new_channel());
+    check_shape(function, shared ? "rotated_part" : "k", k, keys_.head_dim() - first_new_channel());
     check_shape(function, shared ? "latent" : "v", v, value_dim_);
     check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
     check_counts(function, counts, batch(), k.tokens);
@@ -17052,7 +17066,7 @@ class cache_memory {
     const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
     const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
     if constexpr (shared)
-      write_keys(from(k), to(keys()).channels(value_dim_, keys().head_dim - value_dim_));
+      write_keys(from(k), to(keys()).channels(value_dim_, keys_.head_dim() - value_dim_));
     else
       write_keys(from(k), to(keys()));
     copy_channels(from(v), to(values()));
@@ -17105,8 +17119,8 @@ class cache_memory {
   template <class X>
   void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
     check_extents(function, x);
-    if (x.batch != batch() || x.heads != keys().heads || x.head_dim != head_dim)
-      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys().heads, ", ", head_dim,
+    if (x.batch != batch() || x.heads != keys_.heads() || x.head_dim != head_dim)
+      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys_.heads(), ", ", head_dim,
                     "], got ", shape_text(x));
     check_memory(function, x);
   }

@@ -261,23 +261,35 @@ EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_s
   return false;
 }
 
-/// A view with elements: its first address, the extent and stride in bytes of each axis, and the addresses
-/// that it spans, [begin, end).
+/// A view of channels of any type: its first address, and the extent and stride of each axis.
 struct memory_axes {
-  std::int64_t address, extents[4], strides[4];  // the last axis is one of bytes
-  std::int64_t begin = address, end = address + 1;
+  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
 
   template <class T>
   explicit memory_axes(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        size(sizeof(T)),
         extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
-        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {
-    for (int axis = 0; axis < 4; ++axis) {
-      // The stride of an extent of 1 is arbitrary and may be huge.
-      strides[axis] *= extents[axis] == 1 ? 0 : axis == 3 ? 1 : Index{sizeof(T)};
-      const std::int64_t length = (extents[axis] - 1) * strides[axis];
-      (length < 0 ? begin : end) += length;
-    }
+        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
+};
+
+/// The addresses that a view with elements spans, [begin, end).
+struct spanned_addresses {
+  std::int64_t begin, end;
+
+  template <class T>
+  explicit spanned_addresses(const head_view<T>& x)
+      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        end(begin + x.head_dim * Index{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+  }
+
+ private:
+  void add(std::int64_t length) {
+    begin += (std::min)(length, std::int64_t{0});
+    end += (std::max)(length, std::int64_t{0});
   }
 };
 
@@ -287,9 +299,10 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
   int count = 0;
   for (int i = 0; i < 8; ++i) {
     const memory_axes& x = i < 4 ? a : b;
-    const std::int64_t extent = x.extents[i % 4], bytes = x.strides[i % 4];
-    if (bytes == 0) continue;
-    const std::int64_t most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
+    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
+    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
+    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
+                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
     const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
     int place = 0;
     while (place < count && steps[place].stride > next.stride) ++place;
@@ -310,8 +323,8 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
-  const memory_axes of_a(a), of_b(b);
-  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(of_a, of_b);
+  const spanned_addresses of_a(a), of_b(b);
+  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
 }
 
 /// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
@@ -321,24 +334,6 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.batch == 1 || x.batch_stride == out.batch_stride) &&
          (x.tokens == 1 || x.token_stride == out.token_stride) &&
          (x.heads == 1 || x.head_stride == out.head_stride);
-}
-
-/// Throws std::invalid_argument unless `out` can take a result that has the shape of `x`: it is `x`, or
-/// shares no memory with it.
-template <class X, class T>
-void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  check_written(function, out);
-  if constexpr (std::is_same_v<X, T>) {
-    if (!are_same(x, out) && share_memory(x, out))
-      throw_invalid(function,
-                    "out must be x itself or share no channel with it, and covers a part of x; "
-                    "give other memory, or rotate in place");
-  } else if (share_memory(x, out)) {
-    throw_invalid(function,
-                  "out has another channel type than x and must share no memory with it; give other memory");
-  }
 }
 
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.

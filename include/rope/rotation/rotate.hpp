@@ -59,6 +59,24 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
       });
 }
 
+/// Throws std::invalid_argument unless `out` can take a result that has the shape of `x`: it is `x`, or
+/// shares no memory with it.
+template <class X, class T>
+void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  check_written(function, out);
+  if constexpr (std::is_same_v<X, T>) {
+    if (!are_same(x, out) && share_memory(x, out))
+      throw_invalid(function,
+                    "out must be x itself or share no channel with it, and covers a part of x; "
+                    "give other memory, or rotate in place");
+  } else if (share_memory(x, out)) {
+    throw_invalid(function,
+                  "out has another channel type than x and must share no memory with it; give other memory");
+  }
+}
+
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,

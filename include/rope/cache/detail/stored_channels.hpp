@@ -39,6 +39,11 @@ class head_memory {
         channels_(checked_size(owner, head_dim)),
         scales_(is_quantized<T> ? checked_size(owner, 1) : 0) {}
 
+  Index batch() const { return batch_; }
+  Index heads() const { return heads_; }
+  Index slot_count() const { return slots_; }
+  Index head_dim() const { return head_dim_; }
+
   head_view<T> view() { return view_of(channels_.data(), scales_.data()); }
   head_view<const T> view() const { return view_of(channels_.data(), scales_.data()); }
 
