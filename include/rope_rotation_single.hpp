@@ -2523,9 +2523,11 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
+template <index_letters letters>
+inline constexpr int rank_of = static_cast<int>(sizeof(letters)) - 1;
 template <index_letters letters, class X>
 auto view_of_indices(const char* name, X& x) {
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  constexpr int rank = rank_of<letters>;
   if constexpr (!numbers_by_index<X, rank>) {
     return head_view<float>{};
   } else {
@@ -3678,15 +3680,11 @@ constexpr bool lacks_view() {
   return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
 }
 template <class X>
-concept table_behind_norm = requires(const X& x) {
+concept given_table = rotation_table<X> || requires(const X& x) {
   placed(x.table());
-};
-template <class X>
-concept tables_of_both = requires(const X& x) {
+} || requires(const X& x) {
   placed(x.queries());
 };
-template <class X>
-concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
 }  // namespace rope::inline ROPE_ABI::detail
@@ -3796,6 +3794,11 @@ void check_memory(const char* function, const head_view<T>&... views) {
   };
   (check_one(views), ...);
 }
+template <class T>
+void check_heads(const char* function, const head_view<T>& x) {
+  check_view(function, x);
+  check_memory(function, x);
+}
 template <class X, class T>
 bool have_same_shape(const head_view<X>& x, const head_view<T>& y) {
   return x.batch == y.batch && x.tokens == y.tokens && x.heads == y.heads && x.head_dim == y.head_dim;
@@ -3896,14 +3899,6 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.tokens == 1 || x.token_stride == out.token_stride) &&
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
-template <class T>
-void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
-  check_written(function, out);
-  if (!are_same(x, out) && share_memory(x, out))
-    throw_invalid(function,
-                  "out must be x itself or share no channel with it, and covers a part of x; "
-                  "give other memory, or rotate in place");
-}
 struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
@@ -3978,8 +3973,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
 template <class Layout, class T, class S, class Source>
 void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
-  check_view(function, x);
-  check_memory(function, x);
+  check_heads(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -4915,6 +4909,178 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+
+#ifndef ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
+#define ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
+
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+/// Widens and rounds rows of channels, and sums their products in double.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
+  return _mm_castsi128_ps(
+      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
+                                                     _mm_unpackhi_epi16(zero, packed), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi8_epi32(packed);
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
+#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+  return _mm_cvtepi32_ps(load_four(from));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  return _mm256_cvtepi32_ps(
+      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+#endif
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+namespace rope::inline ROPE_ABI::detail {
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+inline constexpr int channels_per_step = 16;
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_per_step] = {};
+  Index d = 0;
+  for (; d + channels_per_step <= count; d += channels_per_step) {
+    double a[channels_per_step], b[channels_per_step];  // three loops, because GCC does not vectorise one
+    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_per_step; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_per_step / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+/// Loops over the tokens and heads of a view.
+namespace rope::inline ROPE_ABI::detail {
+template <class T, class Visit>
+void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
+  for (Index count; first < last; first += count) {
+    const Index b = first < x.tokens ? 0 : first / x.tokens, t = first - b * x.tokens;
+    count = (std::min)({last - first, x.tokens - t, most});
+    visit(b, t, count);
+  }
+}
+template <class T, class Threads, class Visit>
+void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(T)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token) visit(token / x.tokens, token % x.tokens);
+  });
+}
+template <class T, class Threads, class Visit>
+void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit) {
+  for_each_token(x, threads, [&](Index b, Index t) {
+    for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
+  });
+}
+template <class T>
+const arithmetic<T>* widened(const T* channels, Index count) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    return channels;
+  } else {
+    struct widened_head {};
+    arithmetic<T>* const wide = workspace<widened_head, arithmetic<T>>(count);
+    widen(channels, count, wide);
+    return wide;
+  }
+}
+template <class T, class Write>
+void write_rounded(T* channels, Index count, const Write& write) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    write(channels);
+  } else {
+    struct rounded_head {};
+    arithmetic<T>* const wide = workspace<rounded_head, arithmetic<T>>(count);
+    write(wide);
+    round_channels<T>(wide, count, channels);
+  }
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
 /// The order in which a checked call of rotate reads and writes memory.
 ///
 /// Some table rows are converted before use, once for all heads of a token: rows whose entries differ in type
@@ -4980,14 +5146,6 @@ enum class head_order { together, of_memory, one };
 template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
-}
-template <class T, class Visit>
-void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
-  for (Index count; first < last; first += count) {
-    const Index b = first < x.tokens ? 0 : first / x.tokens, t = first - b * x.tokens;
-    count = (std::min)({last - first, x.tokens - t, most});
-    visit(b, t, count);
-  }
 }
 template <class Threads, class Plan, class... More>
 void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
@@ -5171,14 +5329,6 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
   const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
 }
-template <class Layout, bool inverse, class Q, class K, class S, class Source, class Threads>
-void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads,
-                 reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
-  run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
-}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 
@@ -5216,26 +5366,33 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
         });
       });
 }
+template <class X, class T>
+void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  check_written(function, out);
+  if constexpr (std::is_same_v<X, T>) {
+    if (!are_same(x, out) && share_memory(x, out))
+      throw_invalid(function,
+                    "out must be x itself or share no channel with it, and covers a part of x; "
+                    "give other memory, or rotate in place");
+  } else if (share_memory(x, out)) {
+    throw_invalid(function,
+                  "out has another channel type than x and must share no memory with it; give other memory");
+  }
+}
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  if constexpr (std::is_same_v<X, T>) {
-    check_same_or_disjoint(function, x, out);
+  check_result(function, x, out);
+  if constexpr (std::is_same_v<X, T>)
     rotate_all<Layout, inverse>(x, out, table, source, threads, back);
-  } else if constexpr (is_or_widens<X, T>) {
-    check_written(function, out);
-    if (share_memory(x, out))
-      throw_invalid(
-          function,
-          "out has another channel type than x and must share no memory with it; give other memory");
+  else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
-  }
 }
 template <class Q, class K>
 void check_same_tokens(const char* function, const head_view<Q>& q, const head_view<K>& k) {
@@ -5266,7 +5423,9 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  rotate_both<Layout, inverse>(q, k, table, source, threads, back);
+  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
+  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
+  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.

@@ -4696,6 +4696,8 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
+template <index_letters letters>
+inline constexpr int rank_of = static_cast<int>(sizeof(letters)) - 1;
 /// The view of a tensor or an mdspan whose indices have these letters. The caller has checked the letters.
 /// For other types a static_assert has already failed: the empty view avoids a second error message.
 ///
@@ -4703,7 +4705,7 @@ struct index_letters {
 ///          std::length_error if the extents exceed the address space
 template <index_letters letters, class X>
 auto view_of_indices(const char* name, X& x) {
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  constexpr int rank = rank_of<letters>;
   if constexpr (!numbers_by_index<X, rank>) {
     return head_view<float>{};
   } else {
@@ -6550,15 +6552,11 @@ constexpr bool lacks_view() {
 }
 /// The tables that functions accept: one table, a norm and a table, or a table each for queries and keys.
 template <class X>
-concept table_behind_norm = requires(const X& x) {
+concept given_table = rotation_table<X> || requires(const X& x) {
   placed(x.table());
-};
-template <class X>
-concept tables_of_both = requires(const X& x) {
+} || requires(const X& x) {
   placed(x.queries());
 };
-template <class X>
-concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
 }  // namespace rope::inline ROPE_ABI::detail
@@ -6671,6 +6669,12 @@ void check_memory(const char* function, const head_view<T>&... views) {
     }
   };
   (check_one(views), ...);
+}
+/// check_view and check_memory.
+template <class T>
+void check_heads(const char* function, const head_view<T>& x) {
+  check_view(function, x);
+  check_memory(function, x);
 }
 /// Whether two views have the same extents.
 template <class X, class T>
@@ -6788,15 +6792,6 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.tokens == 1 || x.token_stride == out.token_stride) &&
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
-/// Throws std::invalid_argument if `out` overlaps `x`, which has the same shape, but is another view.
-template <class T>
-void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
-  check_written(function, out);
-  if (!are_same(x, out) && share_memory(x, out))
-    throw_invalid(function,
-                  "out must be x itself or share no channel with it, and covers a part of x; "
-                  "give other memory, or rotate in place");
-}
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
   position_range known;
@@ -6886,12 +6881,67 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
 template <class Layout, class T, class S, class Source>
 void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
-  check_view(function, x);
-  check_memory(function, x);
+  check_heads(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_CHECKS_HPP
+
+#ifndef ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
+#define ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
+/// Loops over the tokens and heads of a view.
+namespace rope::inline ROPE_ABI::detail {
+/// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
+/// tokens of row b from token t on, at most `most`.
+template <class T, class Visit>
+void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
+  for (Index count; first < last; first += count) {
+    const Index b = first < x.tokens ? 0 : first / x.tokens, t = first - b * x.tokens;
+    count = (std::min)({last - first, x.tokens - t, most});
+    visit(b, t, count);
+  }
+}
+/// Calls visit(b, t) for every token of a view, on `threads`.
+template <class T, class Threads, class Visit>
+void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(T)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token) visit(token / x.tokens, token % x.tokens);
+  });
+}
+/// Calls visit(b, t, h) for every head of every token of a view, on `threads`.
+template <class T, class Threads, class Visit>
+void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit) {
+  for_each_token(x, threads, [&](Index b, Index t) {
+    for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
+  });
+}
+/// The channels of a head in their arithmetic type: `channels`, or a copy in scratch of the calling thread.
+template <class T>
+const arithmetic<T>* widened(const T* channels, Index count) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    return channels;
+  } else {
+    struct widened_head {};
+    arithmetic<T>* const wide = workspace<widened_head, arithmetic<T>>(count);
+    widen(channels, count, wide);
+    return wide;
+  }
+}
+/// Writes the channels of a head by write(to), which writes them in their arithmetic type. Each is rounded
+/// once.
+template <class T, class Write>
+void write_rounded(T* channels, Index count, const Write& write) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    write(channels);
+  } else {
+    struct rounded_head {};
+    arithmetic<T>* const wide = workspace<rounded_head, arithmetic<T>>(count);
+    write(wide);
+    round_channels<T>(wide, count, channels);
+  }
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
 /// Views of int8 heads in memory, with one scale per token and head. `quantize` and `dequantize` convert
 /// heads to int8 and back.
 namespace rope::inline ROPE_ABI {
@@ -6969,49 +7019,28 @@ template <class X, class T>
 void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
   static_assert(is_quantized<std::remove_const_t<T>>,
                 "quantize and dequantize: quantized heads are std::int8_t");
-  check_view(function, x);
+  check_heads(function, x);
   check_extents(function, integers);
   check_memory(function, integers);
   if (!have_same_shape(x, integers))
     throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
                   shape_text(integers));
-  check_memory(function, x);
-}
-/// Calls body(b, t, h) for every head of a view.
-template <class X, class Threads, class Body>
-void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
-  });
 }
 /// Quantizes every head of checked views.
 template <class X, class T, class Threads = this_thread>
 void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
-  for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
-    if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
-      *out.scale_at(b, t, h) = quantize_channels(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-    } else {
-      struct quantized_numbers {};
-      float* wide = workspace<quantized_numbers, float>(x.head_dim);
-      widen(x.at(b, t, h), x.head_dim, wide);
-      *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
-    }
+  for_each_head(x, threads, [&](Index b, Index t, Index h) {
+    const float* const wide = widened<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim);
+    *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
   });
 }
 /// Dequantizes every head of checked views.
 template <class X, class T, class Threads = this_thread>
 void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
-  for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
+  for_each_head(out, threads, [&](Index b, Index t, Index h) {
     const float scale = usable_scale(*x.scale_at(b, t, h));
-    if constexpr (std::is_same_v<T, float>) {
-      dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
-    } else {
-      struct dequantized_numbers {};
-      float* wide = workspace<dequantized_numbers, float>(x.head_dim);
-      dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-      round_channels<T>(wide, x.head_dim, out.at(b, t, h));
-    }
+    write_rounded(out.at(b, t, h), x.head_dim,
+                  [&](float* to) { dequantize_channels(x.at(b, t, h), x.head_dim, scale, to); });
   });
 }
 }  // namespace detail
@@ -7728,16 +7757,6 @@ template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
 }
-/// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
-/// tokens of row b from token t on, at most `most`.
-template <class T, class Visit>
-void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
-  for (Index count; first < last; first += count) {
-    const Index b = first < x.tokens ? 0 : first / x.tokens, t = first - b * x.tokens;
-    count = (std::min)({last - first, x.tokens - t, most});
-    visit(b, t, count);
-  }
-}
 /// Runs plans for the same tokens on the caller's threads: all plans process `block` tokens before the next
 /// block, while the table rows of the block are in the cache. A plan has tokens(), bytes() and run(first,
 /// last).
@@ -7955,16 +7974,6 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
                 reverse_rotation back = reverse_rotation::inverse) {
   const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
-}
-/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table.
-/// The arguments must be checked.
-template <class Layout, bool inverse, class Q, class K, class S, class Source, class Threads>
-void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads,
-                 reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
-  run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
@@ -11359,26 +11368,35 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
         });
       });
 }
+/// Throws std::invalid_argument unless `out` can take a result that has the shape of `x`: it is `x`, or
+/// shares no memory with it.
+template <class X, class T>
+void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  check_written(function, out);
+  if constexpr (std::is_same_v<X, T>) {
+    if (!are_same(x, out) && share_memory(x, out))
+      throw_invalid(function,
+                    "out must be x itself or share no channel with it, and covers a part of x; "
+                    "give other memory, or rotate in place");
+  } else if (share_memory(x, out)) {
+    throw_invalid(function,
+                  "out has another channel type than x and must share no memory with it; give other memory");
+  }
+}
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  if constexpr (std::is_same_v<X, T>) {
-    check_same_or_disjoint(function, x, out);
+  check_result(function, x, out);
+  if constexpr (std::is_same_v<X, T>)
     rotate_all<Layout, inverse>(x, out, table, source, threads, back);
-  } else if constexpr (is_or_widens<X, T>) {
-    check_written(function, out);
-    if (share_memory(x, out))
-      throw_invalid(
-          function,
-          "out has another channel type than x and must share no memory with it; give other memory");
+  else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
-  }
 }
 /// Throws unless q and k have the same batch and tokens.
 template <class Q, class K>
@@ -11404,6 +11422,7 @@ void check_both(const char* function, const head_view<Q>& q, const head_view<K>&
                   "q and k are both rotated in place and must not share channels, which would be rotated "
                   "twice; to write the rotated x to another view, call rotate_to or unrotate_to");
 }
+/// Rotates q and k block by block, in one pass over the table.
 template <class Layout, bool inverse, class Q, class K, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<Q>& q, const head_view<K>& k,
                          const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -11411,7 +11430,9 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  rotate_both<Layout, inverse>(q, k, table, source, threads, back);
+  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
+  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
+  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.
@@ -13608,9 +13629,7 @@ template <class Layout, class S, class A>
 void rotate_normed_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
   const S* cos = table.cos(position);
   const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
-  if constexpr (!std::is_same_v<S, A>)
-    if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row());
-  rotate_token<Layout>(heads, row);
+  with_row<A>(row, converts_rows<A>(table, m), [&](const auto& used) { rotate_token<Layout>(heads, used); });
 }
 /// Used after the norm if heads are rotated: rotates them by the row of their token's position.
 template <class Layout, class S, class Source>
@@ -13758,16 +13777,13 @@ norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const 
   return {norm.weight.data(), norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
           shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
 }
-template <class T, class W, class Threads>
+/// Normalises checked heads, and rotates them unless `rotation` is without_rotation.
+template <class T, class W, class Rotation, class Threads>
 void normalize_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                       const head_norm<W>& norm, const Threads& threads) {
-  check_view(function, x);
-  check_memory(function, x);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
+                       const head_norm<W>& norm, const Rotation& rotation, const Threads& threads) {
   const norm_rule<W> rule = checked_norm(function, norm, x);
-  check_same_or_disjoint(function, x, out);
-  run_plans(threads, tokens_of_norm, norm_pass<T, W, without_rotation>(x, out, rule, {}));
+  check_result(function, x, out);
+  run_plans(threads, tokens_of_norm, norm_pass<T, W, Rotation>(x, out, rule, rotation));
 }
 template <class Layout, class T, class W, class S, class P, class Threads>
 void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -13775,11 +13791,8 @@ void normalize_and_rotate_checked(const char* function, const head_view<const T>
                                   const Threads& threads) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  const norm_rule<W> rule = checked_norm(function, norm, x);
-  check_same_or_disjoint(function, x, out);
-  normalize_and_rotate_all<Layout>(x, out, rule, table, source, threads);
+  using rotation = row_rotation<Layout, S, std::remove_const_t<decltype(source)>>;
+  normalize_checked(function, x, out, norm, rotation(table, source), threads);
 }
 template <class Layout, class T, class QW, class KW, class S, class P, class Threads>
 void normalize_and_rotate_both(const char* function, const head_view<T>& q, const head_view<T>& k,
@@ -13811,7 +13824,10 @@ template <class T, class W, class Threads = this_thread>
 void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("normalize_heads", Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
-  if constexpr (!std::is_const_v<T>) detail::normalize_checked<T>("normalize_heads", x, x, norm, threads);
+  if constexpr (!std::is_const_v<T>) {
+    detail::check_heads("normalize_heads", x);
+    detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation{}, threads);
+  }
 }
 /// Writes the normalised `x` to `out`.
 ///
@@ -13824,8 +13840,10 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
   ROPE_DETAIL_CHECK_THREADS("normalize_heads_to", Threads);
   ROPE_DETAIL_CHECK_WRITABLE("normalize_heads_to", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_to", "x and out", X, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
-    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, threads);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
+    detail::check_heads("normalize_heads_to", x);
+    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation{}, threads);
+  }
 }
 /// Normalises every head of `x` in place and rotates it, in one pass over memory.
 ///
@@ -14981,6 +14999,16 @@ position_range held_positions(const Rows& rows, Index b) {
     if (position != no_token) range.include(position);
   return range;
 }
+/// Adds the positions by which the keys of row b are rotated while they are read, except that of the query if
+/// they are rotated by rank.
+template <class Rows>
+void include_read_keys(const Rows& rows, Index b, position_range& read) {
+  if (rows.storage() != key_storage::raw) return;
+  const position_range held = ranks_of(rows) > 0 ? position_range{0, 0} : held_positions(rows, b);
+  if (held.empty()) return;
+  read.include(held.smallest);
+  read.include(held.largest);
+}
 /// The table, placed at the first channel that it rotates in heads of queries and keys.
 template <class Rows, class Table>
 auto placed_in(const Rows& rows, const Table& table) {
@@ -15123,15 +15151,15 @@ class key_rotator {
   /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void rotate(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     if (!written_ || count != count_) {
-      write([&](std::size_t i) { return step_.data()[i] * count; });
+      write([&](Index i) { return step_(i) * count; });
       count_ = count;
       written_ = true;
     }
     apply(keys, b, slot);
   }
   /// Rotates every head of one token by m R(phase_of_pair(i)), independent of the steps.
-  template <class PhaseOfPair>
-  void rotate_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
+  template <std::invocable<Index> PhaseOfPair>
+  void rotate(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
     write(phase_of_pair);
     written_ = false;
     apply(keys, b, slot);
@@ -15139,8 +15167,8 @@ class key_rotator {
  private:
   template <class PhaseOfPair>
   void write(const PhaseOfPair& phase_of_pair) {
-    const std::size_t pairs = row_.size() / 2;
-    for (std::size_t i = 0; i < pairs; ++i) write_phase(phase_of_pair(i), m_, row_[i], row_[pairs + i]);
+    A *const cos = row_.data(), *const sin = cos + step_.size();
+    for (Index i = 0; i < step_.size(); ++i) write_phase(phase_of_pair(i), m_, cos[i], sin[i]);
   }
   void apply(const head_view<T>& keys, Index b, Index slot) const;
   number_array<phase> step_;
@@ -15161,20 +15189,24 @@ void key_rotator<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot
   rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
                        table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)});
 }
-/// The phase of every pair per unit of position.
+/// The phase of every pair per unit of position, or per unit along every axis.
 template <class S>
 number_array<phase> steps_of(const frequency_table<S>& table) {
-  number_array<phase> steps(table.pairs());
-  for (Index i = 0; i < steps.size(); ++i) steps(i) = phase_of(table.inv_freq(i, 0));
+  number_array<phase> steps(table.pairs(), 1, phase{});
+  for (Index i = 0; i < steps.size(); ++i)
+    for (Index a = 0; a < table.axes(); ++a) steps(i) = steps(i) + phase_of(table.inv_freq(i, a));
   return steps;
 }
 /// A rotator of keys by steps of the table's angles, without its attention_factor.
 ///
+/// \param on_axes  whether keys have coordinates, which all change by the same number
+///
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
-key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>& placed) {
+key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>& placed,
+                                     bool on_axes = false) {
   const frequency_table<S>& table = placed.table();
-  if (table.source() != table_source::positions)
+  if (!on_axes && table.source() != table_source::positions)
     throw_invalid(function,
                   "the angle must be position * inv_freq, not of float angles or coordinates; give a table "
                   "of a range of positions");
@@ -15182,17 +15214,22 @@ key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>
 }
 /// A rotator of keys from the angles of one table to those of another.
 ///
-/// Throws:  std::invalid_argument unless both have the same pairs and first channel, cover a range of
-///          positions and have exact angles
+/// \param on_axes  whether keys have coordinates. The rotator then has no steps: the caller gives each phase
+///
+/// Throws:  std::invalid_argument unless both have the same pairs and first channel and, without axes, cover
+///          a range of positions and have exact angles
 template <class Layout, class T, class From, class To>
 key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<From>& placed_from,
-                                      const placed_table<To>& placed_to) {
+                                      const placed_table<To>& placed_to, bool on_axes = false) {
   const frequency_table<From>& from = placed_from.table();
   const frequency_table<To>& to = placed_to.table();
   if (placed_from.first_channel() != placed_to.first_channel())
     throw_invalid(function, "both tables must begin at the same channel, got ", placed_from.first_channel(),
                   " and ", placed_to.first_channel());
   check_equal(function, "both tables", "pairs", from.pairs(), to.pairs());
+  if (on_axes)
+    return {number_array<phase>(to.pairs(), 1, phase{}), to.attention_factor() / from.attention_factor(),
+            placed_to.first_channel()};
   if (from.source() != table_source::positions || to.source() != table_source::positions)
     throw_invalid(function,
                   "the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
@@ -15302,57 +15339,13 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
   }
   return rotation;
 }
-/// Rotates keys by the same step along every axis, without the attention_factor.
-template <class Layout, class T, class S>
-key_rotator<Layout, T> rotator_along_axes(const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  number_array<phase> steps(table.pairs(), 1, phase{});
-  for (Index i = 0; i < steps.size(); ++i)
-    for (Index a = 0; a < table.axes(); ++a) steps(i) = steps(i) + phase_of(table.inv_freq(i, a));
-  return {std::move(steps), 1.0, placed.first_channel()};
+/// The angle of a pair at the coordinates of a token, [axes]. They are all equal if the table has one axis.
+template <class S>
+phase phase_at(const frequency_table<S>& table, Index pair, const double* coordinates) {
+  phase angle;
+  for (Index a = 0; a < table.axes(); ++a) angle = angle + phase_of(table.inv_freq(pair, a), coordinates[a]);
+  return angle;
 }
-/// Rotates keys from the frequencies of one table to those of another, token by token.
-///
-/// Throws:  std::invalid_argument unless both tables have the same pairs and first channel, and are tables of
-///          coordinates if some keys are not text
-template <class Layout, class T, class From, class To>
-class rotator_between_axes {
- public:
-  rotator_between_axes(const char* function, Index axes, bool text_only, const placed_table<From>& from,
-                       const placed_table<To>& to)
-      : from_(from.table()), to_(to.table()), rotator_(checked(function, axes, text_only, from, to)) {}
-  /// \param coordinates  of the token, [axes]. They are all equal if a table has one axis
-  void rotate(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
-    rotator_.rotate_by(keys, b, slot,
-                       [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
-  }
- private:
-  static key_rotator<Layout, T> checked(const char* function, Index axes, bool text_only,
-                                        const placed_table<From>& from, const placed_table<To>& to) {
-    const Index pairs = from.table().pairs();
-    if (to.table().pairs() != pairs || to.first_channel() != from.first_channel())
-      throw_invalid(function, "both tables must have the same pairs and begin at the same channel, got ",
-                    pairs, " and ", to.table().pairs(), " pairs, and channels ", from.first_channel(),
-                    " and ", to.first_channel());
-    const bool from_axes = is_coordinate_table(function, axes, from.table()),
-               to_axes = is_coordinate_table(function, axes, to.table());
-    if (!text_only && !(from_axes && to_axes))
-      throw_invalid(function, "keys on ", axes, " axes need two tables of coordinates, the ",
-                    from_axes ? "second" : "first", " is one of positions");
-    return {number_array<phase>(pairs, 1, phase{}),
-            to.table().attention_factor() / from.table().attention_factor(), to.first_channel()};
-  }
-  template <class S>
-  static phase at(const frequency_table<S>& table, std::size_t pair, const double* coordinates) {
-    phase angle;
-    for (Index a = 0; a < table.axes(); ++a)
-      angle = angle + phase_of(table.inv_freq(static_cast<Index>(pair), a), coordinates[a]);
-    return angle;
-  }
-  const frequency_table<From>& from_;
-  const frequency_table<To>& to_;
-  key_rotator<Layout, T> rotator_;
-};
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
@@ -15365,11 +15358,6 @@ class rotator_between_axes {
 ///
 /// Copies and reorders rows of a cache in place.
 namespace rope::inline ROPE_ABI::detail {
-/// Throws:  std::out_of_range unless b is in [0, batch)
-inline Index checked_row(const char* function, std::int64_t b, Index batch) {
-  if (b < 0 || b >= batch) throw_out_of_range(function, "row must be in [0, ", batch, "), got ", b);
-  return to_index(b);
-}
 /// A list of any integers, [batch], or an empty one, which means that every row has all tokens.
 ///
 /// Requires:  the list outlives the call
@@ -15456,168 +15444,6 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
-
-#ifndef ROPE_CACHE_PAGE_VIEW_HPP
-#define ROPE_CACHE_PAGE_VIEW_HPP
-/// A view of keys and values in the pages of a pool that you own.
-namespace rope::inline ROPE_ABI {
-/// A view of keys and values in pages, for an engine that serves many sequences and gives each of them whole
-/// pages. Token t of sequence s is token t % page_size of page blocks(s, t / page_size), and its position is
-/// t.
-///
-///     const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
-///                                   .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
-///                                  blocks, lengths);
-///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
-///     attention<Layout>(q, pages, out, table);
-///
-/// Sequences with a common prefix may share the pages of the prefix. Such a page is listed in several rows of
-/// `blocks`.
-///
-/// \tparam T  a channel type, or std::int8_t. With std::int8_t the pools are quantized_view of heads as
-///            `quantize` stores them. Use const T for pages that are only read
-///
-/// Requires:  the pool and both lists outlive the view, which reads them again in every call
-template <class T>
-class page_view {
- public:
-  using value_type = std::remove_const_t<T>;  // a channel as it is stored
-  /// The pages of a pool, in any order of axes.
-  struct pool {
-    head_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
-    head_view<T> values;  // [pages, page_size, kv_heads, value_dim]
-  };
-  /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
-  ///                 entries after the last token of a sequence are not read
-  /// \param lengths  any integers, [sequences]: tokens of each sequence, including those that are written
-  ///                 next
-  /// \param storage  whether keys are rotated before they are written, or stored raw and rotated when read
-  ///
-  /// Throws:  std::invalid_argument if keys and values differ in pages, page_size or heads, a page has no
-  ///          tokens, or blocks are not a matrix with one row per length
-  template <detail::integers_in_memory Blocks>
-  page_view(const pool& memory, const Blocks& blocks, detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
-            key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    refer_to(blocks);
-  }
-  template <detail::integers_in_memory Blocks>
-  requires detail::owns_memory<Blocks> page_view(const pool& memory,
-                                                 const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
-                                                 detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
-                                                 key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    refer_to(blocks);
-  }
-  /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
-  const head_view<T>& keys() const { return memory_.keys; }
-  /// The values of the pool, [pages, page_size, kv_heads, value_dim].
-  const head_view<T>& values() const { return memory_.values; }
-  /// Whether keys are stored rotated or raw.
-  key_storage storage() const { return storage_; }
-  /// Number of sequences.
-  Index sequences() const { return static_cast<Index>(lengths_.size()); }
-  /// The number of tokens of a page.
-  Index page_size() const { return memory_.keys.tokens; }
-  /// The number of tokens of a sequence.  Requires: sequence in [0, sequences()). The functions below require
-  /// this too
-  Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
-  /// The page with token t of a sequence.  Requires: t in [0, length(sequence))
-  Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
-  /// The slot of token t in its page.
-  Index slot(Index t) const { return t % page_size(); }
-  /// The number of entries of `blocks` per sequence.
-  Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
-  /// The page of every block, [sequences, blocks].
-  const detail::block_table& blocks() const { return blocks_; }
-  /// Checks that the tokens of every sequence are in pages of the pool.
-  ///
-  /// \param function  the name at the start of error messages
-  ///
-  /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
-  ///          block that holds tokens names a page beyond the pool
-  void check_blocks(const char* function) const {
-    for (Index s = 0; s < sequences(); ++s) {
-      // Compares numbers of blocks, because blocks * page_size may overflow.
-      const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
-      if (tokens < 0 || used > blocks_of_a_sequence_)
-        detail::throw_invalid(function, "a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
-                              blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
-                              lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s);
-      for (Index block = 0; block < used; ++block)
-        if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
-          detail::throw_out_of_range(function, "block ", block, " of sequence ", s, " must be a page in [0, ",
-                                     memory_.keys.batch, "), got ", page);
-    }
-  }
- private:
-  template <class Blocks>
-  void refer_to(const Blocks& blocks) {
-    check_memory();
-    const auto list = detail::list_of(blocks);
-    if (sequences() == 0 ? list.size() != 0
-                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
-      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
-                            " sequences that have lengths, got ",
-                            detail::shape_text({list.rows, list.columns}));
-    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
-    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
-  }
-  void check_memory() const {
-    const head_view<T>&k = memory_.keys, &v = memory_.values;
-    detail::check_extents("page_view", k);
-    detail::check_extents("page_view", v);
-    detail::check_memory("page_view", k, v);
-    if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
-      detail::throw_invalid("page_view",
-                            "keys and values must have the same pages, page_size and heads, got ",
-                            detail::shape_text({k.batch, k.tokens, k.heads}), " and ",
-                            detail::shape_text({v.batch, v.tokens, v.heads}));
-    if (k.tokens == 0) detail::throw_invalid("page_view", "a page must hold a token, got 0");
-  }
-  pool memory_;
-  detail::block_table blocks_;
-  Index blocks_of_a_sequence_ = 0;
-  detail::row_counts lengths_;
-  key_storage storage_;
-};
-namespace detail {
-/// Checks that no shared page will be changed. Tokens [first(s), first(s) + count(s)) of every sequence s
-/// will be changed.
-///
-/// Throws:  std::invalid_argument if a page that holds such a token is listed twice among the blocks that
-///          hold tokens
-template <class T, class First, class Count>
-void check_pages_are_own(const char* function, const page_view<T>& pages, const First& first,
-                         const Count& count) {
-  const Index size = pages.page_size();
-  Index written = 0;
-  const auto for_each_written = [&](const auto& visit) {
-    for (Index s = 0; s < pages.sequences(); ++s)
-      if (count(s) > 0)
-        for (Index block = first(s) / size; block <= (first(s) + count(s) - 1) / size; ++block)
-          visit(pages.blocks().page(s, block));
-  };
-  for_each_written([&](Index) { ++written; });
-  struct changed_pages {};
-  Index* changed = workspace<changed_pages, Index>(2 * written);
-  Index* seen = changed + written;
-  written = 0;
-  for_each_written([&](Index page) { changed[written++] = page; });
-  sort(changed, changed + written);
-  std::fill(seen, seen + written, Index{0});
-  for (Index s = 0; s < pages.sequences(); ++s)
-    for (Index block = 0; block * size < pages.length(s); ++block) {
-      const Index page = pages.blocks().page(s, block);
-      const Index* at = std::lower_bound(changed, changed + written, page);
-      if (at != changed + written && *at == page && ++seen[at - changed] > 1)
-        throw_invalid(function, "a page that is written must belong to one sequence; page ", page,
-                      " stands in the table twice, give sequence ", s, " a copy");
-    }
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_CACHE_PAGE_VIEW_HPP
 /// Assigns the tokens of a call to rows. The tokens are padded ([rows, tokens]) or concatenated with offsets.
 namespace rope::inline ROPE_ABI::detail {
 /// The tokens of a call that belong to each row. Without offsets, row b has the first count(b) tokens of row
@@ -15648,54 +15474,11 @@ class row_queries {
             count(b) * x.token_stride, x.token_stride, x.head_stride};
   }
  protected:
-  const any_integers& offsets() const { return offsets_; }
   std::int64_t offset(Index b) const { return offsets_[static_cast<std::size_t>(b)]; }
-  Index tokens() const { return tokens_; }
  private:
   Index rows_, tokens_;
   row_counts counts_;
   any_integers offsets_;
-};
-/// The tokens of a call that are the newest tokens of each sequence in pages.
-template <class T>
-class newest_in_pages : public row_queries {
- public:
-  newest_in_pages(const page_view<T>& pages, Index tokens, const any_integers& offsets)
-      : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {}
-  /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of every sequence,
-  ///          and no sequence has more new tokens than its length
-  void check_counts(const char* function, Index batch) const {
-    const auto given = static_cast<Index>(offsets().size());
-    if (given == 0) {
-      if (batch != sequences())
-        throw_invalid(function, "without query_offsets there is a row for each of the ", sequences(),
-                      " sequences, got ", batch);
-    } else {
-      if (batch != 1 || given != sequences() + 1)
-        throw_invalid(function, "query_offsets are sequences + 1 = ", sequences() + 1,
-                      " numbers for a batch of 1, got ", given, " for a batch of ", batch);
-      check_offsets(function, "query_offsets", given, tokens(), [&](Index s) { return offset(s); });
-    }
-    for (Index s = 0; s < sequences(); ++s)
-      if (count(s) > pages_.length(s))
-        throw_invalid(function, "lengths include the new tokens: sequence ", s, " has a length of ",
-                      pages_.length(s), " and ", count(s), " new tokens");
-  }
-  Index sequences() const { return pages_.sequences(); }
-  /// The position of the first new token of a sequence.
-  Index start(Index s) const { return pages_.length(s) - count(s); }
-  /// The positions of all new tokens.
-  position_range range() const {
-    position_range all;
-    for (Index s = 0; s < sequences(); ++s)
-      if (count(s) > 0) {
-        all.include(start(s));
-        all.include(pages_.length(s) - 1);
-      }
-    return all;
-  }
- private:
-  const page_view<T>& pages_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
@@ -15772,27 +15555,39 @@ concept key_table = requires(const Table& table) {
 /// copied, rotated, or normalised and rotated, and each is rounded once.
 namespace rope::inline ROPE_ABI::detail {
 /// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
+///
+/// Invariant: a moved-from object has no extents.
 template <class T>
 class head_memory {
  public:
-  /// \param channels  the number of channels of all heads, 0 if there are no heads or no channels
-  /// \param scales    the number of scales of all heads if T is quantized, otherwise 0
-  head_memory(std::size_t channels, std::size_t scales) : channels_(channels), scales_(scales) {}
-  head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
-    return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
-  head_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
-    return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
+  ///          address space
+  head_memory(const char* owner, Index batch, Index heads, Index slot_count, Index head_dim)
+      : batch_(batch),
+        heads_(heads),
+        slots_(slot_count),
+        head_dim_(head_dim),
+        channels_(checked_size(owner, head_dim)),
+        scales_(is_quantized<T> ? checked_size(owner, 1) : 0) {}
+  Index batch() const { return batch_; }
+  Index heads() const { return heads_; }
+  Index slot_count() const { return slots_; }
+  Index head_dim() const { return head_dim_; }
+  head_view<T> view() { return view_of(channels_.data(), scales_.data()); }
+  head_view<const T> view() const { return view_of(channels_.data(), scales_.data()); }
  private:
   template <class X, class Scale>
-  static head_view<X> view_of(X* channels, Scale* scales, Index batch, Index heads, Index slot_count,
-                              Index head_dim) {
+  head_view<X> view_of(X* channels, Scale* scales) const {
     if constexpr (is_quantized<T>)
-      return bhsd(channels, scales, batch, heads, slot_count, head_dim);
+      return bhsd(channels, scales, batch_, heads_, slots_, head_dim_);
     else
-      return bhsd(channels, batch, heads, slot_count, head_dim);
+      return bhsd(channels, batch_, heads_, slots_, head_dim_);
   }
+  std::size_t checked_size(const char* owner, Index head_dim) const {
+    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads_, head_dim);
+    return static_cast<std::size_t>(batch_ * slots_ * heads_ * head_dim);
+  }
+  moved_index batch_, heads_, slots_, head_dim_;
   storage<T> channels_;
   storage<arithmetic<T>> scales_;  // floats of integers, otherwise none
 };
@@ -15828,6 +15623,14 @@ inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double
   static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
                 ": q and out have the channel type of the stored keys and values, or are float where " \
                 "that is a 16-bit type or std::int8_t")
+/// Used in place of a norm if new keys were rotated before.
+struct rotated_before : no_norm {};
+template <class Keys>
+inline constexpr bool are_rotated = std::is_same_v<decltype(Keys::norm), rotated_before>;
+/// Used in place of a key_transform if the table that rotated new keys, if any, is not given.
+struct unknown_table {
+  rotated_before norm;
+};
 /// Copies heads of one shape, rounding or widening each channel once if the types differ. Integers and their
 /// scales keep their bits.
 template <class From, class To>
@@ -15929,47 +15732,13 @@ void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const
     for (std::int64_t token = 0; token < rows.seen(b); ++token)
       check_coordinates(table, row++, rows.coordinates_of(b, token), "all tokens");
 }
-/// Writes the row of the table for every query to angles[queries.place(b, i)].
-///
-/// Throws:  std::invalid_argument unless the table has the coordinates of the queries, or is a table of
-///          positions and the queries are text; std::out_of_range if a position is outside the table
-template <class Layout, class T, class Rows, class S>
-void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const row_queries& queries,
-                         const placed_table<S>& placed, std::int64_t* angles) {
-  const auto for_each_query = [&](const auto& visit) {
-    for (Index b = 0; b < queries.asking(); ++b)
-      for (Index i = 0; i < queries.count(b); ++i)
-        angles[queries.place(b, i)] =
-            visit(b, i, rows.coordinates_of(b, rows.seen(b) - queries.count(b) + i));
-  };
-  if (is_coordinate_table("attention", rows.axes(), placed.table())) {
-    const token_rows tokens = checked_token_rows("attention", placed.table().rows(), q.batch, q.tokens);
-    check_rotation<Layout>("attention", q, placed, tokens);
-    for_each_query([&](Index b, Index i, const double* at) {
-      check_coordinates(placed.table(), tokens(b, i), at, "the queries, which are the newest tokens");
-      return std::int64_t{tokens(b, i)};
-    });
-    return;
-  }
-  position_range range;
-  for_each_query([&](Index /*b*/, Index /*i*/, const double* at) {
-    const std::int64_t position =
-        text_position("attention", "a query", rows.axes(), [at](Index a) { return at[a]; });
-    range.include(position);
-    return position;
-  });
-  check_rotation<Layout>("attention", q, placed, known_range{range});
-}
-/// Keys, rotated by their ranks, and values, [1, ranks, heads, ...], in the order of ranks.
-template <class T>
-struct keys_by_rank {
-  head_view<const T> keys, values;
-};
 /// Copies the keys and values of key heads [head, head + heads) of row b that are visible to the query at
-/// `position`, whose rank is `rank`. The copies are valid until the next call on this thread.
+/// `position`, whose rank is `rank`, [1, ranks, heads, ...]. Keys are rotated by their ranks. The copies are
+/// valid until the next call on this thread.
 template <class Layout, class T, class Rows, class S>
-keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Index b, Index head, Index heads,
-                             std::int64_t position, std::int64_t rank) {
+std::pair<head_view<const T>, head_view<const T>> read_by_rank(const Rows& rows, const placed_table<S>& table,
+                                                               Index b, Index head, Index heads,
+                                                               std::int64_t position, std::int64_t rank) {
   struct ranked_keys {};
   struct ranked_values {};
   const auto k = rows.keys(b).head_range(head, heads), v = rows.values(b).head_range(head, heads);
@@ -15992,6 +15761,11 @@ keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Ind
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CALL_ANGLES_HPP
 /// One call of attention to stored tokens: its checks, and the kernel calls for its rows.
+/// Checks the types of a call of attention to stored tokens.
+#define ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads)                  \
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);               \
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T); \
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads)
 namespace rope::inline ROPE_ABI::detail {
 /// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
 ///          determine, or set dropout
@@ -16045,8 +15819,21 @@ class attended_call {
   /// \param only_weights  whether kernels read only keys. Heads of out then have no channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
-                const Threads& threads, bool only_weights = false);
+                const Threads& threads, bool only_weights = false)
+      : q_(q),
+        rows_(rows),
+        out_(out),
+        table_(table),
+        options_(rows.rules("attention", options)),
+        queries_(queries),
+        threads_(threads),
+        only_weights_(only_weights),
+        shape_{q.batch, q.tokens, 0, q.heads, q.head_dim} {
+    check();
+  }
   void run() const;
+  /// The extents of the call. The number of keys is that of the longest row.
+  const attention_shape& shape() const { return shape_; }
   /// Calls visit(call, part) for every kernel call. Adjacent compatible rows share one kernel call.
   template <class Visit>
   void for_each_call(const Visit& visit) const {
@@ -16063,6 +15850,7 @@ class attended_call {
     }
   }
  private:
+  void check();
   token_source<C> keys(Index b) const { return rows_.keys(b); }
   token_source<C> values(Index b) const {
     if (!only_weights_) return rows_.values(b);
@@ -16071,7 +15859,14 @@ class attended_call {
     return none;
   }
   bool raw() const { return rows_.storage() == key_storage::raw; }
-  void check_call() const {
+  /// The number of coordinates of a token, or 0 if it has a position.
+  Index axes() const {
+    if constexpr (rows_on_axes<Rows>)
+      return rows_.axes();
+    else
+      return 0;
+  }
+  void check_call() {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
@@ -16080,15 +15875,13 @@ class attended_call {
     check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
     check_cache_lists("attention", options_);
     if (!rotates && raw())
-      throw_invalid("attention", "this cache stores raw keys, give the layout and the table");
+      throw_invalid("attention", "the stored keys are raw, give the layout and the table");
     if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
     if constexpr (rotates) rows_.template check_table<Layout>(*table_);
-    Index longest = 0;
-    for (Index b = 0; b < queries_.asking(); ++b) longest = (std::max)(longest, keys(b).tokens);
+    for (Index b = 0; b < queries_.asking(); ++b) shape_.keys = (std::max)(shape_.keys, keys(b).tokens);
     check_numbers("attention", options_);
-    const attention_shape shape = {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim};
-    check_lists("attention", options_, shape);
-    check_selected("attention", options_, shape, queries_.asking() == 0 ? 1 : keys(0).heads,
+    check_lists("attention", options_, shape_);
+    check_selected("attention", options_, shape_, queries_.asking() == 0 ? 1 : keys(0).heads,
                    queries_.asking(), [&](Index b) {
                      return selecting_row{queries_.count(b), keys(b).tokens,
                                           lists_differ_by_row() ? queries_.place(b, 0) : queries_.first(b)};
@@ -16130,53 +15923,52 @@ class attended_call {
     if constexpr (requires { rows_.check_queries("attention", b, count); })
       if (count > 0) rows_.check_queries("attention", b, count);
   }
-  /// Finds the positions of all queries, which determine the visible keys.
+  /// Finds the positions of all queries, which determine the visible keys, and the rows of the table that
+  /// rotate the queries.
+  ///
+  /// Throws:  as check_rotation; with axes, std::invalid_argument unless a table of coordinates has those of
+  ///          the queries (raw keys: of all tokens), or a table of positions rotates queries of text
   void find_positions() {
     struct query_positions {};
-    positions_ = workspace<query_positions, std::int64_t>(q_.batch * q_.tokens);
+    struct query_angles {};
+    const Index size = q_.batch * q_.tokens;
+    angles_ = positions_ = workspace<query_positions, std::int64_t>(size);
     for_each_query([&](Index b, Index i, std::int64_t token) {
       positions_[queries_.place(b, i)] = rows_.order_of(b, token);
     });
+    if constexpr (rotates) {
+      if constexpr (rows_on_axes<Rows>)
+        if (raw() && axes() > 0) return check_raw_keys_on_axes<Layout>(q_, rows_, *table_);
+      const frequency_table<S>& table = table_->table();
+      const std::int64_t ranks = ranks_of(rows_);
+      const bool by_rows = axes() > 0 && is_coordinate_table("attention", axes(), table);
+      const token_rows table_rows = {
+          by_rows ? checked_token_rows("attention", table.rows(), q_.batch, q_.tokens).row_stride : 0};
+      if (ranks > 0 || axes() > 0) angles_ = workspace<query_angles, std::int64_t>(size);
+      position_range read;
+      for_each_query([&](Index b, Index i, std::int64_t token) {
+        const Index place = queries_.place(b, i);
+        std::int64_t angle = ranks > 0 ? (std::min)(positions_[place], ranks - 1) : positions_[place];
+        if constexpr (rows_on_axes<Rows>)
+          if (axes() > 0) {
+            const double* const at = rows_.coordinates_of(b, token);
+            if (by_rows)
+              check_coordinates(table, table_rows(b, i), at, "the queries, which are the newest tokens");
+            angle = by_rows ? table_rows(b, i)
+                            : text_position("attention", "a query", axes(), [at](Index a) { return at[a]; });
+          }
+        angles_[place] = angle;
+        read.include(angle);
+      });
+      for (Index b = 0; b < queries_.asking(); ++b)
+        if (queries_.count(b) > 0) include_read_keys(rows_, b, read);
+      check_rotation<Layout>("attention", q_, *table_, known_range{read});
+    }
   }
   template <class Visit>
   void for_each_query(const Visit& visit) const {
     for (Index b = 0; b < queries_.asking(); ++b)
       for (Index i = 0, count = queries_.count(b); i < count; ++i) visit(b, i, rows_.seen(b) - count + i);
-  }
-  void check_rotation_of_call() {
-    angles_ = positions_;
-    if constexpr (rotates) {
-      struct query_angles {};
-      const Index size = q_.batch * q_.tokens;
-      if constexpr (rows_on_axes<Rows>)
-        if (rows_.axes() > 0) {
-          if (raw()) return check_raw_keys_on_axes<Layout>(q_, rows_, *table_);
-          angles_ = workspace<query_angles, std::int64_t>(size);
-          return find_angles_on_axes<Layout>(q_, rows_, queries_, *table_, angles_);
-        }
-      position_range read;
-      if (const std::int64_t ranks = ranks_of(rows_); ranks > 0) {
-        angles_ = workspace<query_angles, std::int64_t>(size);
-        for_each_query([&](Index b, Index i, std::int64_t /*token*/) {
-          const Index place = queries_.place(b, i);
-          angles_[place] = (std::min)(positions_[place], ranks - 1);
-          read.include(0);
-          read.include(angles_[place]);
-        });
-      } else {
-        for_each_query([&](Index b, Index i, std::int64_t /*token*/) {
-          read.include(positions_[queries_.place(b, i)]);
-        });
-        if (raw())
-          for (Index b = 0; b < queries_.asking(); ++b)
-            if (const position_range held = held_positions(rows_, b);
-                queries_.count(b) > 0 && !held.empty()) {
-              read.include(held.smallest);
-              read.include(held.largest);
-            }
-      }
-      check_rotation<Layout>("attention", q_, *table_, known_range{read});
-    }
   }
   /// Writes zeros for the tokens of row b of the call that are not queries.
   void clear_padding(Index b) const {
@@ -16191,9 +15983,8 @@ class attended_call {
   /// table has a row for every token, one batch row after another. Otherwise the result is 0.
   std::int64_t row_of_zero(Index b) const {
     std::int64_t row = 0;
-    if constexpr (rotates && rows_on_axes<Rows>)
-      if (raw() && rows_.axes() > 0)
-        for (Index before = 0; before < b; ++before) row += rows_.seen(before);
+    if (rotates && raw() && axes() > 0)
+      for (Index before = 0; before < b; ++before) row += rows_.seen(before);
     return row;
   }
   /// Whether a kernel call for rows [first, next) can include row `next`. The numbers of queries must be
@@ -16216,20 +16007,25 @@ class attended_call {
     attention_options options = options_;
     options.bias = scores_of(options.bias, b, number, count, keys);
     options.mask = scores_of(options.mask, b, number, count, keys);
-    if (!options.key_ranges.empty())  // one list for all rows, or the lists of the rows one after another
-      options.key_ranges =
-          ranges_differ_by_row()
-              ? part_of(options.key_ranges, queries_.place(b, 0), number * count)
-              : part_of(options.key_ranges, queries_.first(b), q_.batch == 1 ? number * count : count);
-    if (options.selected)
-      options.selected =
-          lists_differ_by_row()
-              ? options.selected.of_queries(queries_.place(b, 0), number * count)
-              : options.selected.of_queries(queries_.first(b), q_.batch == 1 ? number * count : count);
+    // One list for all rows, or the lists of the rows one after another.
+    const auto first = [&](bool differ) { return differ ? queries_.place(b, 0) : queries_.first(b); };
+    const auto size = [&](bool differ) { return differ || q_.batch == 1 ? number * count : count; };
+    if (const bool differ = ranges_differ_by_row(); !options.key_ranges.empty())
+      options.key_ranges = part_of(options.key_ranges, first(differ), size(differ));
+    if (const bool differ = lists_differ_by_row(); options.selected)
+      options.selected = options.selected.of_queries(first(differ), size(differ));
     if (!options.log_sum_exp.empty())
       options.log_sum_exp =
           part_of(options.log_sum_exp, queries_.place(b, 0) * q_.heads, number * count * q_.heads);
     return options;
+  }
+  /// The visibility rules of a kernel call for rows from b on.
+  visibility rules_of(Index b, const attention_options& options, const attention_shape& shape) const {
+    if constexpr (requires { rows_.ordered(b); })
+      if (!is_counted(rows_, b))
+        return {options, shape,
+                rows_.ordered(b).ascending == rows_.seen(b) ? key_order::ascending : key_order::any};
+    return {options, shape};
   }
   /// Attention of joined rows. Raw keys are rotated while they are read.
   template <class Visit>
@@ -16246,24 +16042,13 @@ class attended_call {
     const Index count = queries_.count(b);
     attention_options options = options_of(b, number, longest);
     const attention_shape shape = {number, count, longest, q_.heads, q_.head_dim};
-    if (is_counted(rows_, b)) {
-      if (ragged) options.key_counts = {counts, static_cast<std::size_t>(number)};
-      return attend_rows(b, number, visibility(options, shape, key_order::contiguous), visit);
+    if (!is_counted(rows_, b)) {
+      options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
+      options.key_positions = rows_.order(b);
+    } else if (ragged) {
+      options.key_counts = {counts, static_cast<std::size_t>(number)};
     }
-    options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
-    options.key_positions = rows_.order(b);
-    if constexpr (requires { rows_.ordered(b); })
-      attend_rows(
-          b, number,
-          visibility(options, shape,
-                     rows_.ordered(b).ascending == rows_.seen(b) ? key_order::ascending : key_order::any),
-          visit);
-    else
-      attend_rows(b, number, visibility(options, shape), visit);
-  }
-  template <class Visit>
-  void attend_rows(Index b, Index number, const visibility& rules, const Visit& visit) const {
-    const Index longest = rules.shape().keys;
+    const visibility rules = rules_of(b, options, shape);
     const token_source<C> k = keys(b).of_length(longest), v = values(b).of_length(longest);
     const head_view<const T> q = queries_.rows(q_, b, number);
     const head_view<T> out = queries_.rows(out_, b, number);
@@ -16302,18 +16087,18 @@ class attended_call {
         const std::int64_t position = positions_[queries_.place(b, i)], rank = angles_[queries_.place(b, i)];
         const head_view<const T> query = rotated(q.token_range(i, 1), b, i);
         for (Index h = 0; h < kv_heads; h += step) {
-          const keys_by_rank<T> seen = read_by_rank<Layout, T>(rows_, *table_, b, h, step, position, rank);
+          const auto [seen, values] = read_by_rank<Layout, T>(rows_, *table_, b, h, step, position, rank);
           const Index first = h / step * heads;
-          attention_options options = options_of(b, 1, seen.keys.tokens);
+          attention_options options = options_of(b, 1, seen.tokens);
           if (!options.sink_logits.empty()) options.sink_logits = part_of(options.sink_logits, first, heads);
           if (!options.log_sum_exp.empty())
             options.log_sum_exp = part_of(options.log_sum_exp, i * heads, heads);
           options.causal = false;
           options.window = options.sinks = 0;
-          const visibility rules(options, {1, 1, seen.keys.tokens, heads, q.head_dim});
+          const visibility rules(options, {1, 1, seen.tokens, heads, q.head_dim});
           visit(attention_call<T, read_rotation<T>, T>{query.head_range(first, heads),
-                                                       seen.keys,
-                                                       seen.values,
+                                                       seen,
+                                                       values,
                                                        out.token_range(i, 1).head_range(first, heads),
                                                        rules,
                                                        {}},
@@ -16330,25 +16115,15 @@ class attended_call {
   row_queries queries_;
   const Threads& threads_;
   bool only_weights_;
+  attention_shape shape_;
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // positions and table rows of all queries
 };
 // Not inline, so that programs can compile them once.
 template <class Layout, class T, class Rows, class S, class Threads>
-attended_call<Layout, T, Rows, S, Threads>::attended_call(
-    const head_view<const T>& q, const Rows& rows, const head_view<T>& out, const placed_table<S>* table,
-    const attention_options& options, const row_queries& queries, const Threads& threads, bool only_weights)
-    : q_(q),
-      rows_(rows),
-      out_(out),
-      table_(table),
-      options_(rows.rules("attention", options)),
-      queries_(queries),
-      threads_(threads),
-      only_weights_(only_weights) {
+void attended_call<Layout, T, Rows, S, Threads>::check() {
   check_call();
   for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
   find_positions();
-  check_rotation_of_call();
 }
 template <class Layout, class T, class Rows, class S, class Threads>
 void attended_call<Layout, T, Rows, S, Threads>::run() const {
@@ -16554,12 +16329,12 @@ class newest_tokens {
     even_ = all;
   }
   /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
-  /// They are the newest tokens of the row. Null if all rows have `queries` queries.
+  /// They are the newest tokens of the row. Empty if all rows have `queries` queries.
   ///
   /// Throws:  std::invalid_argument if the record does not determine this
-  const std::vector<Index>* counts(const char* function, Index queries) const {
-    if (queries <= even_) return nullptr;
-    if (even_ == 0 && queries == width_) return &counts_;
+  std::span<const Index> counts(const char* function, Index queries) const {
+    if (queries <= even_) return {};
+    if (even_ == 0 && queries == width_) return counts_;
     const char* rule =
         "the rows differ in the tokens that they took or lost; give counts, how many queries each row has";
     if (even_ == 0 && width_ == unknown)
@@ -16582,6 +16357,9 @@ class newest_tokens {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+
+#ifndef ROPE_CACHE_DETAIL_ROW_PLACES_HPP
+#define ROPE_CACHE_DETAIL_ROW_PLACES_HPP
 
 #ifndef ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
 #define ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
@@ -16642,6 +16420,261 @@ class token_list {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
+/// The positions or coordinates of the tokens in each row of a cache, and the next position of each row. Text
+/// is a token with the same integer coordinate on every axis.
+namespace rope::inline ROPE_ABI::detail {
+/// Rows [first, last) of a batch.
+struct row_range {
+  Index first;
+  Index last;
+};
+/// The largest magnitude of a position in a cache.
+inline constexpr std::int64_t position_limit = std::int64_t{1} << 53;
+/// Coordinates [tokens, axes]. Those of a token are contiguous. owned_doubles explains why the type depends
+/// on T.
+template <class T>
+using coordinate_map = Eigen::Map<
+    const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+/// The places of the tokens of a cache: one position each, or a coordinate on each of several axes.
+///
+/// Invariant: the `largest` of row b is the largest number of the tokens that row b holds, has evicted since
+///            its last rollback, or has overwritten in a ring; -1 if there are none. next()[b] is
+///            floor(largest) + 1. A moved-from object has no axes and no rows. Without axes there is no
+///            memory.
+///
+/// \tparam X  std::int64_t for positions, double for coordinates
+template <class X>
+class row_places {
+  static constexpr bool are_positions = std::is_same_v<X, std::int64_t>;
+ public:
+  /// No axes.
+  row_places() : batch_(0), capacity_(0), axes_(0) {}
+  /// Requires:  extents that a cache has checked
+  /// Throws:    std::length_error if the places exceed the address space
+  row_places(const char* owner, Index batch, Index capacity, Index axes)
+      : batch_(batch),
+        capacity_(capacity),
+        axes_(axes),
+        rows_(batch, 1, row_end{}),
+        next_(at(batch)),
+        places_(checked_size(owner, batch, capacity, axes)),
+        up_to_(are_positions ? 0 : batch * capacity) {}
+  Index axes() const { return axes_; }
+  const std::vector<std::int64_t>& next() const { return next_; }
+  /// The numbers of row b, [slots, axes].
+  const X* row(Index b) const { return places_.data() + b * capacity_ * axes_; }
+  X* row(Index b) { return places_.data() + b * capacity_ * axes_; }
+  /// The numbers of the token in a slot of row b, [axes].
+  const X* token(Index b, Index slot) const { return row(b) + slot * axes_; }
+  /// The numbers of all tokens, row after row.
+  template <class Rows>
+  number_array<X> all(const Rows& rows) const {
+    Index size = 0;
+    for (Index b = 0; b < batch_; ++b) size += rows.size(b);
+    number_array<X> tokens(size, axes_);
+    size = 0;
+    for (Index b = 0; b < batch_; size += rows.size(b), ++b)
+      for (Index t = 0; t < rows.size(b); ++t)
+        for (Index a = 0; a < axes_; ++a) tokens(size + t, a) = token(b, t)[a];
+    return tokens;
+  }
+  /// Whether the next position of every row is an integer. True without axes.
+  bool end_at_integers() const {
+    for (const row_end& of : rows_)
+      if (!of.is_integer()) return false;
+    return true;
+  }
+  /// The next integer position of each row, [batch].
+  ///
+  /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
+  const std::vector<std::int64_t>& next_positions(const char* function) const {
+    for (const row_end& of : rows_)
+      if (!of.is_integer())
+        throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
+                      of.largest, "; give coordinates, see next_coordinates");
+    return next_;
+  }
+  /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
+  ///
+  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if a coordinate would exceed
+  ///          2^53
+  number_array<X> next_coordinates(const char* function, Index tokens) const {
+    if (tokens < 0) throw_invalid(function, "tokens must not be negative, got ", tokens);
+    for (const row_end& of : rows_)
+      if (of.largest > 0x1p53 - static_cast<double>(tokens))
+        throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", of.largest);
+    number_array<X> text(batch_ * tokens, axes_);
+    for (Index b = 0; b < batch_; ++b)
+      for (Index t = 0; t < tokens; ++t)
+        for (Index a = 0; a < axes_; ++a) text(b * tokens + t, a) = rows_(b).largest + static_cast<X>(t + 1);
+    return text;
+  }
+  /// Records `count` new tokens of row b, before `rows` records them. Token t is at place(t, a) on axis a.
+  /// The next position depends on all of them, including those that later tokens of the same append overwrite
+  /// in a ring. `place` may read next().
+  template <class Rows, class Place>
+  void append(const Rows& rows, Index b, Index count, const Place& place) {
+    const std::int64_t seen = rows.seen(b);
+    X most = seen == 0 ? rows_(b).evicted : rows_(b).largest;
+    for (Index t = 0; t < count; ++t) {
+      const Index slot = rows.slot(seen + t);
+      for (Index a = 0; a < axes_; ++a) row(b)[slot * axes_ + a] = place(t, a);
+      most = add(b, slot, most);
+    }
+    if (count > 0) end_at(b, most);
+  }
+  /// Ends row b at `largest`: the next position is one more, or 0 if no token counts.
+  void end_at(Index b, X largest) {
+    if (largest <= none_evicted) largest = -1;
+    rows_(b).largest = largest;
+    next_[at(b)] = static_cast<std::int64_t>(std::floor(static_cast<double>(largest))) + 1;
+  }
+  /// Rolls rows back to `size` tokens.
+  ///
+  /// Requires:  size is 0, or token size - 1 is stored
+  template <class Rows>
+  void keep(const Rows& all, row_range rows, std::int64_t size) {
+    for (Index b = rows.first; b < last_of(rows); ++b) {
+      if (size > 0 && size == all.seen(b)) continue;
+      if (are_positions || is_evicted(b) || size == 0) {
+        rows_(b).evicted = none_evicted;
+        look_again(b, to_index(size));
+      } else {
+        end_at(b, up_to_(b * capacity_ + all.slot(size - 1)));
+      }
+    }
+  }
+  /// Removes tokens [first, last) of the rows in `range`. `rows` still counts them. Later tokens move up.
+  template <class Rows>
+  void remove(row_range range, const Rows& rows, Index first, Index last) {
+    for (Index b = range.first; b < last_of(range); ++b) {
+      const Index size = rows.size(b);
+      std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
+      if (first < last && last == size) rows_(b).evicted = none_evicted;
+      look_again(b, size - (last - first));
+    }
+  }
+  /// Removes the listed tokens of rows, which still have size(b) tokens. The next position does not change.
+  template <class Rows>
+  void evict(row_range range, const Rows& rows, const token_list& tokens) {
+    for (Index b = range.first; b < last_of(range); ++b) {
+      rows_(b).evicted = rows_(b).largest;
+      tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
+        std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
+      });
+    }
+  }
+  /// Puts the `size` tokens of row b at 0, 1, 2, ...
+  void number(Index b, Index size) {
+    for (Index t = 0; t < size; ++t) row(b)[t] = t;
+    rows_(b).evicted = none_evicted;
+    end_at(b, size - 1);
+  }
+  /// Throws:  std::out_of_range if a number would leave [-2^53, 2^53]. This includes the largest evicted one
+  ///          of a row if it moves too
+  template <class Rows>
+  void check_shift(const char* function, row_range range, const Rows& rows, Index first, Index last,
+                   std::int64_t delta) const {
+    const auto check_moved = [&](X x) {
+      const auto whole = static_cast<std::int64_t>(x);
+      if (delta < -position_limit - whole || delta > position_limit - whole)
+        throw_out_of_range(function, are_positions ? "positions" : "coordinates",
+                           " must stay within 2^53 in magnitude, got ", x, " and a delta of ", delta);
+    };
+    for (Index b = range.first; b < last_of(range); ++b) {
+      for (Index i = first * axes_; i < last * axes_; ++i) check_moved(row(b)[i]);
+      if (moves_evicted(b, rows, first, last)) check_moved(rows_(b).evicted);
+    }
+  }
+  template <class Rows>
+  void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
+    for (Index b = range.first; b < last_of(range); ++b) {
+      for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
+      X& evicted = rows_(b).evicted;
+      if (moves_evicted(b, rows, first, last)) evicted = moved(evicted, delta);
+      look_again(b, rows.size(b));
+    }
+  }
+  /// Copies the first `size` slots of row `from` of this or another object with as many axes to row `to`.
+  void copy_row(const row_places& other, Index from, Index to, Index size) {
+    if (axes_ == 0) return;
+    std::copy_n(other.row(from), size * axes_, row(to));
+    if (!are_positions)
+      std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
+    rows_(to) = other.rows_(from);
+    next_[at(to)] = other.next_[at(from)];
+  }
+  /// Throws:  std::length_error if the places exceed the address space
+  template <class Rows>
+  void reserve(const char* owner, const Rows& rows, Index capacity) {
+    if (axes_ == 0) return;
+    row_places larger(owner, batch_, capacity, axes_);
+    for (Index b = 0; b < batch_; ++b) larger.copy_row(*this, b, b, rows.size(b));
+    *this = std::move(larger);
+  }
+  void swap_rows(Index a, Index b, Index size) {
+    if (axes_ == 0) return;
+    std::swap_ranges(row(a), row(a) + size * axes_, row(b));
+    X* const up_to = up_to_.data();
+    if (!are_positions)
+      std::swap_ranges(up_to + a * capacity_, up_to + a * capacity_ + size, up_to + b * capacity_);
+    std::swap(rows_(a), rows_(b));
+    std::swap(next_[at(a)], next_[at(b)]);
+  }
+  void clear() {
+    for (row_end& of : rows_) of = {};
+    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+  }
+ private:
+  /// Below every place.
+  static constexpr X none_evicted = -(X{1024} * 1024 * 1024 * 1024 * 1024 * 1024);
+  struct row_end {
+    bool is_integer() const { return equal(largest, std::floor(largest)); }
+    X largest = -1;
+    X evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
+  };
+  bool is_evicted(Index b) const { return rows_(b).evicted > none_evicted; }
+  /// Whether a shift of tokens [first, last) of row b also moves its `evicted`: if it moves the newest token.
+  template <class Rows>
+  bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
+    return first < last && last == rows.size(b) && is_evicted(b);
+  }
+  /// x + delta, rounded once. Integers are added first, because a double may not hold a delta beyond 2^53.
+  static X moved(X x, std::int64_t delta) {
+    const auto whole = static_cast<std::int64_t>(x);
+    return static_cast<X>(whole + delta) + (x - static_cast<X>(whole));
+  }
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
+    constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(X));
+    if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
+      throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
+                   " tokens exceed the address space");
+    return batch * capacity * axes;
+  }
+  /// No row without axes.
+  Index last_of(row_range rows) const { return axes_ > 0 ? rows.last : 0; }
+  /// The largest of `most` and the numbers in a slot, recorded there unless a number is a position.
+  X add(Index b, Index slot, X most) {
+    const X* const at_slot = token(b, slot);
+    most = (std::max)(most, *std::max_element(at_slot, at_slot + axes_));
+    if (!are_positions) up_to_(b * capacity_ + slot) = most;
+    return most;
+  }
+  /// Finds the largest number of the `size` tokens of row b again.
+  void look_again(Index b, Index size) {
+    X most = rows_(b).evicted;
+    for (Index t = 0; t < size; ++t) most = add(b, t, most);
+    end_at(b, most);
+  }
+  moved_index batch_, capacity_, axes_;
+  number_array<row_end> rows_;  // [batch]
+  std::vector<std::int64_t> next_;
+  number_array<X> places_;  // [batch, capacity, axes]
+  number_array<X> up_to_;   // [batch, capacity]: the largest of the row up to the token in each slot
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_CACHE_DETAIL_ROW_PLACES_HPP
 /// The number of tokens in each row of a cache, and their positions.
 namespace rope::inline ROPE_ABI::detail {
 /// The number of tokens at the start of a row that are at positions 0, 1, 2, ... (`counted`), and the number
@@ -16662,11 +16695,6 @@ struct ordered_tokens {
     ascending = (std::min)(ascending, first);
   }
 };
-/// Rows [first, last) of a batch.
-struct row_range {
-  Index first;
-  Index last;
-};
 /// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
 ///
 /// \param bytes  the bytes that all new tokens take in the cache
@@ -16681,8 +16709,6 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
     }
   });
 }
-/// The largest magnitude of a position in a cache.
-inline constexpr std::int64_t position_limit = std::int64_t{1} << 53;
 /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range() of
 ///          `positions`
 template <class Source>
@@ -16707,58 +16733,59 @@ class slot_rows {
  public:
   /// The number of slots of row b in use. positions(b) has the token of each.
   Index used(Index b) const { return b < records_.size() ? of(b).used : 0; }
-  std::span<const std::int64_t> positions(Index b) const {
-    return {positions_.data() + at(b * slots_), at(used(b))};
-  }
-  const std::vector<std::int64_t>& next() const { return next_; }
+  std::span<const std::int64_t> positions(Index b) const { return {order_.row(b), at(used(b))}; }
+  const std::vector<std::int64_t>& next() const { return order_.next(); }
   const newest_tokens& newest() const { return newest_; }
-  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
+  /// Throws:  std::out_of_range unless b is in [0, batch)
+  Index checked(const char* function, std::int64_t b) const {
+    if (b < 0 || b >= batch_) throw_out_of_range(function, "row must be in [0, ", batch_, "), got ", b);
+    return to_index(b);
+  }
+  /// Throws:  std::out_of_range unless `row` is a row or every_row
+  row_range rows(const char* function, batch_row row) const {
+    if (row.every) return {0, batch_};
+    return {checked(function, row.index), row.index + 1};
+  }
   /// Makes row `to` a copy of row `from` of this or another object.
   ///
   /// Requires:  its tokens fit; from != to in this object
   void copy_row(const slot_rows& other, Index from, Index to) {
-    std::copy_n(other.row(from), other.used(from), row(to));
-    next_[at(to)] = other.next_[at(from)];
+    order_.copy_row(other.order_, from, to, other.used(from));
     of(to) = other.of(from);
     newest_.copy_row(other.newest_, from, to);
   }
   void swap_rows(Index a, Index b) {
-    std::swap_ranges(row(a), row(a) + (std::max)(used(a), used(b)), row(b));
-    std::swap(next_[at(a)], next_[at(b)]);
+    order_.swap_rows(a, b, (std::max)(used(a), used(b)));
     std::swap(of(a), of(b));
     newest_.swap_rows(a, b);
   }
   void clear() {
-    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    order_.clear();
     for (Record& record : records_) record = unused_;
     newest_.clear();
   }
  protected:
-  slot_rows(Index batch, Index slot_count, const Record& unused = {})
+  slot_rows(const char* owner, Index batch, Index slot_count, const Record& unused = {})
       : batch_(batch),
         slots_(slot_count),
         unused_(unused),
-        next_(at(batch)),
         records_(batch, 1, unused),
-        positions_(batch * slot_count),
+        order_(owner, batch, slot_count, 1),
         newest_(batch) {}
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  std::int64_t* row(Index b) { return positions_.data() + b * slots_; }
-  const std::int64_t* row(Index b) const { return positions_.data() + b * slots_; }
+  std::int64_t* row(Index b) { return order_.row(b); }
+  const std::int64_t* row(Index b) const { return order_.row(b); }
   Record& of(Index b) { return records_(b); }
   const Record& of(Index b) const { return records_(b); }
   moved_index batch_, slots_;
   Record unused_;
-  std::vector<std::int64_t> next_;
-  number_array<Record> records_;          // [batch]
-  number_array<std::int64_t> positions_;  // [batch, slots]
+  number_array<Record> records_;    // [batch]
+  row_places<std::int64_t> order_;  // the positions that decide visibility
   newest_tokens newest_;
 };
 /// More about a row of cache_rows.
 struct growing_row {
-  static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
   Index used = 0;
-  std::int64_t evicted_next = none_evicted;  // the next position when tokens were last evicted
   ordered_tokens order;
 };
 /// The sizes and positions of the rows of a cache that grows.
@@ -16767,7 +16794,7 @@ struct growing_row {
 ///            since its last rollback, 0 if there are none.
 class cache_rows : public slot_rows<growing_row> {
  public:
-  cache_rows(Index batch, Index capacity) : slot_rows(batch, capacity) {}
+  cache_rows(const char* owner, Index batch, Index capacity) : slot_rows(owner, batch, capacity) {}
   Index size(Index b) const { return used(b); }
   std::int64_t seen(Index b) const { return size(b); }
   std::int64_t order_of(Index b, std::int64_t token) const { return row(b)[token]; }
@@ -16783,11 +16810,8 @@ class cache_rows : public slot_rows<growing_row> {
   /// Throws:  std::out_of_range unless `row` is a row or every_row; std::invalid_argument for every_row if
   ///          rows differ in size
   row_range rows(const char* function, batch_row row) const {
-    if (row.every) {
-      common_size(function);
-      return {0, batch_};
-    }
-    return {checked(function, row.index), row.index + 1};
+    if (row.every) common_size(function);
+    return slot_rows::rows(function, row);
   }
   /// Throws:  std::length_error unless the new tokens fit; as check_new_positions
   template <class Source>
@@ -16814,13 +16838,7 @@ class cache_rows : public slot_rows<growing_row> {
   void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
       const Index count = count_of(b, tokens, counts);
-      position_range held;
-      if (size(b) > 0 || of(b).evicted_next != growing_row::none_evicted) held.include(next_[at(b)] - 1);
-      for (Index t = 0; t < count; ++t) {
-        row(b)[size(b) + t] = positions(b, t);
-        held.include(positions(b, t));
-      }
-      if (!held.empty()) next_[at(b)] = held.largest + 1;
+      order_.append(*this, b, count, [&](Index t, Index /*axis*/) { return positions(b, t); });
       of(b).used += count;
       of(b).order.extend(row(b), size(b));
     }
@@ -16841,19 +16859,19 @@ class cache_rows : public slot_rows<growing_row> {
   void truncate(row_range rows, std::int64_t first_lost) {
     const auto size = to_index(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
+    order_.keep(*this, rows, size);
     for (Index b = rows.first; b < rows.last; ++b) {
-      if (size < this->size(b) || size == 0) of(b).evicted_next = growing_row::none_evicted;
       of(b).used = size;
-      look_again(b, size);
+      look_again(b, size, false);
     }
   }
-  void remove(row_range rows, Index first, Index last) {
+  /// Removes tokens [first, last). With `on_axes` the remaining tokens are renumbered 0, 1, 2, ...
+  void remove(row_range rows, Index first, Index last, bool on_axes) {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
+    order_.remove(rows, *this, first, last);
     for (Index b = rows.first; b < rows.last; ++b) {
-      std::copy(row(b) + last, row(b) + size(b), row(b) + first);
-      if (first < last && last == size(b)) of(b).evicted_next = growing_row::none_evicted;
       of(b).used -= last - first;
-      look_again(b, first);
+      look_again(b, first, on_axes);
     }
   }
   /// Removes the tokens of an ascending list. next(b) does not change. With `on_axes` the remaining tokens
@@ -16866,36 +16884,19 @@ class cache_rows : public slot_rows<growing_row> {
         return lost_tokens{size(b) - last, last - first};
       });
     });
+    order_.evict(rows, *this, tokens);
     for (Index b = rows.first; b < rows.last; ++b) {
-      of(b).evicted_next = on_axes ? growing_row::none_evicted : next_[at(b)];
-      tokens.for_each_kept(size(b), [&](Index from, Index to, Index count) {
-        std::copy_n(row(b) + from, count, row(b) + to);
-      });
       of(b).used -= tokens.size();
-      if (on_axes)
-        for (Index i = 0; i < size(b); ++i) row(b)[i] = i;
-      look_again(b, tokens.first());
+      look_again(b, tokens.first(), on_axes);
     }
   }
-  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]. This includes the largest evicted
-  ///          position of a row if it moves too
+  /// Throws:  as row_places::check_shift
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    const auto check_moved = [&](std::int64_t position) {
-      if (delta < -position_limit - position || delta > position_limit - position)
-        throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
-                           " and a delta of ", delta);
-    };
-    for (Index b = rows.first; b < rows.last; ++b) {
-      for (Index t = first; t < last; ++t) check_moved(row(b)[t]);
-      if (moves_evicted(b, first, last)) check_moved(of(b).evicted_next - 1);
-    }
+    order_.check_shift(function, rows, *this, first, last, delta);
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
-    for (Index b = rows.first; b < rows.last; ++b) {
-      for (Index t = first; t < last; ++t) row(b)[t] += delta;
-      if (moves_evicted(b, first, last)) of(b).evicted_next += delta;
-      look_again(b, first);
-    }
+    order_.shift(rows, *this, first, last, delta);
+    for (Index b = rows.first; b < rows.last; ++b) look_again(b, first, false);
   }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
@@ -16903,38 +16904,18 @@ class cache_rows : public slot_rows<growing_row> {
       throw_length(function, other.size(from), " tokens do not fit, a row holds ", slots_);
   }
   /// Requires:  capacity is at least the present one, and a cache has checked the extents
-  void reserve(Index capacity) {
-    number_array<std::int64_t> larger(batch_ * capacity);
-    for (Index b = 0; b < batch_; ++b) std::copy_n(row(b), size(b), larger.data() + b * capacity);
-    positions_ = std::move(larger);
+  void reserve(const char* owner, Index capacity) {
+    order_.reserve(owner, *this, capacity);
     slots_ = capacity;
   }
  private:
-  /// Whether a shift of tokens [first, last) of row b moves its evicted_next: if it moves the newest token.
-  bool moves_evicted(Index b, Index first, Index last) const {
-    return first < last && last == size(b) && of(b).evicted_next != growing_row::none_evicted;
-  }
-  /// Updates next(b) and order(b) after a change of tokens from `first` on.
-  void look_again(Index b, Index first) {
-    const std::int64_t* const held = row(b);
-    const std::int64_t evicted = of(b).evicted_next;
-    next_[at(b)] = size(b) > 0 ? (std::max)(evicted, *std::max_element(held, held + size(b)) + 1)
-                   : evicted == growing_row::none_evicted ? 0
-                                                          : evicted;
+  /// Updates order(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
+  void look_again(Index b, Index first, bool on_axes) {
+    if (on_axes) order_.number(b, size(b));
     of(b).order.forget_from(first);
-    of(b).order.extend(held, size(b));
+    of(b).order.extend(row(b), size(b));
   }
 };
-/// Checks that the new tokens of every row can be rotated.
-///
-/// Throws:  as check_rotation
-template <class Layout, class K, class S, class Source>
-void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
-                        const placed_table<S>& table, const Source& positions) {
-  for (Index b = 0; b < k.batch; ++b)
-    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
-                           positions_of_row(positions, b));
-}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
@@ -16991,7 +16972,7 @@ constexpr bool misplaced_in_append_at() {
 }
 /// Whether `shift` rejects the arguments after its numbers. It takes a table and a row, in this order. The
 /// table is required if there is a layout. The row is optional.
-template <class Layout, class... More>
+template <class Layout, class First, class Count, class Delta, class... More>
 constexpr bool misplaced_in_shift() {
   const std::size_t place = begins_with_table<value_place::in_keys, More...>() ? 1 : 0;
   return (place == 0 && !std::is_same_v<Layout, unnamed_layout>) || sizeof...(More) > place + 1 ||
@@ -17011,22 +16992,22 @@ constexpr bool lacks_tables(std::size_t count) {
   return sizeof...(Arguments) != count || !(rotation_table<std::remove_cvref_t<Arguments>> && ...);
 }
 }  // namespace rope::inline ROPE_ABI::detail
-/// ROPE_DETAIL_ASK for functions that need a table only with a layout.
-#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function)                           \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<2, Arguments...>()), \
-                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
+/// An overload of `function` that reports calls with wrong arguments.
+#define ROPE_DETAIL_REFUSE(function, qualifier, wrong, sentence)                                      \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                \
+  requires(wrong) void function(const Arguments&...) qualifier { static_assert(!(wrong), sentence); } \
+  static_assert(true)
 /// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
 /// with misplaced arguments after the views.
 #define ROPE_DETAIL_ASK_FOR_TOKENS(function, misplaced, sentence)                                          \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                                                    \
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function);                                                           \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
-  requires(!detail::lacks_view<2, Arguments...>() && (std::is_same_v<Layout, detail::unnamed_layout> ||    \
-                                                      !detail::lacks_table<Arguments...>)&&misplaced) void \
-  function(Arguments&&...) {                                                                               \
-    static_assert(!misplaced, #function ": " sentence);                                                    \
-  }                                                                                                        \
-  static_assert(true)
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<2, Arguments...>()),                            \
+                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>)); \
+  ROPE_DETAIL_REFUSE(                                                                                      \
+      function, ,                                                                                          \
+      (!detail::lacks_view<2, Arguments...>() &&                                                           \
+       (std::is_same_v<Layout, detail::unnamed_layout> || !detail::lacks_table<Arguments...>)&&misplaced), \
+      #function ": " sentence)
 /// Such overloads of the functions that append tokens.
 #define ROPE_DETAIL_ASK_FOR_APPENDS(place)                                                                   \
   ROPE_DETAIL_ASK_FOR_TOKENS(append, (detail::misplaced_in_append<place, Arguments...>()),                   \
@@ -17038,34 +17019,22 @@ constexpr bool lacks_tables(std::size_t count) {
                              "token_coordinates), then counts (any integers, [batch], or {}), then the "     \
                              "threads");                                                                     \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(append_rotated, "append_rotated");                                         \
-  template <class Layout = detail::unnamed_layout, class K, class V, class... More>                          \
-  requires(detail::lacks_view<2, K, V>() || detail::misplaced_in_append_rotated<K, V, More...>()) void       \
-  append_rotated(const K&, const V&, const More&...) {                                                       \
-    static_assert(!detail::lacks_view<2, K, V>(), ROPE_DETAIL_VIEW_SENTENCE("append_rotated"));              \
-    static_assert(!detail::misplaced_in_append_rotated<K, V, More...>(),                                     \
-                  "append_rotated: after both views pass the table that rotated the keys, then positions "   \
-                  "or {}, then counts (any integers, [batch], or {}), then the threads");                    \
-  }                                                                                                          \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                       \
-  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {              \
-    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));        \
-  }                                                                                                          \
-  static_assert(true)
+  ROPE_DETAIL_REFUSE(append_rotated, , (detail::lacks_view<2, Arguments...>()),                              \
+                     ROPE_DETAIL_VIEW_SENTENCE("append_rotated"));                                           \
+  ROPE_DETAIL_REFUSE(                                                                                        \
+      append_rotated, ,                                                                                      \
+      (!detail::lacks_view<2, Arguments...>() && detail::misplaced_in_append_rotated<Arguments...>()),       \
+      "append_rotated: after both views pass the table that rotated the keys, then positions or {}, then "   \
+      "counts (any integers, [batch], or {}), then the threads");                                            \
+  ROPE_DETAIL_REFUSE(check_table, const, (detail::lacks_tables<Arguments...>(1)),                            \
+                     ROPE_DETAIL_TABLE_SENTENCE("check_table"))
 /// Overloads of rebase and shift for calls with missing or misplaced tables.
 #define ROPE_DETAIL_ASK_FOR_TURNS()                                                                        \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
-  requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                       \
-    static_assert(!detail::lacks_tables<Arguments...>(2),                                                  \
-                  "rebase: pass the table that rotated the keys, and the table of their new rotation");    \
-  }                                                                                                        \
-  template <class Layout = detail::unnamed_layout, class... More>                                          \
-  requires(detail::misplaced_in_shift<Layout, More...>()) void shift(Index, Index, std::int64_t,           \
-                                                                     const More&...) {                     \
-    static_assert(!detail::misplaced_in_shift<Layout, More...>(),                                          \
-                  "shift: after delta pass the table of keys that are stored rotated, with their layout, " \
-                  "and then batch_row{b} for a single row");                                               \
-  }                                                                                                        \
-  static_assert(true)
+  ROPE_DETAIL_REFUSE(rebase, , (detail::lacks_tables<Arguments...>(2)),                                    \
+                     "rebase: pass the table that rotated the keys, and the table of their new rotation"); \
+  ROPE_DETAIL_REFUSE(shift, , (detail::misplaced_in_shift<Layout, Arguments...>()),                        \
+                     "shift: after delta pass the table of keys that are stored rotated, with their "      \
+                     "layout, and then batch_row{b} for a single row")
 #endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], which may be part of the keys. Writes, moves and copies tokens.
@@ -17083,24 +17052,20 @@ class cache_memory {
   ///          address space
   cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
                Index value_dim)
-      : batch_(batch),
-        slots_(slot_count),
-        heads_(kv_heads),
-        head_dim_(head_dim),
-        value_dim_(value_dim),
-        keys_(memory_of(owner, head_dim)),
-        values_(shared ? head_memory<T>(0, 0) : memory_of(owner, value_dim)) {}
-  Index batch() const { return batch_; }
-  Index slot_count() const { return slots_; }
-  head_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
-  head_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
+      : keys_(owner, batch, kv_heads, slot_count, head_dim),
+        values_(owner, batch, shared ? 0 : kv_heads, slot_count, value_dim),
+        value_dim_(value_dim) {}
+  Index batch() const { return keys_.batch(); }
+  Index slot_count() const { return keys_.slot_count(); }
+  head_view<const T> keys() const { return keys_.view(); }
+  head_view<T> keys() { return keys_.view(); }
   head_view<const T> values() const { return values_of(*this); }
   head_view<T> values() { return values_of(*this); }
   /// The first channel of a stored key that new keys set.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// The size of `count` tokens in bytes.
   double bytes_of(Index count) const {
-    return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
+    return cost_of(count, keys_.heads(), keys_.head_dim() + (shared ? 0 : Index{value_dim_}), sizeof(T));
   }
   /// Checks the shapes and counts of new tokens.
   ///
@@ -17108,27 +17073,23 @@ class cache_memory {
   template <class K, class V>
   void check_new(const char* function, const K& k, const V& v, const row_counts& counts) const {
     ROPE_DETAIL_CHECK_STORED("append", typename K::value_type, typename V::value_type, T);
-    check_shape(function, shared ? "rotated_part" : "k", k, head_dim_ - first_new_channel());
+    check_shape(function, shared ? "rotated_part" : "k", k, keys_.head_dim() - first_new_channel());
     check_shape(function, shared ? "latent" : "v", v, value_dim_);
     check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
-    check_counts(function, counts, batch_, k.tokens);
+    check_counts(function, counts, batch(), k.tokens);
   }
-  /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
-  template <class K, class V>
-  void write(const K& k, const V& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
-    write_values(v, b, first, count, slot);
-  }
-  /// Like write(), but rotates the keys. `positions` are those of a batch that has only these tokens.
-  ///
-  /// \param table  a table whose first channel counts from the first channel of the new keys
-  /// \param norm   a norm that was checked, or no_norm
-  template <class Layout, class K, class V, class S, class Source, class Norm>
-  void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
-                     Index slot, const placed_table<S>& table, const Source& positions, const Norm& norm) {
-    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count), table,
-                            positions, norm);
-    write_values(v, b, first, count, slot);
+  /// Writes tokens [first, first + count) of row b to slots [slot, slot + count). Values are copied, and keys
+  /// are written by write_keys(from, to).
+  template <class K, class V, class WriteKeys>
+  void write(const K& k, const V& v, Index b, Index first, Index count, Index slot,
+             const WriteKeys& write_keys) {
+    const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
+    const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
+    if constexpr (shared)
+      write_keys(from(k), to(keys()).channels(value_dim_, keys_.head_dim() - value_dim_));
+    else
+      write_keys(from(k), to(keys()));
+    copy_channels(from(v), to(values()));
   }
   /// Moves runs of tokens of row b to lower slots. runs(visit) calls visit(from, to, count) for each run, in
   /// ascending order.
@@ -17157,7 +17118,7 @@ class cache_memory {
     if constexpr (shared)
       return memory.keys().channels(0, memory.value_dim_);
     else
-      return memory.values_.view(memory.batch_, memory.heads_, memory.slots_, memory.value_dim_);
+      return memory.values_.view();
   }
   struct copy {
     void operator()(const auto* x, Index size, auto* y) const { std::copy_n(x, size, y); }
@@ -17167,7 +17128,7 @@ class cache_memory {
   template <class Other, class Visit>
   void for_each_part(Other& other, Index a, Index from, Index b, Index to, Index count, const Visit& visit) {
     const auto visit_heads = [&](const auto& x, const auto& y) {
-      for (Index h = 0; h < heads_; ++h) {
+      for (Index h = 0; h < x.heads; ++h) {
         visit(x.at(a, from, h), count * x.head_dim, y.at(b, to, h));
         if constexpr (is_quantized<T>) visit(x.scale_at(a, from, h), count, y.scale_at(b, to, h));
       }
@@ -17175,37 +17136,16 @@ class cache_memory {
     visit_heads(other.keys(), keys());
     if constexpr (!shared) visit_heads(other.values(), values());
   }
-  /// The destination of new keys in slots [slot, slot + count) of row b.
-  head_view<T> new_keys(Index b, Index slot, Index count) {
-    const head_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
-    if constexpr (shared)
-      return those.channels(first_new_channel(), head_dim_ - first_new_channel());
-    else
-      return those;
-  }
-  template <class V>
-  void write_values(const V& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(v.batch_range(b, 1).token_range(first, count),
-                  values().batch_range(b, 1).token_range(slot, count));
-  }
   template <class X>
   void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
     check_extents(function, x);
-    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
-      throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
-                    shape_text(x));
+    if (x.batch != batch() || x.heads != keys_.heads() || x.head_dim != head_dim)
+      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys_.heads(), ", ", head_dim,
+                    "], got ", shape_text(x));
     check_memory(function, x);
   }
-  head_memory<T> memory_of(const char* owner, Index head_dim) const {
-    const std::size_t channels = checked_size(owner, head_dim);
-    return head_memory<T>(channels, is_quantized<T> ? checked_size(owner, 1) : 0);
-  }
-  std::size_t checked_size(const char* owner, Index head_dim) const {
-    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads_, head_dim);
-    return static_cast<std::size_t>(batch_ * slots_ * heads_ * head_dim);
-  }
-  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
   head_memory<T> keys_, values_;
+  moved_index value_dim_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
@@ -17218,254 +17158,6 @@ class cache_memory {
 
 #ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
-
-#ifndef ROPE_CACHE_DETAIL_AXES_ROWS_HPP
-#define ROPE_CACHE_DETAIL_AXES_ROWS_HPP
-/// The coordinates of the tokens in each row of a cache with axes. cache_rows.hpp counts the tokens. Text is
-/// a token with the same integer coordinate on every axis.
-namespace rope::inline ROPE_ABI::detail {
-/// Coordinates [tokens, axes]. Those of a token are contiguous. owned_doubles explains why the type depends
-/// on T.
-template <class T>
-using coordinate_map = Eigen::Map<
-    const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
-/// The coordinates of the tokens of a cache, and the next position of text in each row.
-///
-/// Invariant: the `largest` of row b is the largest coordinate on any axis of the tokens that row b holds,
-///            has evicted since its last rollback, or has overwritten in a ring; -1 if there are none.
-///            next_[b] = floor(largest) + 1. A moved-from object has no axes and no rows. Without axes there
-///            is no memory.
-class axes_rows {
- public:
-  /// No axes: every token has one position, stored in cache_rows or ring_rows.
-  axes_rows() : batch_(0), capacity_(0), axes_(0) {}
-  /// Requires:  extents that a cache has checked
-  /// Throws:    std::length_error if the coordinates exceed the address space
-  axes_rows(const char* owner, Index batch, Index capacity, token_axes axes)
-      : batch_(batch),
-        capacity_(capacity),
-        axes_(axes.count),
-        rows_(batch, 1, axes_row{}),
-        next_(at(batch)),
-        coordinates_(checked_size(owner, batch, capacity, axes.count)),
-        up_to_(batch * capacity) {}
-  Index axes() const { return axes_; }
-  /// The first `size` slots of row b.
-  template <class Map>
-  Map of(Index b, Index size) const {
-    return Map(row(b), size, axes_);
-  }
-  /// Coordinates of the token in a slot of row b, [axes].
-  const double* token(Index b, Index slot) const { return row(b) + slot * axes_; }
-  /// The coordinates of all tokens, row after row.
-  template <class Rows>
-  number_array<double> all(const Rows& rows) const {
-    Index size = 0;
-    for (Index b = 0; b < batch_; ++b) size += rows.size(b);
-    number_array<double> tokens(size, axes_);
-    size = 0;
-    for (Index b = 0; b < batch_; size += rows.size(b), ++b)
-      for (Index t = 0; t < rows.size(b); ++t)
-        for (Index a = 0; a < axes_; ++a) tokens(size + t, a) = token(b, t)[a];
-    return tokens;
-  }
-  /// Whether the next position of every row is an integer. True for a cache without axes.
-  bool end_at_integers() const {
-    for (const axes_row& of : rows_)
-      if (!of.ends_at_integer()) return false;
-    return true;
-  }
-  /// The next integer position of each row, [batch].
-  ///
-  /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
-  const std::vector<std::int64_t>& next_positions(const char* function) const {
-    for (const axes_row& of : rows_)
-      if (!of.ends_at_integer())
-        throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
-                      of.largest, "; give coordinates, see next_coordinates");
-    return next_;
-  }
-  /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
-  ///
-  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if a coordinate would exceed
-  ///          2^53
-  number_array<double> next_coordinates(const char* function, Index tokens) const {
-    if (tokens < 0) throw_invalid(function, "tokens must not be negative, got ", tokens);
-    check_text(function, tokens);
-    number_array<double> text(batch_ * tokens, axes_);
-    for (Index b = 0; b < batch_; ++b)
-      for (Index t = 0; t < tokens; ++t)
-        for (Index a = 0; a < axes_; ++a)
-          text(b * tokens + t, a) = rows_(b).largest + static_cast<double>(t + 1);
-    return text;
-  }
-  /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
-  void check_text(const char* function, Index tokens) const {
-    for (const axes_row& of : rows_)
-      if (of.largest > 0x1p53 - static_cast<double>(tokens))
-        throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", of.largest);
-  }
-  /// Records new tokens, before `rows` records them. Token t of row b is at coordinate(b, t, a) on axis a.
-  /// The next position of text depends on all of them, including those that later tokens of the same append
-  /// overwrite in a ring. `coordinate` may read next_positions().
-  template <class Rows, class CoordinateOf>
-  void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
-    for (Index b = 0; b < batch_; ++b) {
-      const std::int64_t seen = rows.seen(b);
-      double most = seen == 0 ? rows_(b).evicted : rows_(b).largest;
-      const Index count = count_of(b, tokens, counts);
-      for (Index t = 0; t < count; ++t) {
-        const Index slot = rows.slot(seen + t);
-        for (Index a = 0; a < axes_; ++a) row(b)[slot * axes_ + a] = coordinate(b, t, a);
-        most = add(b, slot, most);
-      }
-      if (count > 0) go_on_behind(b, most);
-    }
-  }
-  /// Rolls rows back to `size` tokens.
-  ///
-  /// Requires:  size is 0, or token size - 1 is stored
-  template <class Rows>
-  void keep(const Rows& all, row_range rows, std::int64_t size) {
-    for (Index b = rows.first; b < last_of(rows); ++b) {
-      if (size > 0 && size == all.seen(b)) continue;
-      if (is_evicted(b) || size == 0) {
-        rows_(b).evicted = none_evicted;
-        look_again(b, to_index(size));
-      } else {
-        go_on_behind(b, up_to_(b * capacity_ + all.slot(size - 1)));
-      }
-    }
-  }
-  /// Removes tokens [first, last) of the rows in `range`. `rows` still counts them. Later tokens move up.
-  template <class Rows>
-  void remove(row_range range, const Rows& rows, Index first, Index last) {
-    for (Index b = range.first; b < last_of(range); ++b) {
-      const Index size = rows.size(b);
-      std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
-      if (first < last && last == size) rows_(b).evicted = none_evicted;
-      look_again(b, size - (last - first));
-    }
-  }
-  /// Removes the listed tokens of rows, which still have size(b) tokens. The next position does not change.
-  template <class Rows>
-  void evict(row_range range, const Rows& rows, const token_list& tokens) {
-    for (Index b = range.first; b < last_of(range); ++b) {
-      rows_(b).evicted = rows_(b).largest;
-      tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
-        std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
-      });
-    }
-  }
-  /// Throws:  std::out_of_range if a coordinate would leave [-2^53, 2^53]. This includes the largest evicted
-  ///          coordinate of a row if it moves too
-  template <class Rows>
-  void check_shift(const char* function, row_range range, const Rows& rows, Index first, Index last,
-                   std::int64_t delta) const {
-    const auto check_moved = [&](double x) {
-      const auto whole = static_cast<std::int64_t>(x);
-      if (delta < -position_limit - whole || delta > position_limit - whole)
-        throw_out_of_range(function, "coordinates must stay within 2^53 in magnitude, got ", x,
-                           " and a delta of ", delta);
-    };
-    for (Index b = range.first; b < last_of(range); ++b) {
-      for (Index i = first * axes_; i < last * axes_; ++i) check_moved(row(b)[i]);
-      if (moves_evicted(b, rows, first, last)) check_moved(rows_(b).evicted);
-    }
-  }
-  template <class Rows>
-  void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
-    for (Index b = range.first; b < last_of(range); ++b) {
-      for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
-      double& evicted = rows_(b).evicted;
-      if (moves_evicted(b, rows, first, last)) evicted = moved(evicted, delta);
-      look_again(b, rows.size(b));
-    }
-  }
-  /// Copies the first `size` slots of row `from` of this or another object with as many axes to row `to`.
-  void copy_row(const axes_rows& other, Index from, Index to, Index size) {
-    if (axes_ == 0) return;
-    std::copy_n(other.row(from), size * axes_, row(to));
-    std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
-    rows_(to) = other.rows_(from);
-    next_[at(to)] = other.next_[at(from)];
-  }
-  /// Throws:  std::length_error if the coordinates exceed the address space
-  template <class Rows>
-  void reserve(const char* owner, const Rows& rows, Index capacity) {
-    if (axes_ == 0) return;
-    axes_rows larger(owner, batch_, capacity, token_axes(axes_));
-    for (Index b = 0; b < batch_; ++b) larger.copy_row(*this, b, b, rows.size(b));
-    *this = std::move(larger);
-  }
-  void swap_rows(Index a, Index b, Index size) {
-    if (axes_ == 0) return;
-    std::swap_ranges(row(a), row(a) + size * axes_, row(b));
-    double* const up_to = up_to_.data();
-    std::swap_ranges(up_to + a * capacity_, up_to + a * capacity_ + size, up_to + b * capacity_);
-    std::swap(rows_(a), rows_(b));
-    std::swap(next_[at(a)], next_[at(b)]);
-  }
-  void clear() {
-    for (axes_row& of : rows_) of = {};
-    std::fill(next_.begin(), next_.end(), std::int64_t{0});
-  }
- private:
-  /// Below every coordinate.
-  static constexpr double none_evicted = -0x1p60;
-  struct axes_row {
-    bool ends_at_integer() const { return equal(largest, std::floor(largest)); }
-    double largest = -1.0;
-    double evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
-  };
-  bool is_evicted(Index b) const { return rows_(b).evicted > none_evicted; }
-  /// Whether a shift of tokens [first, last) of row b also moves its `evicted`: if it moves the newest token.
-  template <class Rows>
-  bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
-    return first < last && last == rows.size(b) && is_evicted(b);
-  }
-  /// x + delta, rounded once. Integers are added first, because a double may not hold a delta beyond 2^53.
-  static double moved(double x, std::int64_t delta) {
-    const double whole = std::trunc(x);
-    return static_cast<double>(static_cast<std::int64_t>(whole) + delta) + (x - whole);
-  }
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
-    constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(double));
-    if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
-      throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
-                   " tokens exceed the address space");
-    return batch * capacity * axes;
-  }
-  /// No row without axes.
-  Index last_of(row_range rows) const { return axes_ > 0 ? rows.last : 0; }
-  const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
-  double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
-  /// The largest of `most` and the coordinates in a slot, recorded there.
-  double add(Index b, Index slot, double most) {
-    const double* const at_slot = token(b, slot);
-    return up_to_(b * capacity_ + slot) = (std::max)(most, *std::max_element(at_slot, at_slot + axes_));
-  }
-  /// The next text of row b begins one after `largest`, or at 0.
-  void go_on_behind(Index b, double largest) {
-    if (largest <= none_evicted) largest = -1.0;
-    rows_(b).largest = largest;
-    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
-  }
-  /// Finds the largest coordinates of the `size` tokens of row b again.
-  void look_again(Index b, Index size) {
-    double most = rows_(b).evicted;
-    for (Index t = 0; t < size; ++t) most = add(b, t, most);
-    go_on_behind(b, most);
-  }
-  moved_index batch_, capacity_, axes_;
-  number_array<axes_row> rows_;  // [batch]
-  std::vector<std::int64_t> next_;
-  number_array<double> coordinates_;  // [batch, capacity, axes]
-  number_array<double> up_to_;  // [batch, capacity]: the largest of the row up to the token in each slot
-};
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_AXES_ROWS_HPP
 /// The token store of all caches: memory, the tokens in its slots, their coordinates, and the rotation of the
 /// keys.
 namespace rope::inline ROPE_ABI::detail {
@@ -17474,6 +17166,14 @@ template <class At>
 inline constexpr bool are_coordinates = requires(const At& at) {
   at.coordinate(Index{}, Index{});
 };
+/// The positions in a table of new tokens at `at`: their positions, or the rows of their coordinates.
+template <class At>
+auto positions_at(const At& at, Index tokens) {
+  if constexpr (are_coordinates<At>)
+    return token_rows{at.rows() == tokens ? 0 : tokens};
+  else
+    return at;
+}
 /// Memory, rows and the rotation of the keys, which change together. Tables are placed in the head of a
 /// stored key. `function` is the name of the public function in messages.
 ///
@@ -17489,26 +17189,24 @@ class stored_tokens {
   template <class... Policy>
   stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
                 Index value_dim, key_storage storage, const Policy&... policy)
-      : memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
-        rows_(batch, policy..., capacity),
+      : owner_(owner),
+        memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
+        rows_(owner, batch, policy..., capacity),
         storage_(storage) {}
   /// Gives tokens coordinates.  Requires: no token is stored
-  void put_on_axes(const char* owner, token_axes axes) {
-    coordinates_ = axes_rows(owner, memory_.batch(), memory_.slot_count(), axes);
+  void put_on_axes(token_axes axes) {
+    coordinates_ = row_places<double>(owner_, memory_.batch(), memory_.slot_count(), axes.count);
   }
   const cache_memory<T, place>& memory() const { return memory_; }
   const Rows& rows() const { return rows_; }
   key_storage storage() const { return storage_; }
-  const axes_rows& coordinates() const { return coordinates_; }
+  const row_places<double>& coordinates() const { return coordinates_; }
   bool on_axes() const { return coordinates_.axes() > 0; }
   /// The position of the next token of each row; with axes, if that token is text.
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
-  }
-  auto next_source(const char* function) const {
-    return started_rows<std::int64_t>{next_positions(function)};
   }
   bool rotates_keys() const { return rotation().known(); }
   key_rotation rotation() const { return empty() ? key_rotation{} : rotation_; }
@@ -17522,111 +17220,46 @@ class stored_tokens {
     is_coordinate_table(function, coordinates_.axes(), table.table());
     return rotation_on_axes<Layout>(table);
   }
-  /// Stores keys unchanged: raw, or rotated in a way that the cache does not know.
+  /// Stores copies of new keys and values.
   ///
-  /// \param at  a source of positions, token_coordinates, or next_tokens
+  /// \param keys  a key_transform that rotates the keys or whose table rotated them before, or unknown_table
+  ///              if the keys are raw, or rotated in a way that the cache does not know
+  /// \param at    a source of positions, token_coordinates, or next_tokens: the rows of a table of
+  ///              coordinates, or the next positions
   ///
-  /// Throws:  std::invalid_argument also if the cache stores keys of a known rotation
-  template <class K, class V, class At, class Threads>
-  void store(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
-             const Threads& threads) {
-    if constexpr (std::is_same_v<At, next_tokens>) {
-      if (!coordinates_.end_at_integers()) check_needs_no_table(function);
-      store(function, k, v, next_source(function), counts, threads);
-    } else {
-      memory_.check_new(function, k, v, counts);
-      check_places(function, k.tokens, at, counts);
-      check_needs_no_table(function);
-      write(k, v, at, counts, threads);
-      rotation_ = {};
-      note(k.tokens, counts, at);
-    }
-  }
-  /// Stores keys unchanged, and records that `table` rotated them.
-  ///
-  /// \param at  a source of positions, token_coordinates, or next_tokens (as in store_next)
-  template <class Layout, class K, class V, class S, class At, class Threads>
-  void store_as_rotated(const char* owner, const char* function, const K& k, const V& v,
-                        const placed_table<S>& table, const At& at, const row_counts& counts,
-                        const Threads& threads) {
-    if constexpr (std::is_same_v<At, next_tokens>) {
-      if (on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
-        store_as_rotated<Layout>(owner, function, k, v, table, table.table(), counts, threads);
-      else
-        store_as_rotated<Layout>(owner, function, k, v, table, next_source(function), counts, threads);
-    } else {
-      memory_.check_new(function, k, v, counts);
-      check_places(function, k.tokens, at, counts);
-      if (storage_ == key_storage::raw)
-        throw_invalid(function,
-                      "this cache stores raw keys; unrotate the keys and append them without a "
-                      "table, or store rotated keys (key_storage::rotated)");
-      check_table<Layout>(owner, table);
-      if constexpr (std::is_same_v<At, token_coordinates>)
-        if (!is_coordinate_table(function, at.axes(), table.table()))
-          check_text(function, k.tokens, at, counts);
-      check_rotation<Layout>(function, memory_.batch(), k.tokens, memory_.keys().head_dim, table,
-                             known_range{});
-      write(k, v, at, counts, threads);
-      remember<Layout>(function, table);
-      note(k.tokens, counts, at);
-    }
-  }
-  /// Rotates and stores new keys, by the rows of a table of coordinates or by their next positions.
-  template <class Layout, class K, class V, class S, class Norm, class Threads>
-  void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                  const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads);
-  template <class Layout, class K, class V, class S, class Norm, class Source, class Threads>
-  void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                     const key_transform<S, Norm>& transform, const Source& positions,
-                     const row_counts& counts, const Threads& threads) {
-    const placed_table<S>& table = transform.table;
-    const placed_table<S> in_new(table.table(), table.first_channel() - memory_.first_new_channel());
-    memory_.check_new(function, k, v, counts);
-    rows_.check_new(function, k.tokens, positions, counts, on_axes());
-    if (storage_ == key_storage::raw) refuse_raw_keys(function);
-    check_table<Layout>(owner, table);
-    constexpr bool by_rows = std::is_same_v<Source, token_rows>;
-    if (!by_rows && on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
-      throw_invalid(function,
-                    "a table of coordinates says where its tokens are, append them without positions");
-    check_new_rotation<Layout>(function, k, counts, in_new, positions);
-    const auto norm = checked_norm(function, transform.norm, k);
-    for_each_new(k.tokens, counts, threads, positions, [&](Index b, Index first, Index count, Index slot) {
-      memory_.template write_rotated<Layout>(k, v, b, first, count, slot, in_new,
-                                             positions_of_row(positions, b, first), norm);
-    });
-    remember<Layout>(function, table);
-    if constexpr (by_rows)
-      note(k.tokens, counts, table.table());
-    else
-      note(k.tokens, counts, positions);
-  }
+  /// Throws:  std::invalid_argument also if the cache stores keys of another rotation than the new ones
+  template <class Layout, class K, class V, class Keys, class At, class Threads>
+  void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Keys& keys,
+             const At& at, const row_counts& counts, const Threads& threads);
   template <class Layout, class S>
-  void check_table(const char* owner, const placed_table<S>& table) const {
-    if (on_axes()) is_coordinate_table(owner, coordinates_.axes(), table.table());
+  void check_table(const placed_table<S>& table) const {
+    if (on_axes()) is_coordinate_table(owner_, coordinates_.axes(), table.table());
     if (empty() || storage_ == key_storage::raw) return;
-    require_rotation(owner, rotation_, rotation_of<Layout>(owner, table), on_axes());
+    require_rotation(owner_, rotation_, rotation_of<Layout>(owner_, table), on_axes());
   }
   template <class Layout, class From, class To>
-  void rebase(const char* owner, const char* function, const placed_table<From>& from,
-              const placed_table<To>& to) {
+  void rebase(const char* function, const placed_table<From>& from, const placed_table<To>& to) {
     if (storage_ == key_storage::raw)
       throw_invalid(function, "raw keys have no angles; read them by the new table instead");
-    check_table<Layout>(owner, from);
+    check_table<Layout>(from);
+    auto rotator = rebase_rotator<Layout, numbers_of<T>>(function, from, to, on_axes());
     if (on_axes()) {
-      rotator_between_axes<Layout, numbers_of<T>, From, To> rotator(
-          function, coordinates_.axes(), empty() || rotation_.frequencies == 0, from, to);
-      for (Index b = 0; b < memory_.batch(); ++b)
-        for (Index t = 0; t < rows_.size(b); ++t)
-          rotate_stored(rotator, memory_.keys(), b, t, coordinates_.token(b, t));
-    } else {
-      auto rotator = rebase_rotator<Layout, numbers_of<T>>(function, from, to);
-      for (Index t = 0; t < memory_.slot_count(); ++t)
-        for (Index b = 0; b < memory_.batch(); ++b)
-          if (t < rows_.size(b))
-            rotate_stored(rotator, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+      const bool from_axes = is_coordinate_table(function, coordinates_.axes(), from.table()),
+                 to_axes = is_coordinate_table(function, coordinates_.axes(), to.table());
+      if (!empty() && rotation_.frequencies != 0 && !(from_axes && to_axes))
+        throw_invalid(function, "keys on ", coordinates_.axes(), " axes need two tables of coordinates, the ",
+                      from_axes ? "second" : "first", " is one of positions");
     }
+    for (Index t = 0; t < memory_.slot_count(); ++t)
+      for (Index b = 0; b < memory_.batch(); ++b) {
+        if (t >= rows_.size(b)) continue;
+        if (on_axes())
+          rotate_stored(rotator, memory_.keys(), b, t, [&, at = coordinates_.token(b, t)](Index i) {
+            return phase_at(to.table(), i, at) + -phase_at(from.table(), i, at);
+          });
+        else
+          rotate_stored(rotator, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+      }
     rotation_ = rotation_of<Layout>(function, to);
   }
   void truncate(const char* function, std::int64_t size, batch_row row) {
@@ -17642,8 +17275,7 @@ class stored_tokens {
     for (Index b = rows.first; b < rows.last; ++b)
       memory_.move_down(b, [&](const auto& visit) { visit(last, first, rows_.size(b) - last); });
     coordinates_.remove(rows, rows_, first, last);
-    rows_.remove(rows, first, last);
-    if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
+    rows_.remove(rows, first, last, on_axes());
   }
   void evict(const char* function, const token_indices& indices, batch_row row) {
     const row_range rows = rows_.rows(function, row);
@@ -17655,16 +17287,16 @@ class stored_tokens {
     rows_.evict(rows, tokens, on_axes());
   }
   /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
-  void reserve(const char* owner, const char* function, Index capacity) {
+  void reserve(const char* function, Index capacity) {
     if (capacity < 0) throw_invalid(function, "capacity must not be negative, got ", capacity);
     if (capacity <= memory_.slot_count()) return;
-    cache_memory<T, place> memory(owner, memory_.batch(), capacity, memory_.keys().heads,
+    cache_memory<T, place> memory(owner_, memory_.batch(), capacity, memory_.keys().heads,
                                   memory_.keys().head_dim, memory_.values().head_dim);
     for (Index b = 0; b < memory_.batch(); ++b) memory.copy_row(memory_, b, b, rows_.used(b));
-    axes_rows coordinates = coordinates_;
-    coordinates.reserve(owner, rows_, capacity);
+    row_places<double> coordinates = coordinates_;
+    coordinates.reserve(owner_, rows_, capacity);
     Rows rows = rows_;
-    rows.reserve(capacity);
+    rows.reserve(owner_, capacity);
     memory_ = std::move(memory);
     coordinates_ = std::move(coordinates);
     rows_ = std::move(rows);
@@ -17674,29 +17306,23 @@ class stored_tokens {
     if (storage_ != key_storage::raw)
       throw_invalid(function,
                     "pass the layout and the table to shift rotated keys, got only delta = ", delta);
-    const row_range rows = checked_shift(function, first, count, delta, row);
-    note_shift(rows, first, first + count, delta);
+    shift_places(function, first, count, delta, row, [](Index /*b*/, Index /*t*/) {});
   }
   template <class Layout, class S>
-  void shift(const char* owner, const char* function, Index first, Index count, std::int64_t delta,
-             const placed_table<S>& table, batch_row row) {
+  void shift(const char* function, Index first, Index count, std::int64_t delta, const placed_table<S>& table,
+             batch_row row) {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
-    check_table<Layout>(owner, table);
-    auto rotator = on_axes() ? rotator_along_axes<Layout, numbers_of<T>>(table)
-                             : shift_rotator<Layout, numbers_of<T>>(function, table);
-    const row_range rows = checked_shift(function, first, count, delta, row);
-    const Index last = first + count;
-    if (delta != 0)
-      for (Index b = rows.first; b < rows.last; ++b)
-        for (Index t = first; t < last; ++t) rotate_stored(rotator, memory_.keys(), b, t, delta);
-    note_shift(rows, first, last, delta);
+    check_table<Layout>(table);
+    auto rotator = shift_rotator<Layout, numbers_of<T>>(function, table, on_axes());
+    shift_places(function, first, count, delta, row,
+                 [&](Index b, Index t) { rotate_stored(rotator, memory_.keys(), b, t, delta); });
   }
   /// Makes row `to` a copy of row `from` of this or another store.
-  void copy_row(const char* owner, const char* function, const stored_tokens& other, Index from, Index to) {
+  void copy_row(const char* function, const stored_tokens& other, Index from, Index to) {
     other.rows_.checked(function, from);
     rows_.checked(function, to);
     if (&other == this && from == to) return;
-    check_copy(owner, function, other, from, to);
+    check_copy(function, other, from, to);
     const bool other_rotation = empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
     memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
     coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
@@ -17711,7 +17337,6 @@ class stored_tokens {
     rows_.clear();
     coordinates_.clear();
   }
-  /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
  private:
   /// Whether no row stores a token, or no row except `row`.
   bool empty() const { return empty_but(-1); }
@@ -17720,19 +17345,47 @@ class stored_tokens {
       if (b != row && !rows_.empty(b)) return false;
     return true;
   }
-  /// Records the rotation of new keys. If it is equivalent to the recorded one, keeps the one with the
-  /// frequencies on all axes.
-  template <class Layout, class S>
-  void remember(const char* function, const placed_table<S>& table) {
-    if (const key_rotation given = rotation_of<Layout>(function, table);
-        !on_axes() || empty() || given.frequencies != 0)
-      rotation_ = given;
-  }
   void check_needs_no_table(const char* function) const {
     if (rotates_keys())
       throw_invalid(function,
                     "this cache rotates its keys, give the layout and the table, got none; append keys that "
                     "the table rotated before with append_rotated");
+  }
+  /// The table, with a first channel that counts from the first channel of new keys.
+  template <class S>
+  placed_table<S> in_new_keys(const placed_table<S>& table) const {
+    return {table.table(), table.first_channel() - memory_.first_new_channel()};
+  }
+  /// Throws:  std::invalid_argument unless new keys at `at` can be stored rotated by their table;
+  ///          std::out_of_range if a position is outside the table
+  template <class Layout, class K, class Keys, class At>
+  void check_keys(const char* function, const head_view<K>& k, const Keys& keys, const At& at,
+                  const row_counts& counts) const {
+    const auto& table = keys.table.table();
+    if (storage_ == key_storage::raw) {
+      if (are_rotated<Keys>)
+        throw_invalid(function,
+                      "this cache stores raw keys; unrotate the keys and append them without a table, or "
+                      "store rotated keys (key_storage::rotated)");
+      refuse_raw_keys(function);
+    }
+    check_table<Layout>(keys.table);
+    if constexpr (std::is_same_v<At, token_coordinates>)
+      if (!is_coordinate_table(function, at.axes(), table))
+        for (Index b = 0; b < memory_.batch(); ++b)
+          for (Index t = 0; t < count_of(b, k.tokens, counts); ++t)
+            text_position(function, "a token", at.axes(),
+                          [&](Index a) { return at.coordinate(positions_at(at, k.tokens)(b, t), a); });
+    if constexpr (are_rotated<Keys>) {
+      check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, in_new_keys(keys.table), known_range{});
+    } else {
+      if (!are_coordinates<At> && on_axes() && is_coordinate_table(function, coordinates_.axes(), table))
+        throw_invalid(function,
+                      "a table of coordinates says where its tokens are, append them without positions");
+      for (Index b = 0; b < k.batch; ++b)
+        check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)),
+                               in_new_keys(keys.table), positions_of_row(positions_at(at, k.tokens), b));
+    }
   }
   /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
   template <class At>
@@ -17748,18 +17401,9 @@ class stored_tokens {
       rows_.check_new(function, tokens, at, counts, on_axes());
     }
   }
-  /// Throws:  std::invalid_argument unless all new tokens are text
-  void check_text(const char* function, Index tokens, const token_coordinates& at,
-                  const row_counts& counts) const {
-    const token_rows of = checked_token_rows(function, at.rows(), memory_.batch(), tokens);
-    for (Index b = 0; b < memory_.batch(); ++b)
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t)
-        text_position(function, "a token", at.axes(), [&](Index a) { return at.coordinate(of(b, t), a); });
-  }
   /// Throws:  std::invalid_argument unless row `from` of `other` can be row `to` of this store;
   ///          std::length_error unless its tokens fit
-  void check_copy(const char* owner, const char* function, const stored_tokens& other, Index from,
-                  Index to) const {
+  void check_copy(const char* function, const stored_tokens& other, Index from, Index to) const {
     const auto shape = [](const stored_tokens& x) {
       return std::array<Index, 3>{x.memory_.keys().heads, x.memory_.keys().head_dim,
                                   x.memory_.values().head_dim};
@@ -17775,86 +17419,96 @@ class stored_tokens {
     if (other.rows_.empty(from) || empty_but(to) || storage_ == key_storage::raw) return;
     if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
-      require_rotation(owner, rotation_, other.rotation_, true);
+      require_rotation(owner_, rotation_, other.rotation_, true);
     else if (rotation_ != other.rotation_)
       throw_invalid(function, "the keys of both caches must be rotated by one table and layout, got ",
                     !rotation_.known() || !other.rotation_.known() ? "keys of an unknown rotation in one"
                                                                    : "keys of different rotations");
   }
-  /// Calls write(b, first, count, slot) for runs of new tokens.
-  template <class Threads, class At, class Write>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, const At& at,
-                    const Write& write) {
-    rows_.for_each_new(
-        tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens),
-        [&](Index b, Index t) { return position_in_row(at, b, t); }, write, [&] { clear(); });
-  }
   /// The position of a new token in rows_. With axes, rows_ numbers the tokens.
   template <class At>
   std::int64_t position_in_row(const At& at, Index b, Index t) const {
-    if constexpr (std::is_invocable_v<const At&, Index, Index> && !std::is_same_v<At, token_rows>)
+    if constexpr (!are_coordinates<At>)
       if (!on_axes()) return at(b, t);
     return rows_.next()[static_cast<std::size_t>(b)] + t;
   }
-  template <class K, class V, class At, class Threads>
-  void write(const K& k, const V& v, const At& at, const row_counts& counts, const Threads& threads) {
-    for_each_new(k.tokens, counts, threads, at, [&](Index b, Index first, Index count, Index slot) {
-      memory_.write(k, v, b, first, count, slot);
-    });
-  }
-  /// Records new tokens at positions or coordinates. With axes, a position is the coordinate on all axes.
-  template <class At>
-  void note(Index tokens, const row_counts& counts, const At& at) {
-    if constexpr (are_coordinates<At>) {
-      const token_rows of = checked_token_rows("append", at.rows(), memory_.batch(), tokens);
-      coordinates_.append(rows_, tokens, counts,
-                          [&](Index b, Index t, Index a) { return at.coordinate(of(b, t), a); });
-    } else if (on_axes()) {
-      coordinates_.append(rows_, tokens, counts,
-                          [&](Index b, Index t, Index /*a*/) { return static_cast<double>(at(b, t)); });
-    }
-    rows_.append(
-        tokens, counts, [&](Index b, Index t) { return position_in_row(at, b, t); },
-        [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
-  }
-  /// Checks a shift and returns its rows.
-  ///
-  /// Throws:  as shift()
-  row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
-                          batch_row row) const {
+  /// Adds `delta` to the positions, or all coordinates, of tokens. If it is not 0, first calls rotate_key(b,
+  /// t) for each token.
+  template <class RotateKey>
+  void shift_places(const char* function, Index first, Index count, std::int64_t delta, batch_row row,
+                    const RotateKey& rotate_key) {
     const row_range rows = rows_.rows(function, row);
     rows_.check_tokens(function, rows, first, count);
+    const Index last = first + count;
     if (on_axes())
-      coordinates_.check_shift(function, rows, rows_, first, first + count, delta);
+      coordinates_.check_shift(function, rows, rows_, first, last, delta);
     else
-      rows_.check_shift(function, rows, first, first + count, delta);
-    return rows;
-  }
-  void note_shift(row_range rows, Index first, Index last, std::int64_t delta) {
+      rows_.check_shift(function, rows, first, last, delta);
+    for (Index b = rows.first; b < rows.last && delta != 0; ++b)
+      for (Index t = first; t < last; ++t) rotate_key(b, t);
     if (on_axes())
       coordinates_.shift(rows, rows_, first, last, delta);
     else
       rows_.shift(rows, first, last, delta);
   }
+  const char* owner_;  // the name of the cache in messages
   cache_memory<T, place> memory_;
   Rows rows_;
-  axes_rows coordinates_;
+  row_places<double> coordinates_;
   key_storage storage_;
   key_rotation rotation_;
 };
 // Not inline, so that programs can compile it once.
 template <class T, value_place place, class Rows>
-template <class Layout, class K, class V, class S, class Norm, class Threads>
-void stored_tokens<T, place, Rows>::store_next(const char* owner, const char* function, const head_view<K>& k,
-                                               const head_view<V>& v, const key_transform<S, Norm>& transform,
-                                               const row_counts& counts, const Threads& threads) {
-  if (on_axes() && is_coordinate_table(function, coordinates_.axes(), transform.table.table()))
-    store_rotated<Layout>(
-        owner, function, k, v, transform,
-        checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
-        threads);
-  else
-    store_rotated<Layout>(owner, function, k, v, transform, next_source(function), counts, threads);
+template <class Layout, class K, class V, class Keys, class At, class Threads>
+void stored_tokens<T, place, Rows>::store(const char* function, const head_view<K>& k, const head_view<V>& v,
+                                          const Keys& keys, const At& at, const row_counts& counts,
+                                          const Threads& threads) {
+  constexpr bool has_table = !std::is_same_v<Keys, unknown_table>;
+  if constexpr (std::is_same_v<At, next_tokens>) {
+    if constexpr (has_table)
+      if (on_axes() && is_coordinate_table(function, coordinates_.axes(), keys.table.table()))
+        return store<Layout>(function, k, v, keys, keys.table.table(), counts, threads);
+    if (!has_table && !coordinates_.end_at_integers()) check_needs_no_table(function);
+    store<Layout>(function, k, v, keys, started_rows<std::int64_t>{next_positions(function)}, counts,
+                  threads);
+  } else {
+    memory_.check_new(function, k, v, counts);
+    check_places(function, k.tokens, at, counts);
+    if constexpr (has_table)
+      check_keys<Layout>(function, k, keys, at, counts);
+    else
+      check_needs_no_table(function);
+    const auto norm = checked_norm(function, keys.norm, k);
+    const auto positions = positions_at(at, k.tokens);
+    const auto position = [&](Index b, Index t) { return position_in_row(at, b, t); };
+    rows_.for_each_new(
+        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
+        [&](Index b, Index first, Index count, Index slot) {
+          memory_.write(k, v, b, first, count, slot, [&](const auto& from, const auto& to) {
+            if constexpr (are_rotated<Keys>)
+              copy_channels(from, to);
+            else
+              rotate_channels<Layout>(from, to, in_new_keys(keys.table),
+                                      positions_of_row(positions, b, first), norm);
+          });
+        },
+        [&] { clear(); });
+    // Of two equivalent rotations, keeps the one with the frequencies on all axes.
+    key_rotation given;
+    if constexpr (has_table) given = rotation_of<Layout>(function, keys.table);
+    if (!has_table || !on_axes() || empty() || given.frequencies != 0) rotation_ = given;
+    // With axes, a position is the coordinate on all axes.
+    if (on_axes())
+      for (Index b = 0; b < memory_.batch(); ++b)
+        coordinates_.append(rows_, b, count_of(b, k.tokens, counts), [&](Index t, Index a) {
+          if constexpr (are_coordinates<At>)
+            return at.coordinate(positions(b, t), a);
+          else
+            return static_cast<double>(at(b, t));
+        });
+    rows_.append(k.tokens, counts, position, [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
+  }
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
@@ -17964,8 +17618,7 @@ class token_cache {
   /// The number of the `queries` queries in each row for a call of attention without counts, [batch]. Empty:
   /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
-    const std::vector<Index>* counts = rows().newest().counts("attention", queries);
-    return counts != nullptr ? std::span<const Index>(*counts) : std::span<const Index>();
+    return rows().newest().counts("attention", queries);
   }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
@@ -17975,7 +17628,7 @@ class token_cache {
   /// changes.  Throws: std::out_of_range
   auto coordinates(Index b) const requires(of_heads) {
     const Index row = rows().checked(Cache::names.coordinates, b);  // before any access to the row
-    return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
+    return detail::coordinate_map<T>(tokens_.coordinates().row(row), rows().used(row), axes());
   }
   /// Coordinates of one token, [axes].  Requires: there is such a row, and it stores the token
   const double* coordinates_of(Index b, std::int64_t token) const requires(of_heads) {
@@ -18003,8 +17656,7 @@ class token_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    tokens_.store(Cache::names.append, one_of<of_heads>(k, v), one_of<!of_heads>(k, v), detail::next_tokens{},
-                  counts, threads);
+    store(Cache::names.append, k, v, detail::unknown_table{}, detail::next_tokens{}, counts, threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
   /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
@@ -18023,10 +17675,8 @@ class token_cache {
                                                           const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append", Layout);
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, one_of<of_heads>(k, v),
-                                          one_of<!of_heads>(k, v), transform_of(Cache::names.append, table),
-                                          counts, threads);
+    store<Layout>(Cache::names.append, k, v, transform_of(Cache::names.append, table), detail::next_tokens{},
+                  counts, threads);
   }
   /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
   /// positions. Attention uses these positions, not the order of appending: `causal` admits keys at positions
@@ -18046,8 +17696,7 @@ class token_cache {
       head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
       const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    tokens_.store(Cache::names.append_at, one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
-                  detail::place_source(positions, k.tokens), counts, threads);
+    store(Cache::names.append_at, k, v, detail::unknown_table{}, positions, counts, threads);
   }
   /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
   /// with a table
@@ -18059,11 +17708,8 @@ class token_cache {
                                                              const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_at", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at,
-                                             one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
-                                             transform_of(Cache::names.append_at, table),
-                                             detail::position_source(positions, k.tokens), counts, threads);
+    store<Layout>(Cache::names.append_at, k, v, transform_of(Cache::names.append_at, table), positions,
+                  counts, threads);
   }
   /// Appends copies of keys that `table` rotated before: saved to disk, in another cache or on another
   /// machine. The cache then treats them as keys that it rotated: `append`, `attention`, `shift` and `rebase`
@@ -18087,11 +17733,10 @@ class token_cache {
       const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_rotated", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_rotated", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated,
-                                                one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
-                                                cache().placed(Cache::names.append_rotated, table),
-                                                detail::place_source(positions, k.tokens), counts, threads);
+    const auto rotation = cache().placed(Cache::names.append_rotated, table);
+    store<Layout>(Cache::names.append_rotated, k, v,
+                  detail::key_transform<typename Table::scalar, detail::rotated_before>{rotation, {}},
+                  positions, counts, threads);
   }
   ROPE_DETAIL_ASK_FOR_APPENDS(place);
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
@@ -18100,7 +17745,7 @@ class token_cache {
   void check_table(const Table& table) const {
     ROPE_DETAIL_CHECK_LAYOUT("check_table", Layout);
     if constexpr (pair_layout<Layout>)
-      tokens_.template check_table<Layout>(Cache::names.cache, cache().placed(Cache::names.cache, table));
+      tokens_.template check_table<Layout>(cache().placed(Cache::names.cache, table));
   }
   /// The table at the channel at which it rotates a stored key: unchanged.
   template <class Table>
@@ -18135,7 +17780,7 @@ class token_cache {
   ///          std::length_error if the tokens do not fit
   /// Cost:    one copy of the tokens of the row
   void copy_row(const token_cache& other, Index from, Index to) {
-    tokens_.copy_row(Cache::names.cache, Cache::names.copy_row, other.tokens_, from, to);
+    tokens_.copy_row(Cache::names.copy_row, other.tokens_, from, to);
   }
   /// Makes every row b a copy of row rows[b] before the call, including positions, for beam search: some
   /// beams continue more than once and others end.
@@ -18180,14 +17825,20 @@ class token_cache {
   const Cache& cache() const { return static_cast<const Cache&>(*this); }
   detail::stored_tokens<T, place, Rows> tokens_;  // keys, values, and the positions and slots of tokens
  private:
-  /// The first or the second view of new tokens. Caches of heads take keys, then values. A latent_cache takes
-  /// latents, which are its values, then the rotated parts of keys.
-  template <bool first, class A, class B>
-  static auto one_of(const head_view<A>& a, const head_view<B>& b) {
-    if constexpr (first)
-      return head_view<const std::remove_const_t<A>>(a);
+  /// Stores new tokens. Caches of heads take keys, then values. A latent_cache takes latents, which are its
+  /// values, then the rotated parts of keys.
+  template <class Layout = detail::unnamed_layout, class A, class B, class Keys, class P, class Threads>
+  void store(const char* function, const head_view<A>& first, const head_view<B>& second, const Keys& keys,
+             const P& positions, const detail::row_counts& counts, const Threads& threads) {
+    const head_view<const std::remove_const_t<A>> a = first;
+    const head_view<const std::remove_const_t<B>> b = second;
+    const auto& at = detail::place_source(positions, first.tokens);
+    if constexpr (!pair_layout<Layout> && !std::is_same_v<Keys, detail::unknown_table>)
+      return;  // the caller reports the missing layout
+    else if constexpr (of_heads)
+      tokens_.template store<Layout>(function, a, b, keys, at, counts, threads);
     else
-      return head_view<const std::remove_const_t<B>>(b);
+      tokens_.template store<Layout>(function, b, a, keys, at, counts, threads);
   }
   template <class Table>
   auto transform_of(const char* function, const Table& table) const {
@@ -18236,8 +17887,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   void rebase(const From& from, const To& to) {
     ROPE_DETAIL_CHECK_LAYOUT("rebase", Layout);
     if constexpr (pair_layout<Layout>)
-      tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
-                                      base::cache().placed(Cache::names.rebase, from),
+      tokens_.template rebase<Layout>(Cache::names.rebase, base::cache().placed(Cache::names.rebase, from),
                                       base::cache().placed(Cache::names.rebase, to));
   }
   /// Removes tokens [first, first + count). Later tokens move up and keep their positions. With `shift` to
@@ -18290,7 +17940,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
     ROPE_DETAIL_CHECK_LAYOUT("shift", Layout);
     if constexpr (pair_layout<Layout>)
-      tokens_.template shift<Layout>(Cache::names.cache, Cache::names.shift, first, count, delta,
+      tokens_.template shift<Layout>(Cache::names.shift, first, count, delta,
                                      base::cache().placed(Cache::names.shift, table), row);
   }
   ROPE_DETAIL_ASK_FOR_TURNS();
@@ -18302,7 +17952,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
   /// Cost:    nothing if capacity() is enough. Otherwise one copy of the tokens, during which the old and the
   ///          new memory are in use
-  void reserve(Index capacity) { tokens_.reserve(Cache::names.cache, Cache::names.reserve, capacity); }
+  void reserve(Index capacity) { tokens_.reserve(Cache::names.reserve, capacity); }
   /// The stored keys [batch, size(), kv_heads, head_dim]; valid until the cache changes. For a latent_cache,
   /// each key is a latent followed by its rotated part, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
   /// std::invalid_argument if rows differ in size
@@ -18357,7 +18007,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own> 
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
       : kv_cache(batch, capacity, kv_heads, head_dim, value_dim, storage) {
-    tokens_.put_on_axes("kv_cache", axes);
+    tokens_.put_on_axes(axes);
   }
   using base::coordinates;
   /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row after row: for the table that rotates
@@ -18391,10 +18041,10 @@ struct ring_row {
 class ring_rows : public slot_rows<ring_row> {
  public:
   static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
-  ring_rows(Index batch, const ring_policy& policy, Index slot_count)
-      : slot_rows(batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
+  ring_rows(const char* owner, Index batch, const ring_policy& policy, Index slot_count)
+      : slot_rows(owner, batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
   const ring_policy& policy() const { return policy_; }
-  std::int64_t seen(Index b) const { return next_[at(b)]; }
+  std::int64_t seen(Index b) const { return next()[at(b)]; }
   Index size(Index b) const {
     if (run_start(b) > 0) {
       Index held = 0;
@@ -18451,11 +18101,6 @@ class ring_rows : public slot_rows<ring_row> {
   }
   /// Any number of tokens fits.
   void check_room(const char* /*function*/, Index /*tokens*/, const row_counts& /*counts*/) const {}
-  /// Throws:  std::out_of_range unless `row` is a row or every_row
-  row_range rows(const char* function, batch_row row) const {
-    if (row.every) return {0, batch_};
-    return {checked(function, row.index), row.index + 1};
-  }
   /// Calls write(b, t, 1, slot) for every new token that the same append does not overwrite. These tokens
   /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
   /// tokens, forget() is called.
@@ -18497,16 +18142,16 @@ class ring_rows : public slot_rows<ring_row> {
       const Index used_before = used(b);
       for (Index t = 0; t < count; ++t) {
         const std::int64_t i = positions(b, t);
-        for (; used(b) <= slot(i); ++of(b).used) position_in(b, used(b)) = no_position;
+        for (; used(b) <= slot(i); ++of(b).used) row(b)[used(b)] = no_position;
         if (!stays(i, kept)) {
           of(b).oldest = (std::max)(of(b).oldest, i + 1);
           continue;
         }
-        position_in(b, slot(i)) = i;
+        row(b)[slot(i)] = i;
       }
       for (Index slot = used_before; slot < used(b); ++slot)
-        if (position_in(b, slot) == no_position) skipped(b, slot);
-      next_[at(b)] = last + 1;
+        if (row(b)[slot] == no_position) skipped(b, slot);
+      order_.end_at(b, last);
     }
     newest_.append(tokens, counts);
   }
@@ -18530,8 +18175,8 @@ class ring_rows : public slot_rows<ring_row> {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, to_index(seen(b) - size)}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       for (Index slot = 0; slot < used(b); ++slot)
-        if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
-      next_[at(b)] = size;
+        if (row(b)[slot] >= size) row(b)[slot] = no_position;
+      order_.end_at(b, size - 1);
       if (size == 0) of(b).run_start = 0;
       of(b).oldest = (std::min)(of(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
     }
@@ -18547,7 +18192,6 @@ class ring_rows : public slot_rows<ring_row> {
     compare("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
   }
  private:
-  std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
   /// The first token after the sinks that is kept in a row whose newest token is `last`.
   std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
   /// Whether a new token is still stored after its append.
@@ -18556,7 +18200,7 @@ class ring_rows : public slot_rows<ring_row> {
   /// overwritten them.
   void drop_before(Index b, std::int64_t kept) {
     for (Index slot = policy_.sinks; slot < used(b); ++slot)
-      if (std::int64_t& held = position_in(b, slot); held < kept) {
+      if (std::int64_t& held = row(b)[slot]; held < kept) {
         of(b).oldest = (std::max)(of(b).oldest, held + 1);
         held = no_position;
       }
@@ -18626,7 +18270,7 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
              Index value_dim = 0)
       : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
-    tokens_.put_on_axes("ring_cache", axes);
+    tokens_.put_on_axes(axes);
   }
   /// The policy passed to the constructor.
   const ring_policy& policy() const { return rows().policy(); }
@@ -18741,48 +18385,12 @@ Index chunk_of(const Cache& cache, Index tokens) {
   else
     return (std::max)(Index{1}, tokens);
 }
-/// The positions whose table rows the step reads for row b.
-template <class Cache>
-position_range positions_read(const Cache& cache, Index b, Index count) {
-  position_range read;
-  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)],
-                     last = advance(next, count - 1);
-  if (const std::int64_t ranks = ranks_of(cache); ranks > 0) {
-    read.include(0);
-    read.include((std::min)(last, ranks - 1));
-    return read;
-  }
-  if (cache.storage() == key_storage::raw) read = held_positions(cache, b);
-  read.include(next);
-  read.include(last);
-  return read;
-}
-/// Checks a step of a cache with axes and a table of coordinates, with one row per new token.
-///
-/// \return  false if the cache has no axes or the table is of positions: the caller must check such a step
-///
-/// Throws:  std::invalid_argument if the table does not have a row per new token, keys are raw (they need a
-///          table of all tokens), or a ring gets more tokens than its chunk
-template <class Layout, class Cache, class S>
-bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, Index head_dim,
-                        const placed_table<S>& table) {
-  if (cache.axes() == 0) return false;
-  if (cache.storage() == key_storage::raw)
-    throw_invalid(function, "raw keys on ", cache.axes(),
-                  " axes are read by a table of all tokens, append and attend to them by hand");
-  if (!is_coordinate_table(function, cache.axes(), table.table())) return false;
-  if (chunk_of(cache, tokens) < tokens)
-    throw_invalid(function, "a ring with axes takes chunk = ", chunk_of(cache, tokens),
-                  " tokens at a time by a table of their coordinates, got ", tokens);
-  check_rotation<Layout>(function, cache.batch(), tokens, head_dim, table,
-                         checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
-  return true;
-}
 /// Throws before anything is written if append or attention would reject `tokens` new tokens per row with
 /// heads of this shape. Other errors, such as tokens that do not fit, are reported by append before it
 /// writes.
 ///
-/// Throws:  as append and attention
+/// Throws:  as append and attention; with axes, std::invalid_argument if keys are raw (they need a table of
+///          all tokens), or a ring gets more tokens of a table of coordinates than its chunk
 template <class Layout, class Cache, class S>
 void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
                 const placed_table<S>* table, const row_counts& counts) {
@@ -18807,13 +18415,27 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   }
   if constexpr (pair_layout<Layout>) {
     cache.template check_table<Layout>(*table);
-    if (check_next_on_axes<Layout>(function, cache, tokens, shape.head_dim, *table)) return;
+    if (cache.axes() > 0 && cache.storage() == key_storage::raw)
+      throw_invalid(function, "raw keys on ", cache.axes(),
+                    " axes are read by a table of all tokens, append and attend to them by hand");
+    if (cache.axes() > 0 && is_coordinate_table(function, cache.axes(), table->table())) {
+      if (chunk_of(cache, tokens) < tokens)
+        throw_invalid(function, "a ring with axes takes chunk = ", chunk_of(cache, tokens),
+                      " tokens at a time by a table of their coordinates, got ", tokens);
+      return check_rotation<Layout>(
+          function, cache.batch(), tokens, shape.head_dim, *table,
+          checked_token_rows(function, table->table().rows(), cache.batch(), tokens));
+    }
+    position_range read;  // the positions by which the step rotates queries and keys
     for (Index b = 0; b < cache.batch(); ++b) {
       const Index count = count_of(b, tokens, counts);
       if (count == 0) continue;
-      check_rotation<Layout>(function, 1, count, shape.head_dim, *table,
-                             known_range{positions_read(cache, b, count)});
+      const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)], ranks = ranks_of(cache);
+      for (const std::int64_t position : {next, advance(next, count - 1)})
+        read.include(ranks > 0 ? (std::min)(position, ranks - 1) : position);
+      include_read_keys(cache, b, read);
     }
+    check_rotation<Layout>(function, cache.batch(), tokens, shape.head_dim, *table, known_range{read});
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -19272,9 +18894,7 @@ requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(
       q, cache, out, nullptr, options, detail::queries_of(q, cache, counts), threads)
       .run();
@@ -19298,20 +18918,18 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   const auto rotation = detail::placed_in(cache, table);
   detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(
       q, cache, out, &rotation, options, detail::queries_of(q, cache, counts), threads)
       .run();
 }
 }  // namespace rope::inline ROPE_ABI
-#define ROPE_DETAIL_CACHES_OF(declared, T, Layout)                                    \
-  declared class attended_call<Layout, T, kv_cache<T>, float, this_thread>;           \
-  declared void stored_tokens<T, value_place::own>::store_next<Layout>(               \
-      const char*, const char*, const head_view<const T>&, const head_view<const T>&, \
-      const key_transform<float, no_norm>&, const row_counts&, const this_thread&)
+#define ROPE_DETAIL_CACHES_OF(declared, T, Layout)                          \
+  declared class attended_call<Layout, T, kv_cache<T>, float, this_thread>; \
+  declared void stored_tokens<T, value_place::own>::store<Layout>(          \
+      const char*, const head_view<const T>&, const head_view<const T>&,    \
+      const key_transform<float, no_norm>&, const next_tokens&, const row_counts&, const this_thread&)
 #define ROPE_DETAIL_CACHES(declared, T)                                             \
   declared class attended_call<unnamed_layout, T, kv_cache<T>, float, this_thread>; \
   ROPE_DETAIL_CACHES_OF(declared, T, interleaved);                                  \
@@ -20072,13 +19690,234 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
 
 #ifndef ROPE_CACHE_PAGE_CALLS_HPP
 #define ROPE_CACHE_PAGE_CALLS_HPP
+
+#ifndef ROPE_CACHE_PAGE_VIEW_HPP
+#define ROPE_CACHE_PAGE_VIEW_HPP
+/// A view of keys and values in the pages of a pool that you own.
+namespace rope::inline ROPE_ABI {
+/// A view of keys and values in pages, for an engine that serves many sequences and gives each of them whole
+/// pages. Token t of sequence s is token t % page_size of page blocks(s, t / page_size), and its position is
+/// t.
+///
+///     const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
+///                                   .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
+///                                  blocks, lengths);
+///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
+///     attention<Layout>(q, pages, out, table);
+///
+/// Sequences with a common prefix may share the pages of the prefix. Such a page is listed in several rows of
+/// `blocks`.
+///
+/// \tparam T  a channel type, or std::int8_t. With std::int8_t the pools are quantized_view of heads as
+///            `quantize` stores them. Use const T for pages that are only read
+///
+/// Requires:  the pool and both lists outlive the view, which reads them again in every call
+template <class T>
+class page_view {
+ public:
+  using value_type = std::remove_const_t<T>;  // a channel as it is stored
+  /// The pages of a pool, in any order of axes.
+  struct pool {
+    head_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
+    head_view<T> values;  // [pages, page_size, kv_heads, value_dim]
+  };
+  /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
+  ///                 entries after the last token of a sequence are not read
+  /// \param lengths  any integers, [sequences]: tokens of each sequence, including those that are written
+  ///                 next
+  /// \param storage  whether keys are rotated before they are written, or stored raw and rotated when read
+  ///
+  /// Throws:  std::invalid_argument if keys and values differ in pages, page_size or heads, a page has no
+  ///          tokens, or blocks are not a matrix with one row per length
+  template <detail::integers_in_memory Blocks>
+  page_view(const pool& memory, const Blocks& blocks, detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
+            key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    refer_to(blocks);
+  }
+  template <detail::integers_in_memory Blocks>
+  requires detail::owns_memory<Blocks> page_view(const pool& memory,
+                                                 const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
+                                                 detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
+                                                 key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    refer_to(blocks);
+  }
+  /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
+  const head_view<T>& keys() const { return memory_.keys; }
+  /// The values of the pool, [pages, page_size, kv_heads, value_dim].
+  const head_view<T>& values() const { return memory_.values; }
+  /// Whether keys are stored rotated or raw.
+  key_storage storage() const { return storage_; }
+  /// Number of sequences.
+  Index sequences() const { return static_cast<Index>(lengths_.size()); }
+  /// The number of tokens of a page.
+  Index page_size() const { return memory_.keys.tokens; }
+  /// The number of tokens of a sequence.  Requires: sequence in [0, sequences()). The functions below require
+  /// this too
+  Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
+  /// The page with token t of a sequence.  Requires: t in [0, length(sequence))
+  Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
+  /// The slot of token t in its page.
+  Index slot(Index t) const { return t % page_size(); }
+  /// The number of entries of `blocks` per sequence.
+  Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
+  /// The page of every block, [sequences, blocks].
+  const detail::block_table& blocks() const { return blocks_; }
+  /// Checks that the tokens of every sequence are in pages of the pool.
+  ///
+  /// \param function  the name at the start of error messages
+  ///
+  /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
+  ///          block that holds tokens names a page beyond the pool
+  void check_blocks(const char* function) const {
+    for (Index s = 0; s < sequences(); ++s) {
+      // Compares numbers of blocks, because blocks * page_size may overflow.
+      const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
+      if (tokens < 0 || used > blocks_of_a_sequence_)
+        detail::throw_invalid(function, "a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
+                              blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
+                              lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s);
+      for (Index block = 0; block < used; ++block)
+        if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
+          detail::throw_out_of_range(function, "block ", block, " of sequence ", s, " must be a page in [0, ",
+                                     memory_.keys.batch, "), got ", page);
+    }
+  }
+ private:
+  template <class Blocks>
+  void refer_to(const Blocks& blocks) {
+    check_memory();
+    const auto list = detail::list_of(blocks);
+    if (sequences() == 0 ? list.size() != 0
+                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
+      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
+                            " sequences that have lengths, got ",
+                            detail::shape_text({list.rows, list.columns}));
+    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
+    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
+  }
+  void check_memory() const {
+    const head_view<T>&k = memory_.keys, &v = memory_.values;
+    detail::check_extents("page_view", k);
+    detail::check_extents("page_view", v);
+    detail::check_memory("page_view", k, v);
+    if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
+      detail::throw_invalid("page_view",
+                            "keys and values must have the same pages, page_size and heads, got ",
+                            detail::shape_text({k.batch, k.tokens, k.heads}), " and ",
+                            detail::shape_text({v.batch, v.tokens, v.heads}));
+    if (k.tokens == 0) detail::throw_invalid("page_view", "a page must hold a token, got 0");
+  }
+  pool memory_;
+  detail::block_table blocks_;
+  Index blocks_of_a_sequence_ = 0;
+  detail::row_counts lengths_;
+  key_storage storage_;
+};
+namespace detail {
+/// Checks that no shared page will be changed. Tokens [first(s), first(s) + count(s)) of every sequence s
+/// will be changed.
+///
+/// Throws:  std::invalid_argument if a page that holds such a token is listed twice among the blocks that
+///          hold tokens
+template <class T, class First, class Count>
+void check_pages_are_own(const char* function, const page_view<T>& pages, const First& first,
+                         const Count& count) {
+  const Index size = pages.page_size();
+  Index written = 0;
+  const auto for_each_written = [&](const auto& visit) {
+    for (Index s = 0; s < pages.sequences(); ++s)
+      if (count(s) > 0)
+        for (Index block = first(s) / size; block <= (first(s) + count(s) - 1) / size; ++block)
+          visit(pages.blocks().page(s, block));
+  };
+  for_each_written([&](Index) { ++written; });
+  struct changed_pages {};
+  Index* changed = workspace<changed_pages, Index>(2 * written);
+  Index* seen = changed + written;
+  written = 0;
+  for_each_written([&](Index page) { changed[written++] = page; });
+  sort(changed, changed + written);
+  std::fill(seen, seen + written, Index{0});
+  for (Index s = 0; s < pages.sequences(); ++s)
+    for (Index block = 0; block * size < pages.length(s); ++block) {
+      const Index page = pages.blocks().page(s, block);
+      const Index* at = std::lower_bound(changed, changed + written, page);
+      if (at != changed + written && *at == page && ++seen[at - changed] > 1)
+        throw_invalid(function, "a page that is written must belong to one sequence; page ", page,
+                      " stands in the table twice, give sequence ", s, " a copy");
+    }
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_CACHE_PAGE_VIEW_HPP
 /// Writes new keys and values to pages, and attends with the newest tokens of many sequences to pages.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// All argument checks for new tokens in pages, before the first token is written.
+/// Sequences in pages as a class that satisfies attended_rows, and the tokens of a call that are the newest
+/// ones of each sequence. Tokens of a sequence are at positions 0, 1, 2, ...
+template <class P>
+class rows_in_pages : public row_queries {
+ public:
+  using value_type = std::remove_const_t<P>;
+  /// Throws:  as check_blocks; std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of
+  ///          every sequence, and no sequence has more new tokens than its length
+  rows_in_pages(const char* function, const page_view<P>& pages, Index batch, Index tokens,
+                const any_integers& offsets)
+      : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {
+    pages.check_blocks(function);
+    const auto given = static_cast<Index>(offsets.size());
+    if (given == 0) {
+      if (batch != asking())
+        throw_invalid(function, "without query_offsets there is a row for each of the ", asking(),
+                      " sequences, got ", batch);
+    } else {
+      if (batch != 1 || given != asking() + 1)
+        throw_invalid(function, "query_offsets are sequences + 1 = ", asking() + 1,
+                      " numbers for a batch of 1, got ", given, " for a batch of ", batch);
+      check_offsets(function, "query_offsets", given, tokens, [&](Index s) { return offset(s); });
+    }
+    for (Index s = 0; s < asking(); ++s)
+      if (count(s) > seen(s))
+        throw_invalid(function, "lengths include the new tokens: sequence ", s, " has a length of ", seen(s),
+                      " and ", count(s), " new tokens");
+  }
+  Index batch() const { return pages_.sequences(); }
+  key_storage storage() const { return pages_.storage(); }
+  token_source<value_type> keys(Index s) const {
+    return {pages_.keys(), pages_.blocks(), s, pages_.length(s)};
+  }
+  token_source<value_type> values(Index s) const {
+    return {pages_.values(), pages_.blocks(), s, pages_.length(s)};
+  }
+  std::span<const std::int64_t> order(Index /*s*/) const { return {}; }
+  Index seen(Index s) const { return pages_.length(s); }
+  std::int64_t order_of(Index /*s*/, std::int64_t token) const { return token; }
+  std::span<const Index> query_counts(Index /*queries*/) const { return {}; }
+  template <class Layout, class Table>
+  void check_table(const Table& /*table*/) const {}
+  /// The position of the first new token of a sequence.
+  Index start(Index s) const { return seen(s) - count(s); }
+  /// Returns `options` without query_offsets, which row_queries have.
+  ///
+  /// Throws:  std::invalid_argument if there are query_offsets and a bias or a mask
+  attention_options rules(const char* function, const attention_options& options) const {
+    if (!options.query_offsets.empty() && (options.bias || options.mask))
+      throw_invalid(function,
+                    "a bias or a mask has a row for each sequence; give the queries as [sequences, tokens], "
+                    "without query_offsets");
+    attention_options rest = options;
+    rest.query_offsets = {};
+    return rest;
+  }
+ private:
+  const page_view<P>& pages_;
+};
+/// Checks the types and shapes of new tokens in pages.
 template <class K, class V, class T>
 void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
-                       const page_view<T>& pages, const newest_in_pages<T>& newest) {
+                       const page_view<T>& pages) {
   static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
   ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
   check_view(function, k);
@@ -20091,23 +19930,35 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   };
   check_shape("k", k, pages.keys());
   check_shape("v", v, pages.values());
-  pages.check_blocks(function);
-  newest.check_counts(function, k.batch);
-  check_pages_are_own(
-      function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }
-/// Copies new values to their pages. Calls write_keys(k, slots, position) for runs of new keys. Each run lies
-/// in one page: `slots` is its memory there, and `position` is the position of its first key.
-template <class K, class V, class T, class Threads, class WriteKeys>
-void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages,
-                    const newest_in_pages<T>& newest, const Threads& threads, const WriteKeys& write_keys) {
+/// Writes new tokens to their pages. Keys are rotated by a key_transform, or copied if it is an
+/// unknown_table.
+template <class Layout, class K, class V, class T, class Keys, class Threads>
+void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages, const Keys& keys,
+                  const any_integers& query_offsets, const Threads& threads) {
+  check_page_writes("write_pages", k, v, pages);
+  const rows_in_pages<T> newest("write_pages", pages, k.batch, k.tokens, query_offsets);
+  check_pages_are_own(
+      "write_pages", pages, [&](Index s) { return newest.start(s); },
+      [&](Index s) { return newest.count(s); });
   Index tokens = 0;
-  for (Index s = 0; s < newest.sequences(); ++s) tokens += newest.count(s);
+  position_range positions;
+  for (Index s = 0; s < newest.batch(); ++s) {
+    if (newest.count(s) == 0) continue;
+    tokens += newest.count(s);
+    positions.include(newest.start(s));
+    positions.include(newest.seen(s) - 1);
+  }
+  if constexpr (!are_rotated<Keys>) {
+    if (pages.storage() == key_storage::raw) refuse_raw_keys("write_pages");
+    check_rotation<Layout>("write_pages", k, keys.table, known_range{positions});
+  }
+  const auto norm = checked_norm("write_pages", keys.norm, k);
   const double bytes =
       cost_of(tokens, pages.keys().heads, pages.keys().head_dim + pages.values().head_dim, sizeof(T));
   parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
     Index before = 0;  // new tokens of all earlier sequences
-    for (Index s = 0; s < newest.sequences() && before < end; before += newest.count(s++)) {
+    for (Index s = 0; s < newest.batch() && before < end; before += newest.count(s++)) {
       const Index last = (std::min)(end - before, newest.count(s));
       for (Index first = (std::max)(begin - before, Index{0}), count; first < last; first += count) {
         const Index t = newest.start(s) + first, slot = pages.slot(t), page = pages.page(s, t);
@@ -20116,7 +19967,10 @@ void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_vie
         const auto to = [&](const head_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
-        write_keys(from(k), to(pages.keys()), t);
+        if constexpr (are_rotated<Keys>)
+          copy_channels(from(k), to(pages.keys()));
+        else
+          rotate_channels<Layout>(from(k), to(pages.keys()), keys.table, contiguous_positions{t}, norm);
         copy_channels(from(v), to(pages.values()));
       }
     }
@@ -20154,11 +20008,7 @@ template <int no_layout = 0, class K, class V, class T,  // so that write_pages<
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
                  const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
-  const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
-  detail::check_page_writes("write_pages", k, v, pages, newest);
-  detail::write_to_pages(
-      k, v, pages, newest, threads,
-      [](const auto& from, const auto& to, Index /*position*/) { detail::copy_channels(from, to); });
+  detail::write_newest<detail::unnamed_layout>(k, v, pages, detail::unknown_table{}, query_offsets, threads);
 }
 /// Rotates copies of new keys by their positions, and writes keys and values to their pages. The stored bits
 /// are those of kv_cache::append.
@@ -20176,71 +20026,18 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
                  const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
-  const auto transform = detail::key_transform_of(table);
-  const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
-  detail::check_page_writes("write_pages", k, v, pages, newest);
-  if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
-  detail::check_rotation<Layout>("write_pages", k, transform.table, detail::known_range{newest.range()});
-  const auto norm = detail::checked_norm("write_pages", transform.norm, k);
-  detail::write_to_pages(k, v, pages, newest, threads, [&](const auto& from, const auto& to, Index position) {
-    detail::rotate_channels<Layout>(from, to, transform.table, detail::contiguous_positions{position}, norm);
-  });
+  if constexpr (pair_layout<Layout>)
+    detail::write_newest<Layout>(k, v, pages, detail::key_transform_of(table), query_offsets, threads);
 }
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Arguments...>()),
                            "after k and v pass the pages (a page_view), then the table if keys rotate, "
                            "then query_offsets (any integers, [sequences + 1], or {}), then the threads");
 namespace detail {
-/// Sequences in pages as a class that satisfies attended_rows. Tokens of a sequence are at positions 0, 1, 2,
-/// ...
-template <class P>
-class rows_in_pages {
- public:
-  using value_type = std::remove_const_t<P>;
-  /// Throws:  std::invalid_argument, std::out_of_range as check_blocks and check_counts
-  rows_in_pages(const page_view<P>& pages, const newest_in_pages<P>& newest, Index batch) : pages_(pages) {
-    pages.check_blocks("attention");
-    newest.check_counts("attention", batch);
-  }
-  Index batch() const { return pages_.sequences(); }
-  key_storage storage() const { return pages_.storage(); }
-  token_source<value_type> keys(Index s) const {
-    return {pages_.keys(), pages_.blocks(), s, pages_.length(s)};
-  }
-  token_source<value_type> values(Index s) const {
-    return {pages_.values(), pages_.blocks(), s, pages_.length(s)};
-  }
-  std::span<const std::int64_t> order(Index /*s*/) const { return {}; }
-  std::int64_t seen(Index s) const { return pages_.length(s); }
-  std::int64_t order_of(Index /*s*/, std::int64_t token) const { return token; }
-  std::span<const Index> query_counts(Index /*queries*/) const { return {}; }
-  template <class Layout, class Table>
-  void check_table(const Table& /*table*/) const {}
-  /// Throws:  std::invalid_argument if options list positions or counts, which the pages determine
-  attention_options rules(const char* function, const attention_options& options) const {
-    if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
-        !options.key_counts.empty() || !options.key_offsets.empty())
-      throw_invalid(
-          function,
-          "pages have lengths, and their tokens positions; the options must list nothing but query_offsets");
-    if (!options.query_offsets.empty() && (options.bias || options.mask))
-      throw_invalid(function,
-                    "a bias or a mask has a row for each sequence; give the queries as [sequences, tokens], "
-                    "without query_offsets");
-    attention_options rest = options;
-    rest.query_offsets = {};
-    return rest;
-  }
- private:
-  const page_view<P>& pages_;
-};
 template <class Layout, class T, class P, class S, class Threads>
 void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
                      const placed_table<S>* table, const attention_options& options, const Threads& threads) {
-  const newest_in_pages<P> newest(pages, q.tokens, options.query_offsets);
-  const rows_in_pages<P> rows(pages, newest, q.batch);
-  if (table == nullptr && pages.storage() == key_storage::raw)
-    throw_invalid("attention", "these pages hold raw keys, give the layout and the table");
-  attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, newest, threads).run();
+  const rows_in_pages<P> rows("attention", pages, q.batch, q.tokens, options.query_offsets);
+  attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, rows, threads).run();
 }
 }  // namespace detail
 /// Attention of queries that are already rotated, or need no rotation, to keys in pages.
@@ -20278,9 +20075,7 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class T, clas
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
                const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
 }
 /// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are raw keys
@@ -20296,9 +20091,7 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class T, rota
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,
                const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   const auto rotation = detail::placed(table);
   detail::attend_to_pages<Layout, T>(q, pages, out, &rotation, options, threads);
 }
@@ -20472,14 +20265,6 @@ ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Argument
 /// The probabilities of attention to the tokens of a cache, and their sums for each token.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The extents of the weights of a call. The number of keys is the length of the longest row.
-template <class Q, class Cache>
-attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
-  Index keys = 0;
-  for (Index b = 0; b < (std::min)(q.batch, cache.batch()); ++b)
-    keys = (std::max)(keys, token_source<typename Cache::value_type>(cache.keys(b)).tokens);
-  return {q.batch, q.tokens, keys, q.heads, q.head_dim};
-}
 /// The kernel calls of attention without values. The constructor checks the call, and for_each_call calls
 /// visit(call, part) for each of them.
 template <class Layout, class T, class Cache, class S, class Threads>
@@ -20499,7 +20284,7 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
                            const row_counts& counts, const Threads& threads) {
   using A = arithmetic<T>;
   const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
-  const attention_shape shape = weights_shape(q, cache);
+  const attention_shape& shape = calls.shape();
   const weights_view<A> all = weights_in<T, W&>(weights, shape);
   for (Index b = 0; b < shape.batch; ++b)
     for (Index h = 0; h < shape.heads; ++h)
@@ -20524,7 +20309,7 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
                                const attention_options& options, const row_counts& counts,
                                const Threads& threads) {
   const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
-  const attention_shape shape = weights_shape(q, cache);
+  const attention_shape& shape = calls.shape();
   const Index kv_heads =
       cache.batch() == 0 ? q.heads : token_source<typename Cache::value_type>(cache.keys(0)).heads;
   const weight_sums_view all = weight_sums_in(sums, shape, kv_heads);
@@ -23678,11 +23463,6 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
     }
   }
 }
-/// The number of bytes of heads and of their gradient that a sum reads.
-template <class X, class G>
-double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
-  return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
-}
 /// The rotated heads, their gradient, the table and the positions: checked arguments of a function of
 /// angle_gradient.hpp.
 template <class X, class G, class S, class Source>
@@ -23724,10 +23504,8 @@ number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, 
   const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
   number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
-  parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
-                               sums.data() + token * pairs);
+  for_each_token(x, threads, [&](Index b, Index t) {
+    add_token<Layout, which>(x, d_x, b, t, pairs, sums.data() + (b * x.tokens + t) * pairs);
   });
   return sums;
 }
@@ -23757,7 +23535,8 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
   constexpr Index max_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
-  parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+  const double bytes = cost_of(x.size(), sizeof(X) + sizeof(G));
+  parallel_pieces(threads, pieces, bytes, [&](Index first, Index last) {
     number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
       const Index end = begin_of_piece(tokens, piece + 1, pieces);
@@ -23780,6 +23559,17 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
     for (Index i = 0; i < total.size(); ++i) total(i) += partial(i, piece);
   return total;
 }
+/// The gradient with respect to inv_freq, [pairs, axes].
+template <class Layout, class X, class G, class S, class Source, class Threads>
+number_array<double> frequency_sums(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
+  const auto coordinates = heads.table.coordinates();
+  return weighted_sums<Layout, part::across>(
+      heads, heads.table.axes(), threads, [&](Index b, Index t, Index axis) {
+        const std::int64_t position = heads.positions(b, t);
+        return coordinates.size() == 0 ? static_cast<double>(position)
+                                       : coordinates(static_cast<Index>(position), axis);
+      });
+}
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
 /// The gradient with respect to the angle of every row and pair of the table, for training learned angles.
@@ -23799,9 +23589,8 @@ template <class Layout = detail::unnamed_layout, class X, class G, rotation_tabl
 detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("angle_gradient", x, d_x, table, positions);
-  return detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads);
+  return detail::sums_by_row(detail::sums_by_token<Layout, detail::part::across>(heads, threads), heads);
 }
 /// The gradient with respect to inv_freq, for training learned frequencies.
 ///
@@ -23820,16 +23609,9 @@ template <class Layout = detail::unnamed_layout, class X, class G, rotation_tabl
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, table, positions);
   detail::check_made_from_frequencies("inv_freq_gradient", heads.table);
-  const auto coordinates = heads.table.coordinates();
-  return detail::weighted_sums<Layout, part::across>(
-      heads, heads.table.axes(), threads, [&](Index b, Index t, Index axis) {
-        const std::int64_t position = heads.positions(b, t);
-        return coordinates.size() == 0 ? static_cast<double>(position)
-                                       : coordinates(static_cast<Index>(position), axis);
-      });
+  return detail::frequency_sums<Layout>(heads, threads);
 }
 /// The gradient with respect to the coordinates of every row of the table. For a table of a range of
 /// positions it is the gradient with respect to the position.
@@ -23844,10 +23626,9 @@ template <class Layout = detail::unnamed_layout, class X, class G, rotation_tabl
 detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("coordinate_gradient", x, d_x, table, positions);
   detail::check_made_from_frequencies("coordinate_gradient", heads.table);
-  const number_array<double> d_angle = detail::sums_by_token<Layout, part::across>(heads, threads);
+  const number_array<double> d_angle = detail::sums_by_token<Layout, detail::part::across>(heads, threads);
   number_array<double> by_token(heads.table.axes(), d_angle.cols());
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
@@ -23885,10 +23666,9 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
                                                           const Table& table, const P& positions = P{},
                                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("table_gradient", x, d_y, table, positions);
-  return {detail::sums_by_row(detail::sums_by_token<Layout, part::along>(heads, threads), heads),
-          detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads)};
+  return {detail::sums_by_row(detail::sums_by_token<Layout, detail::part::along>(heads, threads), heads),
+          detail::sums_by_row(detail::sums_by_token<Layout, detail::part::across>(heads, threads), heads)};
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(angle_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(inv_freq_gradient, 2);
@@ -23940,8 +23720,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   const auto heads =
       detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, tables.queries(), positions);
-  return detail::weighted_sums<Layout, detail::part::across>(
-      heads, 1, threads, [&](Index b, Index t, Index) { return static_cast<double>(heads.positions(b, t)); });
+  return detail::frequency_sums<Layout>(heads, threads);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_ANGLE_GRADIENT_HPP
@@ -24007,27 +23786,16 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("hadamard_transform", "x", T);
   ROPE_DETAIL_CHECK_THREADS("hadamard_transform", Threads);
   if constexpr (!std::is_const_v<T>) {
-    using A = detail::arithmetic<T>;
-    detail::check_view("hadamard_transform", x);
+    detail::check_heads("hadamard_transform", x);
     if (!std::has_single_bit(static_cast<std::size_t>(x.head_dim)))
       detail::throw_invalid("hadamard_transform", "head_dim must be a power of two, got ", x.head_dim);
-    detail::check_memory("hadamard_transform", x);
-    const auto transform = [&](Index first, Index last) {
-      struct transformed_head {};
-      A* head = detail::workspace<transformed_head, A>(x.head_dim);
-      for (Index token = first; token < last; ++token)
-        for (Index h = 0; h < x.heads; ++h) {
-          T* channels = x.at(token / x.tokens, token % x.tokens, h);
-          if constexpr (std::is_same_v<T, A>) {
-            detail::transform_head(channels, x.head_dim);
-          } else {
-            detail::widen(channels, x.head_dim, head);
-            detail::transform_head(head, x.head_dim);
-            detail::round_channels<T>(head, x.head_dim, channels);
-          }
-        }
-    };
-    detail::parallel_pieces(threads, x.batch * x.tokens, detail::cost_of(x.size(), sizeof(T)), transform);
+    detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {
+      T* const channels = x.at(b, t, h);
+      detail::write_rounded(channels, x.head_dim, [&](detail::arithmetic<T>* head) {
+        if constexpr (!std::is_same_v<T, detail::arithmetic<T>>) detail::widen(channels, x.head_dim, head);
+        detail::transform_head(head, x.head_dim);
+      });
+    });
   }
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(hadamard_transform, 1);
@@ -24118,27 +23886,24 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 ///
 /// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a
 ///          layout does not name every channel once; x is then unchanged
-/// Cost:    one read and one write of the rotated channels; allocates their order and, per thread, one head
+/// Cost:    one read and one write of the rotated channels; allocates their order; scratch for one head per
+///          thread
 template <class From, class To, class T, class Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("permute_channels", From);
   ROPE_DETAIL_CHECK_LAYOUT("permute_channels", To);
   ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
   ROPE_DETAIL_CHECK_THREADS("permute_channels", Threads);
-  detail::check_view("permute_channels", x);
-  detail::check_memory("permute_channels", x);
+  detail::check_heads("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
-  const auto permute = [&](Index first, Index last) {
-    std::vector<T> old(static_cast<std::size_t>(order.size()));
-    for (Index token = first; token < last; ++token)
-      for (Index h = 0; h < x.heads; ++h) {
-        T* head = x.at(token / x.tokens, token % x.tokens, h);
-        for (Index c = 0; c < order.size(); ++c) old[static_cast<std::size_t>(c)] = head[c];
-        for (Index c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order(c))];
-      }
-  };
-  detail::parallel_pieces(threads, x.batch * x.tokens, detail::cost_of(x.size(), sizeof(T)), permute);
+  detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {
+    struct unpermuted_head {};
+    T* const head = x.at(b, t, h);
+    T* const old = detail::workspace<unpermuted_head, T>(order.size());
+    std::copy_n(head, order.size(), old);
+    for (Index c = 0; c < order.size(); ++c) head[c] = old[order(c)];
+  });
 }
 template <class From, class To, class X, class... More>
 requires(!detail::is_head_view<std::remove_cvref_t<X>>) void permute_channels(X&&, More&&...) {
@@ -24232,8 +23997,7 @@ template <class Layout, class T, class S, class P, class Threads>
 void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
               const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
-  check_view("pope", x);
-  check_memory("pope", x);
+  check_heads("pope", x);
   check_rotation<Layout>("pope", out, placed, source);
   const Index pairs = placed.table().pairs(), before = placed.first_channel(),
               rest = x.head_dim - before - pairs;
@@ -24245,30 +24009,25 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
     throw_invalid("pope", "bias must be [heads, pairs] = ", shape_text({x.heads, pairs}), ", got ",
                   shape_text({bias->heads(), bias->channels()}));
   const table_view<S> rows = placed.table().view();
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(out.size(), sizeof(T)), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token) {
-      const Index b = token / x.tokens, t = token % x.tokens;
-      const S* cos = rows.cos(source(b, t));
-      for (Index h = 0; h < x.heads; ++h) {
-        std::copy_n(x.at(b, t, h), before, out.at(b, t, h));
-        const T* in = x.at(b, t, h) + before;
-        T* to = out.at(b, t, h) + before;
-        const cos_sin* ahead = bias == nullptr ? nullptr : bias->head(h);
-        for (Index i = 0; i < pairs; ++i) {
-          auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
-          if (ahead != nullptr) {
-            const cos_sin step = ahead[i];
-            const double next = c * step.cos - s * step.sin;
-            s = s * step.cos + c * step.sin;
-            c = next;
-          }
-          const double magnitude = softplus(static_cast<double>(in[i]));
-          to[Layout::first(i, pairs)] = static_cast<T>(magnitude * c);
-          to[Layout::second(i, pairs)] = static_cast<T>(magnitude * s);
-        }
-        std::copy_n(in + pairs, rest, to + 2 * pairs);
+  for_each_head(out, threads, [&](Index b, Index t, Index h) {
+    const S* const cos = rows.cos(source(b, t));
+    std::copy_n(x.at(b, t, h), before, out.at(b, t, h));
+    const T* const in = x.at(b, t, h) + before;
+    T* const to = out.at(b, t, h) + before;
+    const cos_sin* const ahead = bias == nullptr ? nullptr : bias->head(h);
+    for (Index i = 0; i < pairs; ++i) {
+      auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
+      if (ahead != nullptr) {
+        const cos_sin step = ahead[i];
+        const double next = c * step.cos - s * step.sin;
+        s = s * step.cos + c * step.sin;
+        c = next;
       }
+      const double magnitude = softplus(static_cast<double>(in[i]));
+      to[Layout::first(i, pairs)] = static_cast<T>(magnitude * c);
+      to[Layout::second(i, pairs)] = static_cast<T>(magnitude * s);
     }
+    std::copy_n(in + pairs, rest, to + 2 * pairs);
   });
 }
 /// Checks the types of a call. Layout is the order of the output, so the message for a missing layout differs
@@ -24414,27 +24173,22 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
   ROPE_DETAIL_CHECK_THREADS("scale_queries", Threads);
   if constexpr (!std::is_const_v<T> && query_scaling_rule<Rule>) {
     using A = detail::arithmetic<T>;
-    detail::check_view("scale_queries", q);
-    detail::check_memory("scale_queries", q);
+    detail::check_heads("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
     if (source.range("scale_queries", q.batch, q.tokens).largest ==
         (std::numeric_limits<std::int64_t>::max)())
       detail::throw_out_of_range("scale_queries", "a position must be below 2^63 - 1, as in every table");
     for (Index b = 0; b < q.batch; ++b)
       for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
-    const auto scale = [&](Index first, Index last) {
-      for (Index token = first; token < last; ++token) {
-        const Index b = token / q.tokens, t = token % q.tokens;
-        const A factor = static_cast<A>(static_cast<double>(rule(source(b, t))));
-        if (detail::equal(factor, A(1))) continue;
-        for (Index h = 0; h < q.heads; ++h) {
-          T* channels = q.at(b, t, h);
-          for (Index d = 0; d < q.head_dim; ++d)
-            channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
-        }
+    detail::for_each_token(q, threads, [&](Index b, Index t) {
+      const A factor = static_cast<A>(static_cast<double>(rule(source(b, t))));
+      if (detail::equal(factor, A(1))) return;
+      for (Index h = 0; h < q.heads; ++h) {
+        T* channels = q.at(b, t, h);
+        for (Index d = 0; d < q.head_dim; ++d)
+          channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
       }
-    };
-    detail::parallel_pieces(threads, q.batch * q.tokens, detail::cost_of(q.size(), sizeof(T)), scale);
+    });
   }
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
@@ -24558,6 +24312,14 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
   return has_tokens && has_channels;
 }
 }  // namespace detail
+/// Checks the letters and the tensor of a call of `name`.
+#define ROPE_DETAIL_CHECK_LETTERS(name)                                                             \
+  static_assert(detail::name_a_view(letters), name                                                  \
+                ": letters are b, s or t, h and d, one for each index of the tensor, with a d and " \
+                "an s or t; equal letters stand side by side");                                     \
+  static_assert(detail::numbers_by_index<X, detail::rank_of<letters>>, name                         \
+                ": x is an Eigen::Tensor, TensorMap or mdspan with as many indices as letters; "    \
+                "evaluate a slice, chip, reshape or expression into a tensor first")
 /// The view of an Eigen::Tensor or TensorMap of any rank and order of indices. Give one letter per index, in
 /// the tensor's own order: b (batch), s or t (tokens), h (heads) or d (channels of a head).
 ///
@@ -24575,14 +24337,8 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
 /// Throws:    std::length_error if the extents, an extent of 0 counted as 1, exceed the address space
 template <detail::index_letters letters, class X>
 auto view_as(X&& x) {
-  static_assert(detail::name_a_view(letters),
-                "view_as: letters are b, s or t, h and d, one for each index of the tensor, with a d and an "
-                "s or t; equal letters stand side by side");
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  static_assert(
-      detail::numbers_by_index<X, rank>,
-      "view_as: x is an Eigen::Tensor, TensorMap or mdspan with as many indices as letters; evaluate "
-      "a slice, chip, reshape or expression into a tensor first");
+  constexpr int rank = detail::rank_of<letters>;
+  ROPE_DETAIL_CHECK_LETTERS("view_as");
   if constexpr (detail::tensor<X, rank>)
     static_assert(
         letters.letter[detail::is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 : 0] == 'd',
@@ -24605,7 +24361,7 @@ auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
 /// \tparam T        the channel type
 template <detail::index_letters letters, class T>
 class staged_tensor {
-  static constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  static constexpr int rank = detail::rank_of<letters>;
   using indices = std::array<Index, static_cast<std::size_t>(rank)>;
  public:
   /// Copies `x`.
@@ -24697,14 +24453,8 @@ class staged_tensor {
 ///          fastest index
 template <detail::index_letters letters, class X>
 auto staged(X&& x) {
-  static_assert(detail::name_a_view(letters),
-                "staged: letters are b, s or t, h and d, one for each index of the tensor, with a d and an s "
-                "or t; equal letters stand side by side");
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  static_assert(
-      detail::numbers_by_index<X, rank>,
-      "staged: x is an Eigen::Tensor, TensorMap or mdspan with as many indices as letters; evaluate "
-      "a slice, chip, reshape or expression into a tensor first");
+  constexpr int rank = detail::rank_of<letters>;
+  ROPE_DETAIL_CHECK_LETTERS("staged");
   if constexpr (detail::numbers_by_index<X, rank>) {
     using memory = decltype(detail::indexed_memory_of<rank>(x));
     return staged_tensor<letters, std::remove_cvref_t<decltype(*memory::data)>>(x);

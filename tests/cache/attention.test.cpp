@@ -137,7 +137,7 @@ TEST_CASE("an invalid call of attention to a cache throws and nothing is written
            "attention: the keys of the 4 tokens in row 0 were rotated before they were appended; rotate q "
            "yourself and leave out the layout and the table",
            [&] { attention<half_split>(x.q(2, 1), given, x.out(2, 1), table); });
-  rejected(invalid, "attention: this cache stores raw keys, give the layout and the table",
+  rejected(invalid, "attention: the stored keys are raw, give the layout and the table",
            [&] { attention(x.q(2, 1), raw, x.out(2, 1)); });
   rejected(range, "attention: position 3 is outside the table's [0, 3)",
            [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), small); });

@@ -300,7 +300,7 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
                                                "raw keys have no angles"));
     CHECK(throws_saying<std::invalid_argument>(
         [&] { attention(x.queries(), raw, x.output(), {.scale = 1}); },
-        "attention: this cache stores raw keys, give the layout and the table"));
+        "attention: the stored keys are raw, give the layout and the table"));
     CHECK(same_contents(raw, as_raw));
   }
   // Positions.

@@ -122,6 +122,17 @@ position_range held_positions(const Rows& rows, Index b) {
   return range;
 }
 
+/// Adds the positions by which the keys of row b are rotated while they are read, except that of the query if
+/// they are rotated by rank.
+template <class Rows>
+void include_read_keys(const Rows& rows, Index b, position_range& read) {
+  if (rows.storage() != key_storage::raw) return;
+  const position_range held = ranks_of(rows) > 0 ? position_range{0, 0} : held_positions(rows, b);
+  if (held.empty()) return;
+  read.include(held.smallest);
+  read.include(held.largest);
+}
+
 /// The table, placed at the first channel that it rotates in heads of queries and keys.
 template <class Rows, class Table>
 auto placed_in(const Rows& rows, const Table& table) {

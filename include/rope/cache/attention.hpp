@@ -109,9 +109,7 @@ requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(
       q, cache, out, nullptr, options, detail::queries_of(q, cache, counts), threads)
       .run();
@@ -136,9 +134,7 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   const auto rotation = detail::placed_in(cache, table);
   detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(
       q, cache, out, &rotation, options, detail::queries_of(q, cache, counts), threads)
@@ -147,11 +143,11 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
 
 }  // namespace rope::inline ROPE_ABI
 
-#define ROPE_DETAIL_CACHES_OF(declared, T, Layout)                                    \
-  declared class attended_call<Layout, T, kv_cache<T>, float, this_thread>;           \
-  declared void stored_tokens<T, value_place::own>::store_next<Layout>(               \
-      const char*, const char*, const head_view<const T>&, const head_view<const T>&, \
-      const key_transform<float, no_norm>&, const row_counts&, const this_thread&)
+#define ROPE_DETAIL_CACHES_OF(declared, T, Layout)                          \
+  declared class attended_call<Layout, T, kv_cache<T>, float, this_thread>; \
+  declared void stored_tokens<T, value_place::own>::store<Layout>(          \
+      const char*, const head_view<const T>&, const head_view<const T>&,    \
+      const key_transform<float, no_norm>&, const next_tokens&, const row_counts&, const this_thread&)
 #define ROPE_DETAIL_CACHES(declared, T)                                             \
   declared class attended_call<unnamed_layout, T, kv_cache<T>, float, this_thread>; \
   ROPE_DETAIL_CACHES_OF(declared, T, interleaved);                                  \

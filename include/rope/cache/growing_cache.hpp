@@ -57,8 +57,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   void rebase(const From& from, const To& to) {
     ROPE_DETAIL_CHECK_LAYOUT("rebase", Layout);
     if constexpr (pair_layout<Layout>)
-      tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
-                                      base::cache().placed(Cache::names.rebase, from),
+      tokens_.template rebase<Layout>(Cache::names.rebase, base::cache().placed(Cache::names.rebase, from),
                                       base::cache().placed(Cache::names.rebase, to));
   }
 
@@ -115,7 +114,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
     ROPE_DETAIL_CHECK_LAYOUT("shift", Layout);
     if constexpr (pair_layout<Layout>)
-      tokens_.template shift<Layout>(Cache::names.cache, Cache::names.shift, first, count, delta,
+      tokens_.template shift<Layout>(Cache::names.shift, first, count, delta,
                                      base::cache().placed(Cache::names.shift, table), row);
   }
   ROPE_DETAIL_ASK_FOR_TURNS();
@@ -128,7 +127,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
   /// Cost:    nothing if capacity() is enough. Otherwise one copy of the tokens, during which the old and the
   ///          new memory are in use
-  void reserve(Index capacity) { tokens_.reserve(Cache::names.cache, Cache::names.reserve, capacity); }
+  void reserve(Index capacity) { tokens_.reserve(Cache::names.reserve, capacity); }
 
   /// The stored keys [batch, size(), kv_heads, head_dim]; valid until the cache changes. For a latent_cache,
   /// each key is a latent followed by its rotated part, [batch, size(), 1, latent_dim + rotary_dim].  Throws:

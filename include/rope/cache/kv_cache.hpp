@@ -49,7 +49,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own> 
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
       : kv_cache(batch, capacity, kv_heads, head_dim, value_dim, storage) {
-    tokens_.put_on_axes("kv_cache", axes);
+    tokens_.put_on_axes(axes);
   }
 
   using base::coordinates;

@@ -35,10 +35,74 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// All argument checks for new tokens in pages, before the first token is written.
+/// Sequences in pages as a class that satisfies attended_rows, and the tokens of a call that are the newest
+/// ones of each sequence. Tokens of a sequence are at positions 0, 1, 2, ...
+template <class P>
+class rows_in_pages : public row_queries {
+ public:
+  using value_type = std::remove_const_t<P>;
+
+  /// Throws:  as check_blocks; std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of
+  ///          every sequence, and no sequence has more new tokens than its length
+  rows_in_pages(const char* function, const page_view<P>& pages, Index batch, Index tokens,
+                const any_integers& offsets)
+      : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {
+    pages.check_blocks(function);
+    const auto given = static_cast<Index>(offsets.size());
+    if (given == 0) {
+      if (batch != asking())
+        throw_invalid(function, "without query_offsets there is a row for each of the ", asking(),
+                      " sequences, got ", batch);
+    } else {
+      if (batch != 1 || given != asking() + 1)
+        throw_invalid(function, "query_offsets are sequences + 1 = ", asking() + 1,
+                      " numbers for a batch of 1, got ", given, " for a batch of ", batch);
+      check_offsets(function, "query_offsets", given, tokens, [&](Index s) { return offset(s); });
+    }
+    for (Index s = 0; s < asking(); ++s)
+      if (count(s) > seen(s))
+        throw_invalid(function, "lengths include the new tokens: sequence ", s, " has a length of ", seen(s),
+                      " and ", count(s), " new tokens");
+  }
+
+  Index batch() const { return pages_.sequences(); }
+  key_storage storage() const { return pages_.storage(); }
+  token_source<value_type> keys(Index s) const {
+    return {pages_.keys(), pages_.blocks(), s, pages_.length(s)};
+  }
+  token_source<value_type> values(Index s) const {
+    return {pages_.values(), pages_.blocks(), s, pages_.length(s)};
+  }
+  std::span<const std::int64_t> order(Index /*s*/) const { return {}; }
+  Index seen(Index s) const { return pages_.length(s); }
+  std::int64_t order_of(Index /*s*/, std::int64_t token) const { return token; }
+  std::span<const Index> query_counts(Index /*queries*/) const { return {}; }
+  template <class Layout, class Table>
+  void check_table(const Table& /*table*/) const {}
+  /// The position of the first new token of a sequence.
+  Index start(Index s) const { return seen(s) - count(s); }
+
+  /// Returns `options` without query_offsets, which row_queries have.
+  ///
+  /// Throws:  std::invalid_argument if there are query_offsets and a bias or a mask
+  attention_options rules(const char* function, const attention_options& options) const {
+    if (!options.query_offsets.empty() && (options.bias || options.mask))
+      throw_invalid(function,
+                    "a bias or a mask has a row for each sequence; give the queries as [sequences, tokens], "
+                    "without query_offsets");
+    attention_options rest = options;
+    rest.query_offsets = {};
+    return rest;
+  }
+
+ private:
+  const page_view<P>& pages_;
+};
+
+/// Checks the types and shapes of new tokens in pages.
 template <class K, class V, class T>
 void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
-                       const page_view<T>& pages, const newest_in_pages<T>& newest) {
+                       const page_view<T>& pages) {
   static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
   ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
   check_view(function, k);
@@ -51,24 +115,36 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   };
   check_shape("k", k, pages.keys());
   check_shape("v", v, pages.values());
-  pages.check_blocks(function);
-  newest.check_counts(function, k.batch);
-  check_pages_are_own(
-      function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }
 
-/// Copies new values to their pages. Calls write_keys(k, slots, position) for runs of new keys. Each run lies
-/// in one page: `slots` is its memory there, and `position` is the position of its first key.
-template <class K, class V, class T, class Threads, class WriteKeys>
-void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages,
-                    const newest_in_pages<T>& newest, const Threads& threads, const WriteKeys& write_keys) {
+/// Writes new tokens to their pages. Keys are rotated by a key_transform, or copied if it is an
+/// unknown_table.
+template <class Layout, class K, class V, class T, class Keys, class Threads>
+void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages, const Keys& keys,
+                  const any_integers& query_offsets, const Threads& threads) {
+  check_page_writes("write_pages", k, v, pages);
+  const rows_in_pages<T> newest("write_pages", pages, k.batch, k.tokens, query_offsets);
+  check_pages_are_own(
+      "write_pages", pages, [&](Index s) { return newest.start(s); },
+      [&](Index s) { return newest.count(s); });
   Index tokens = 0;
-  for (Index s = 0; s < newest.sequences(); ++s) tokens += newest.count(s);
+  position_range positions;
+  for (Index s = 0; s < newest.batch(); ++s) {
+    if (newest.count(s) == 0) continue;
+    tokens += newest.count(s);
+    positions.include(newest.start(s));
+    positions.include(newest.seen(s) - 1);
+  }
+  if constexpr (!are_rotated<Keys>) {
+    if (pages.storage() == key_storage::raw) refuse_raw_keys("write_pages");
+    check_rotation<Layout>("write_pages", k, keys.table, known_range{positions});
+  }
+  const auto norm = checked_norm("write_pages", keys.norm, k);
   const double bytes =
       cost_of(tokens, pages.keys().heads, pages.keys().head_dim + pages.values().head_dim, sizeof(T));
   parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
     Index before = 0;  // new tokens of all earlier sequences
-    for (Index s = 0; s < newest.sequences() && before < end; before += newest.count(s++)) {
+    for (Index s = 0; s < newest.batch() && before < end; before += newest.count(s++)) {
       const Index last = (std::min)(end - before, newest.count(s));
       for (Index first = (std::max)(begin - before, Index{0}), count; first < last; first += count) {
         const Index t = newest.start(s) + first, slot = pages.slot(t), page = pages.page(s, t);
@@ -77,7 +153,10 @@ void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_vie
         const auto to = [&](const head_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
-        write_keys(from(k), to(pages.keys()), t);
+        if constexpr (are_rotated<Keys>)
+          copy_channels(from(k), to(pages.keys()));
+        else
+          rotate_channels<Layout>(from(k), to(pages.keys()), keys.table, contiguous_positions{t}, norm);
         copy_channels(from(v), to(pages.values()));
       }
     }
@@ -119,11 +198,7 @@ template <int no_layout = 0, class K, class V, class T,  // so that write_pages<
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
                  const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
-  const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
-  detail::check_page_writes("write_pages", k, v, pages, newest);
-  detail::write_to_pages(
-      k, v, pages, newest, threads,
-      [](const auto& from, const auto& to, Index /*position*/) { detail::copy_channels(from, to); });
+  detail::write_newest<detail::unnamed_layout>(k, v, pages, detail::unknown_table{}, query_offsets, threads);
 }
 
 /// Rotates copies of new keys by their positions, and writes keys and values to their pages. The stored bits
@@ -142,15 +217,8 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
                  const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
-  const auto transform = detail::key_transform_of(table);
-  const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
-  detail::check_page_writes("write_pages", k, v, pages, newest);
-  if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
-  detail::check_rotation<Layout>("write_pages", k, transform.table, detail::known_range{newest.range()});
-  const auto norm = detail::checked_norm("write_pages", transform.norm, k);
-  detail::write_to_pages(k, v, pages, newest, threads, [&](const auto& from, const auto& to, Index position) {
-    detail::rotate_channels<Layout>(from, to, transform.table, detail::contiguous_positions{position}, norm);
-  });
+  if constexpr (pair_layout<Layout>)
+    detail::write_newest<Layout>(k, v, pages, detail::key_transform_of(table), query_offsets, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Arguments...>()),
@@ -159,62 +227,11 @@ ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Argume
 
 namespace detail {
 
-/// Sequences in pages as a class that satisfies attended_rows. Tokens of a sequence are at positions 0, 1, 2,
-/// ...
-template <class P>
-class rows_in_pages {
- public:
-  using value_type = std::remove_const_t<P>;
-
-  /// Throws:  std::invalid_argument, std::out_of_range as check_blocks and check_counts
-  rows_in_pages(const page_view<P>& pages, const newest_in_pages<P>& newest, Index batch) : pages_(pages) {
-    pages.check_blocks("attention");
-    newest.check_counts("attention", batch);
-  }
-
-  Index batch() const { return pages_.sequences(); }
-  key_storage storage() const { return pages_.storage(); }
-  token_source<value_type> keys(Index s) const {
-    return {pages_.keys(), pages_.blocks(), s, pages_.length(s)};
-  }
-  token_source<value_type> values(Index s) const {
-    return {pages_.values(), pages_.blocks(), s, pages_.length(s)};
-  }
-  std::span<const std::int64_t> order(Index /*s*/) const { return {}; }
-  std::int64_t seen(Index s) const { return pages_.length(s); }
-  std::int64_t order_of(Index /*s*/, std::int64_t token) const { return token; }
-  std::span<const Index> query_counts(Index /*queries*/) const { return {}; }
-  template <class Layout, class Table>
-  void check_table(const Table& /*table*/) const {}
-
-  /// Throws:  std::invalid_argument if options list positions or counts, which the pages determine
-  attention_options rules(const char* function, const attention_options& options) const {
-    if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
-        !options.key_counts.empty() || !options.key_offsets.empty())
-      throw_invalid(
-          function,
-          "pages have lengths, and their tokens positions; the options must list nothing but query_offsets");
-    if (!options.query_offsets.empty() && (options.bias || options.mask))
-      throw_invalid(function,
-                    "a bias or a mask has a row for each sequence; give the queries as [sequences, tokens], "
-                    "without query_offsets");
-    attention_options rest = options;
-    rest.query_offsets = {};
-    return rest;
-  }
-
- private:
-  const page_view<P>& pages_;
-};
-
 template <class Layout, class T, class P, class S, class Threads>
 void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
                      const placed_table<S>* table, const attention_options& options, const Threads& threads) {
-  const newest_in_pages<P> newest(pages, q.tokens, options.query_offsets);
-  const rows_in_pages<P> rows(pages, newest, q.batch);
-  if (table == nullptr && pages.storage() == key_storage::raw)
-    throw_invalid("attention", "these pages hold raw keys, give the layout and the table");
-  attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, newest, threads).run();
+  const rows_in_pages<P> rows("attention", pages, q.batch, q.tokens, options.query_offsets);
+  attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, rows, threads).run();
 }
 
 }  // namespace detail
@@ -254,9 +271,7 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class T, clas
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
                const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
 }
 
@@ -273,9 +288,7 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class T, rota
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,
                const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   const auto rotation = detail::placed(table);
   detail::attend_to_pages<Layout, T>(q, pages, out, &rotation, options, threads);
 }

@@ -80,7 +80,7 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
              Index value_dim = 0)
       : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
-    tokens_.put_on_axes("ring_cache", axes);
+    tokens_.put_on_axes(axes);
   }
 
   /// The policy passed to the constructor.

@@ -138,8 +138,7 @@ class token_cache {
   /// The number of the `queries` queries in each row for a call of attention without counts, [batch]. Empty:
   /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
-    const std::vector<Index>* counts = rows().newest().counts("attention", queries);
-    return counts != nullptr ? std::span<const Index>(*counts) : std::span<const Index>();
+    return rows().newest().counts("attention", queries);
   }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
@@ -150,7 +149,7 @@ class token_cache {
   /// changes.  Throws: std::out_of_range
   auto coordinates(Index b) const requires(of_heads) {
     const Index row = rows().checked(Cache::names.coordinates, b);  // before any access to the row
-    return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
+    return detail::coordinate_map<T>(tokens_.coordinates().row(row), rows().used(row), axes());
   }
   /// Coordinates of one token, [axes].  Requires: there is such a row, and it stores the token
   const double* coordinates_of(Index b, std::int64_t token) const requires(of_heads) {
@@ -179,8 +178,7 @@ class token_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    tokens_.store(Cache::names.append, one_of<of_heads>(k, v), one_of<!of_heads>(k, v), detail::next_tokens{},
-                  counts, threads);
+    store(Cache::names.append, k, v, detail::unknown_table{}, detail::next_tokens{}, counts, threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
   /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
@@ -199,10 +197,8 @@ class token_cache {
                                                           const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append", Layout);
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>(Cache::names.cache, Cache::names.append, one_of<of_heads>(k, v),
-                                          one_of<!of_heads>(k, v), transform_of(Cache::names.append, table),
-                                          counts, threads);
+    store<Layout>(Cache::names.append, k, v, transform_of(Cache::names.append, table), detail::next_tokens{},
+                  counts, threads);
   }
 
   /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
@@ -223,8 +219,7 @@ class token_cache {
       head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
       const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    tokens_.store(Cache::names.append_at, one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
-                  detail::place_source(positions, k.tokens), counts, threads);
+    store(Cache::names.append_at, k, v, detail::unknown_table{}, positions, counts, threads);
   }
   /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
   /// with a table
@@ -236,11 +231,8 @@ class token_cache {
                                                              const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_at", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_at", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>(Cache::names.cache, Cache::names.append_at,
-                                             one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
-                                             transform_of(Cache::names.append_at, table),
-                                             detail::position_source(positions, k.tokens), counts, threads);
+    store<Layout>(Cache::names.append_at, k, v, transform_of(Cache::names.append_at, table), positions,
+                  counts, threads);
   }
 
   /// Appends copies of keys that `table` rotated before: saved to disk, in another cache or on another
@@ -265,11 +257,10 @@ class token_cache {
       const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("append_rotated", Layout);
     ROPE_DETAIL_CHECK_THREADS("append_rotated", Threads);
-    if constexpr (pair_layout<Layout>)
-      tokens_.template store_as_rotated<Layout>(Cache::names.cache, Cache::names.append_rotated,
-                                                one_of<of_heads>(k, v), one_of<!of_heads>(k, v),
-                                                cache().placed(Cache::names.append_rotated, table),
-                                                detail::place_source(positions, k.tokens), counts, threads);
+    const auto rotation = cache().placed(Cache::names.append_rotated, table);
+    store<Layout>(Cache::names.append_rotated, k, v,
+                  detail::key_transform<typename Table::scalar, detail::rotated_before>{rotation, {}},
+                  positions, counts, threads);
   }
   ROPE_DETAIL_ASK_FOR_APPENDS(place);
 
@@ -279,7 +270,7 @@ class token_cache {
   void check_table(const Table& table) const {
     ROPE_DETAIL_CHECK_LAYOUT("check_table", Layout);
     if constexpr (pair_layout<Layout>)
-      tokens_.template check_table<Layout>(Cache::names.cache, cache().placed(Cache::names.cache, table));
+      tokens_.template check_table<Layout>(cache().placed(Cache::names.cache, table));
   }
   /// The table at the channel at which it rotates a stored key: unchanged.
   template <class Table>
@@ -316,7 +307,7 @@ class token_cache {
   ///          std::length_error if the tokens do not fit
   /// Cost:    one copy of the tokens of the row
   void copy_row(const token_cache& other, Index from, Index to) {
-    tokens_.copy_row(Cache::names.cache, Cache::names.copy_row, other.tokens_, from, to);
+    tokens_.copy_row(Cache::names.copy_row, other.tokens_, from, to);
   }
   /// Makes every row b a copy of row rows[b] before the call, including positions, for beam search: some
   /// beams continue more than once and others end.
@@ -366,14 +357,20 @@ class token_cache {
   detail::stored_tokens<T, place, Rows> tokens_;  // keys, values, and the positions and slots of tokens
 
  private:
-  /// The first or the second view of new tokens. Caches of heads take keys, then values. A latent_cache takes
-  /// latents, which are its values, then the rotated parts of keys.
-  template <bool first, class A, class B>
-  static auto one_of(const head_view<A>& a, const head_view<B>& b) {
-    if constexpr (first)
-      return head_view<const std::remove_const_t<A>>(a);
+  /// Stores new tokens. Caches of heads take keys, then values. A latent_cache takes latents, which are its
+  /// values, then the rotated parts of keys.
+  template <class Layout = detail::unnamed_layout, class A, class B, class Keys, class P, class Threads>
+  void store(const char* function, const head_view<A>& first, const head_view<B>& second, const Keys& keys,
+             const P& positions, const detail::row_counts& counts, const Threads& threads) {
+    const head_view<const std::remove_const_t<A>> a = first;
+    const head_view<const std::remove_const_t<B>> b = second;
+    const auto& at = detail::place_source(positions, first.tokens);
+    if constexpr (!pair_layout<Layout> && !std::is_same_v<Keys, detail::unknown_table>)
+      return;  // the caller reports the missing layout
+    else if constexpr (of_heads)
+      tokens_.template store<Layout>(function, a, b, keys, at, counts, threads);
     else
-      return head_view<const std::remove_const_t<B>>(b);
+      tokens_.template store<Layout>(function, b, a, keys, at, counts, threads);
   }
   template <class Table>
   auto transform_of(const char* function, const Table& table) const {

@@ -29,15 +29,6 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// The extents of the weights of a call. The number of keys is the length of the longest row.
-template <class Q, class Cache>
-attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
-  Index keys = 0;
-  for (Index b = 0; b < (std::min)(q.batch, cache.batch()); ++b)
-    keys = (std::max)(keys, token_source<typename Cache::value_type>(cache.keys(b)).tokens);
-  return {q.batch, q.tokens, keys, q.heads, q.head_dim};
-}
-
 /// The kernel calls of attention without values. The constructor checks the call, and for_each_call calls
 /// visit(call, part) for each of them.
 template <class Layout, class T, class Cache, class S, class Threads>
@@ -58,7 +49,7 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
                            const row_counts& counts, const Threads& threads) {
   using A = arithmetic<T>;
   const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
-  const attention_shape shape = weights_shape(q, cache);
+  const attention_shape& shape = calls.shape();
   const weights_view<A> all = weights_in<T, W&>(weights, shape);
   for (Index b = 0; b < shape.batch; ++b)
     for (Index h = 0; h < shape.heads; ++h)
@@ -84,7 +75,7 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
                                const attention_options& options, const row_counts& counts,
                                const Threads& threads) {
   const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
-  const attention_shape shape = weights_shape(q, cache);
+  const attention_shape& shape = calls.shape();
   const Index kv_heads =
       cache.batch() == 0 ? q.heads : token_source<typename Cache::value_type>(cache.keys(0)).heads;
   const weight_sums_view all = weight_sums_in(sums, shape, kv_heads);

@@ -18,6 +18,7 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
+#include <rope/rotation/detail/token_loops.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
@@ -76,12 +77,6 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
   }
 }
 
-/// The number of bytes of heads and of their gradient that a sum reads.
-template <class X, class G>
-double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
-  return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
-}
-
 /// The rotated heads, their gradient, the table and the positions: checked arguments of a function of
 /// angle_gradient.hpp.
 template <class X, class G, class S, class Source>
@@ -126,10 +121,8 @@ number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, 
   const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
   number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
-  parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
-                               sums.data() + token * pairs);
+  for_each_token(x, threads, [&](Index b, Index t) {
+    add_token<Layout, which>(x, d_x, b, t, pairs, sums.data() + (b * x.tokens + t) * pairs);
   });
   return sums;
 }
@@ -161,7 +154,8 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
   constexpr Index max_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
-  parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+  const double bytes = cost_of(x.size(), sizeof(X) + sizeof(G));
+  parallel_pieces(threads, pieces, bytes, [&](Index first, Index last) {
     number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
       const Index end = begin_of_piece(tokens, piece + 1, pieces);
@@ -185,6 +179,18 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
   return total;
 }
 
+/// The gradient with respect to inv_freq, [pairs, axes].
+template <class Layout, class X, class G, class S, class Source, class Threads>
+number_array<double> frequency_sums(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
+  const auto coordinates = heads.table.coordinates();
+  return weighted_sums<Layout, part::across>(
+      heads, heads.table.axes(), threads, [&](Index b, Index t, Index axis) {
+        const std::int64_t position = heads.positions(b, t);
+        return coordinates.size() == 0 ? static_cast<double>(position)
+                                       : coordinates(static_cast<Index>(position), axis);
+      });
+}
+
 }  // namespace rope::inline ROPE_ABI::detail
 
 namespace rope::inline ROPE_ABI {
@@ -206,9 +212,8 @@ template <class Layout = detail::unnamed_layout, class X, class G, rotation_tabl
 detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("angle_gradient", x, d_x, table, positions);
-  return detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads);
+  return detail::sums_by_row(detail::sums_by_token<Layout, detail::part::across>(heads, threads), heads);
 }
 
 /// The gradient with respect to inv_freq, for training learned frequencies.
@@ -228,16 +233,9 @@ template <class Layout = detail::unnamed_layout, class X, class G, rotation_tabl
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, table, positions);
   detail::check_made_from_frequencies("inv_freq_gradient", heads.table);
-  const auto coordinates = heads.table.coordinates();
-  return detail::weighted_sums<Layout, part::across>(
-      heads, heads.table.axes(), threads, [&](Index b, Index t, Index axis) {
-        const std::int64_t position = heads.positions(b, t);
-        return coordinates.size() == 0 ? static_cast<double>(position)
-                                       : coordinates(static_cast<Index>(position), axis);
-      });
+  return detail::frequency_sums<Layout>(heads, threads);
 }
 
 /// The gradient with respect to the coordinates of every row of the table. For a table of a range of
@@ -253,10 +251,9 @@ template <class Layout = detail::unnamed_layout, class X, class G, rotation_tabl
 detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("coordinate_gradient", x, d_x, table, positions);
   detail::check_made_from_frequencies("coordinate_gradient", heads.table);
-  const number_array<double> d_angle = detail::sums_by_token<Layout, part::across>(heads, threads);
+  const number_array<double> d_angle = detail::sums_by_token<Layout, detail::part::across>(heads, threads);
   number_array<double> by_token(heads.table.axes(), d_angle.cols());
   for (Index token = 0; token < by_token.cols(); ++token)
     for (Index a = 0; a < by_token.rows(); ++a) {
@@ -296,10 +293,9 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
                                                           const Table& table, const P& positions = P{},
                                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
-  using detail::part;
   const auto heads = detail::checked_gradient<Layout>("table_gradient", x, d_y, table, positions);
-  return {detail::sums_by_row(detail::sums_by_token<Layout, part::along>(heads, threads), heads),
-          detail::sums_by_row(detail::sums_by_token<Layout, part::across>(heads, threads), heads)};
+  return {detail::sums_by_row(detail::sums_by_token<Layout, detail::part::along>(heads, threads), heads),
+          detail::sums_by_row(detail::sums_by_token<Layout, detail::part::across>(heads, threads), heads)};
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(angle_gradient, 2);
@@ -355,8 +351,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   const auto heads =
       detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, tables.queries(), positions);
-  return detail::weighted_sums<Layout, detail::part::across>(
-      heads, 1, threads, [&](Index b, Index t, Index) { return static_cast<double>(heads.positions(b, t)); });
+  return detail::frequency_sums<Layout>(heads, threads);
 }
 
 }  // namespace rope::inline ROPE_ABI

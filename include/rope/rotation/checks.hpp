@@ -61,15 +61,11 @@ constexpr bool lacks_view() {
 
 /// The tables that functions accept: one table, a norm and a table, or a table each for queries and keys.
 template <class X>
-concept table_behind_norm = requires(const X& x) {
+concept given_table = rotation_table<X> || requires(const X& x) {
   placed(x.table());
-};
-template <class X>
-concept tables_of_both = requires(const X& x) {
+} || requires(const X& x) {
   placed(x.queries());
 };
-template <class X>
-concept given_table = rotation_table<X> || table_behind_norm<X> || tables_of_both<X>;
 
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
@@ -204,6 +200,13 @@ void check_memory(const char* function, const head_view<T>&... views) {
   (check_one(views), ...);
 }
 
+/// check_view and check_memory.
+template <class T>
+void check_heads(const char* function, const head_view<T>& x) {
+  check_view(function, x);
+  check_memory(function, x);
+}
+
 /// Whether two views have the same extents.
 template <class X, class T>
 bool have_same_shape(const head_view<X>& x, const head_view<T>& y) {
@@ -333,16 +336,6 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
 
-/// Throws std::invalid_argument if `out` overlaps `x`, which has the same shape, but is another view.
-template <class T>
-void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
-  check_written(function, out);
-  if (!are_same(x, out) && share_memory(x, out))
-    throw_invalid(function,
-                  "out must be x itself or share no channel with it, and covers a part of x; "
-                  "give other memory, or rotate in place");
-}
-
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
   position_range known;
@@ -438,8 +431,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
 template <class Layout, class T, class S, class Source>
 void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
-  check_view(function, x);
-  check_memory(function, x);
+  check_heads(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
 

@@ -17,6 +17,7 @@
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/checks.hpp>
+#include <rope/rotation/detail/token_loops.hpp>
 #include <rope/rotation/view.hpp>
 
 /// Spreads outlier channels over the whole head before heads are quantized.
@@ -83,27 +84,16 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("hadamard_transform", "x", T);
   ROPE_DETAIL_CHECK_THREADS("hadamard_transform", Threads);
   if constexpr (!std::is_const_v<T>) {
-    using A = detail::arithmetic<T>;
-    detail::check_view("hadamard_transform", x);
+    detail::check_heads("hadamard_transform", x);
     if (!std::has_single_bit(static_cast<std::size_t>(x.head_dim)))
       detail::throw_invalid("hadamard_transform", "head_dim must be a power of two, got ", x.head_dim);
-    detail::check_memory("hadamard_transform", x);
-    const auto transform = [&](Index first, Index last) {
-      struct transformed_head {};
-      A* head = detail::workspace<transformed_head, A>(x.head_dim);
-      for (Index token = first; token < last; ++token)
-        for (Index h = 0; h < x.heads; ++h) {
-          T* channels = x.at(token / x.tokens, token % x.tokens, h);
-          if constexpr (std::is_same_v<T, A>) {
-            detail::transform_head(channels, x.head_dim);
-          } else {
-            detail::widen(channels, x.head_dim, head);
-            detail::transform_head(head, x.head_dim);
-            detail::round_channels<T>(head, x.head_dim, channels);
-          }
-        }
-    };
-    detail::parallel_pieces(threads, x.batch * x.tokens, detail::cost_of(x.size(), sizeof(T)), transform);
+    detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {
+      T* const channels = x.at(b, t, h);
+      detail::write_rounded(channels, x.head_dim, [&](detail::arithmetic<T>* head) {
+        if constexpr (!std::is_same_v<T, detail::arithmetic<T>>) detail::widen(channels, x.head_dim, head);
+        detail::transform_head(head, x.head_dim);
+      });
+    });
   }
 }
 

@@ -81,29 +81,22 @@ norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const 
           shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
 }
 
-template <class T, class W, class Threads>
+/// Normalises checked heads, and rotates them unless `rotation` is without_rotation.
+template <class T, class W, class Rotation, class Threads>
 void normalize_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                       const head_norm<W>& norm, const Threads& threads) {
-  check_view(function, x);
-  check_memory(function, x);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
+                       const head_norm<W>& norm, const Rotation& rotation, const Threads& threads) {
   const norm_rule<W> rule = checked_norm(function, norm, x);
-  check_same_or_disjoint(function, x, out);
-  run_plans(threads, tokens_of_norm, norm_pass<T, W, without_rotation>(x, out, rule, {}));
+  check_result(function, x, out);
+  run_plans(threads, tokens_of_norm, norm_pass<T, W, Rotation>(x, out, rule, rotation));
 }
-
 template <class Layout, class T, class W, class S, class P, class Threads>
 void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                                   const head_norm<W>& norm, const placed_table<S>& table, const P& positions,
                                   const Threads& threads) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
-  const norm_rule<W> rule = checked_norm(function, norm, x);
-  check_same_or_disjoint(function, x, out);
-  normalize_and_rotate_all<Layout>(x, out, rule, table, source, threads);
+  using rotation = row_rotation<Layout, S, std::remove_const_t<decltype(source)>>;
+  normalize_checked(function, x, out, norm, rotation(table, source), threads);
 }
 
 template <class Layout, class T, class QW, class KW, class S, class P, class Threads>
@@ -138,7 +131,10 @@ template <class T, class W, class Threads = this_thread>
 void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("normalize_heads", Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
-  if constexpr (!std::is_const_v<T>) detail::normalize_checked<T>("normalize_heads", x, x, norm, threads);
+  if constexpr (!std::is_const_v<T>) {
+    detail::check_heads("normalize_heads", x);
+    detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation{}, threads);
+  }
 }
 
 /// Writes the normalised `x` to `out`.
@@ -152,8 +148,10 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
   ROPE_DETAIL_CHECK_THREADS("normalize_heads_to", Threads);
   ROPE_DETAIL_CHECK_WRITABLE("normalize_heads_to", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_to", "x and out", X, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
-    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, threads);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
+    detail::check_heads("normalize_heads_to", x);
+    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation{}, threads);
+  }
 }
 
 /// Normalises every head of `x` in place and rotates it, in one pass over memory.

@@ -2,14 +2,17 @@
 #ifndef ROPE_ROTATION_PERMUTE_HPP
 #define ROPE_ROTATION_PERMUTE_HPP
 
+#include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <type_traits>
 #include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/checks.hpp>
+#include <rope/rotation/detail/token_loops.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
 
@@ -100,27 +103,24 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 ///
 /// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a
 ///          layout does not name every channel once; x is then unchanged
-/// Cost:    one read and one write of the rotated channels; allocates their order and, per thread, one head
+/// Cost:    one read and one write of the rotated channels; allocates their order; scratch for one head per
+///          thread
 template <class From, class To, class T, class Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("permute_channels", From);
   ROPE_DETAIL_CHECK_LAYOUT("permute_channels", To);
   ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
   ROPE_DETAIL_CHECK_THREADS("permute_channels", Threads);
-  detail::check_view("permute_channels", x);
-  detail::check_memory("permute_channels", x);
+  detail::check_heads("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
-  const auto permute = [&](Index first, Index last) {
-    std::vector<T> old(static_cast<std::size_t>(order.size()));
-    for (Index token = first; token < last; ++token)
-      for (Index h = 0; h < x.heads; ++h) {
-        T* head = x.at(token / x.tokens, token % x.tokens, h);
-        for (Index c = 0; c < order.size(); ++c) old[static_cast<std::size_t>(c)] = head[c];
-        for (Index c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order(c))];
-      }
-  };
-  detail::parallel_pieces(threads, x.batch * x.tokens, detail::cost_of(x.size(), sizeof(T)), permute);
+  detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {
+    struct unpermuted_head {};
+    T* const head = x.at(b, t, h);
+    T* const old = detail::workspace<unpermuted_head, T>(order.size());
+    std::copy_n(head, order.size(), old);
+    for (Index c = 0; c < order.size(); ++c) head[c] = old[order(c)];
+  });
 }
 
 template <class From, class To, class X, class... More>

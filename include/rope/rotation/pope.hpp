@@ -20,6 +20,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
+#include <rope/rotation/detail/token_loops.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/phase.hpp>
@@ -117,8 +118,7 @@ template <class Layout, class T, class S, class P, class Threads>
 void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
               const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
-  check_view("pope", x);
-  check_memory("pope", x);
+  check_heads("pope", x);
   check_rotation<Layout>("pope", out, placed, source);
   const Index pairs = placed.table().pairs(), before = placed.first_channel(),
               rest = x.head_dim - before - pairs;
@@ -130,30 +130,25 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
     throw_invalid("pope", "bias must be [heads, pairs] = ", shape_text({x.heads, pairs}), ", got ",
                   shape_text({bias->heads(), bias->channels()}));
   const table_view<S> rows = placed.table().view();
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(out.size(), sizeof(T)), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token) {
-      const Index b = token / x.tokens, t = token % x.tokens;
-      const S* cos = rows.cos(source(b, t));
-      for (Index h = 0; h < x.heads; ++h) {
-        std::copy_n(x.at(b, t, h), before, out.at(b, t, h));
-        const T* in = x.at(b, t, h) + before;
-        T* to = out.at(b, t, h) + before;
-        const cos_sin* ahead = bias == nullptr ? nullptr : bias->head(h);
-        for (Index i = 0; i < pairs; ++i) {
-          auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
-          if (ahead != nullptr) {
-            const cos_sin step = ahead[i];
-            const double next = c * step.cos - s * step.sin;
-            s = s * step.cos + c * step.sin;
-            c = next;
-          }
-          const double magnitude = softplus(static_cast<double>(in[i]));
-          to[Layout::first(i, pairs)] = static_cast<T>(magnitude * c);
-          to[Layout::second(i, pairs)] = static_cast<T>(magnitude * s);
-        }
-        std::copy_n(in + pairs, rest, to + 2 * pairs);
+  for_each_head(out, threads, [&](Index b, Index t, Index h) {
+    const S* const cos = rows.cos(source(b, t));
+    std::copy_n(x.at(b, t, h), before, out.at(b, t, h));
+    const T* const in = x.at(b, t, h) + before;
+    T* const to = out.at(b, t, h) + before;
+    const cos_sin* const ahead = bias == nullptr ? nullptr : bias->head(h);
+    for (Index i = 0; i < pairs; ++i) {
+      auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
+      if (ahead != nullptr) {
+        const cos_sin step = ahead[i];
+        const double next = c * step.cos - s * step.sin;
+        s = s * step.cos + c * step.sin;
+        c = next;
       }
+      const double magnitude = softplus(static_cast<double>(in[i]));
+      to[Layout::first(i, pairs)] = static_cast<T>(magnitude * c);
+      to[Layout::second(i, pairs)] = static_cast<T>(magnitude * s);
     }
+    std::copy_n(in + pairs, rest, to + 2 * pairs);
   });
 }
 

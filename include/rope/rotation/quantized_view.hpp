@@ -14,6 +14,7 @@
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/checks.hpp>
+#include <rope/rotation/detail/token_loops.hpp>
 #include <rope/rotation/view.hpp>
 
 /// Views of int8 heads in memory, with one scale per token and head. `quantize` and `dequantize` convert
@@ -102,52 +103,30 @@ template <class X, class T>
 void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
   static_assert(is_quantized<std::remove_const_t<T>>,
                 "quantize and dequantize: quantized heads are std::int8_t");
-  check_view(function, x);
+  check_heads(function, x);
   check_extents(function, integers);
   check_memory(function, integers);
   if (!have_same_shape(x, integers))
     throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
                   shape_text(integers));
-  check_memory(function, x);
-}
-
-/// Calls body(b, t, h) for every head of a view.
-template <class X, class Threads, class Body>
-void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
-  });
 }
 
 /// Quantizes every head of checked views.
 template <class X, class T, class Threads = this_thread>
 void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
-  for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
-    if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
-      *out.scale_at(b, t, h) = quantize_channels(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-    } else {
-      struct quantized_numbers {};
-      float* wide = workspace<quantized_numbers, float>(x.head_dim);
-      widen(x.at(b, t, h), x.head_dim, wide);
-      *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
-    }
+  for_each_head(x, threads, [&](Index b, Index t, Index h) {
+    const float* const wide = widened<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim);
+    *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
   });
 }
 
 /// Dequantizes every head of checked views.
 template <class X, class T, class Threads = this_thread>
 void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
-  for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
+  for_each_head(out, threads, [&](Index b, Index t, Index h) {
     const float scale = usable_scale(*x.scale_at(b, t, h));
-    if constexpr (std::is_same_v<T, float>) {
-      dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
-    } else {
-      struct dequantized_numbers {};
-      float* wide = workspace<dequantized_numbers, float>(x.head_dim);
-      dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-      round_channels<T>(wide, x.head_dim, out.at(b, t, h));
-    }
+    write_rounded(out.at(b, t, h), x.head_dim,
+                  [&](float* to) { dequantize_channels(x.at(b, t, h), x.head_dim, scale, to); });
   });
 }
 

@@ -15,6 +15,7 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
+#include <rope/rotation/detail/token_loops.hpp>
 #include <rope/rotation/view.hpp>
 
 /// Factors that scale queries up with their position. A softmax over more keys is flatter, and larger queries
@@ -107,27 +108,22 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
   ROPE_DETAIL_CHECK_THREADS("scale_queries", Threads);
   if constexpr (!std::is_const_v<T> && query_scaling_rule<Rule>) {
     using A = detail::arithmetic<T>;
-    detail::check_view("scale_queries", q);
-    detail::check_memory("scale_queries", q);
+    detail::check_heads("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
     if (source.range("scale_queries", q.batch, q.tokens).largest ==
         (std::numeric_limits<std::int64_t>::max)())
       detail::throw_out_of_range("scale_queries", "a position must be below 2^63 - 1, as in every table");
     for (Index b = 0; b < q.batch; ++b)
       for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
-    const auto scale = [&](Index first, Index last) {
-      for (Index token = first; token < last; ++token) {
-        const Index b = token / q.tokens, t = token % q.tokens;
-        const A factor = static_cast<A>(static_cast<double>(rule(source(b, t))));
-        if (detail::equal(factor, A(1))) continue;
-        for (Index h = 0; h < q.heads; ++h) {
-          T* channels = q.at(b, t, h);
-          for (Index d = 0; d < q.head_dim; ++d)
-            channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
-        }
+    detail::for_each_token(q, threads, [&](Index b, Index t) {
+      const A factor = static_cast<A>(static_cast<double>(rule(source(b, t))));
+      if (detail::equal(factor, A(1))) return;
+      for (Index h = 0; h < q.heads; ++h) {
+        T* channels = q.at(b, t, h);
+        for (Index d = 0; d < q.head_dim; ++d)
+          channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
       }
-    };
-    detail::parallel_pieces(threads, q.batch * q.tokens, detail::cost_of(q.size(), sizeof(T)), scale);
+    });
   }
 }
 

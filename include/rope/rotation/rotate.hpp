@@ -59,26 +59,36 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
       });
 }
 
+/// Throws std::invalid_argument unless `out` can take a result that has the shape of `x`: it is `x`, or
+/// shares no memory with it.
+template <class X, class T>
+void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  check_written(function, out);
+  if constexpr (std::is_same_v<X, T>) {
+    if (!are_same(x, out) && share_memory(x, out))
+      throw_invalid(function,
+                    "out must be x itself or share no channel with it, and covers a part of x; "
+                    "give other memory, or rotate in place");
+  } else if (share_memory(x, out)) {
+    throw_invalid(function,
+                  "out has another channel type than x and must share no memory with it; give other memory");
+  }
+}
+
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  check_same_shape(function, x, out);
-  check_memory(function, out);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  if constexpr (std::is_same_v<X, T>) {
-    check_same_or_disjoint(function, x, out);
+  check_result(function, x, out);
+  if constexpr (std::is_same_v<X, T>)
     rotate_all<Layout, inverse>(x, out, table, source, threads, back);
-  } else if constexpr (is_or_widens<X, T>) {
-    check_written(function, out);
-    if (share_memory(x, out))
-      throw_invalid(
-          function,
-          "out has another channel type than x and must share no memory with it; give other memory");
+  else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
-  }
 }
 
 /// Throws unless q and k have the same batch and tokens.
@@ -107,6 +117,7 @@ void check_both(const char* function, const head_view<Q>& q, const head_view<K>&
                   "twice; to write the rotated x to another view, call rotate_to or unrotate_to");
 }
 
+/// Rotates q and k block by block, in one pass over the table.
 template <class Layout, bool inverse, class Q, class K, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<Q>& q, const head_view<K>& k,
                          const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -114,7 +125,9 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  rotate_both<Layout, inverse>(q, k, table, source, threads, back);
+  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
+  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
+  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 
 }  // namespace detail

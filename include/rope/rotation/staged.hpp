@@ -38,6 +38,15 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
 
 }  // namespace detail
 
+/// Checks the letters and the tensor of a call of `name`.
+#define ROPE_DETAIL_CHECK_LETTERS(name)                                                             \
+  static_assert(detail::name_a_view(letters), name                                                  \
+                ": letters are b, s or t, h and d, one for each index of the tensor, with a d and " \
+                "an s or t; equal letters stand side by side");                                     \
+  static_assert(detail::numbers_by_index<X, detail::rank_of<letters>>, name                         \
+                ": x is an Eigen::Tensor, TensorMap or mdspan with as many indices as letters; "    \
+                "evaluate a slice, chip, reshape or expression into a tensor first")
+
 /// The view of an Eigen::Tensor or TensorMap of any rank and order of indices. Give one letter per index, in
 /// the tensor's own order: b (batch), s or t (tokens), h (heads) or d (channels of a head).
 ///
@@ -55,14 +64,8 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
 /// Throws:    std::length_error if the extents, an extent of 0 counted as 1, exceed the address space
 template <detail::index_letters letters, class X>
 auto view_as(X&& x) {
-  static_assert(detail::name_a_view(letters),
-                "view_as: letters are b, s or t, h and d, one for each index of the tensor, with a d and an "
-                "s or t; equal letters stand side by side");
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  static_assert(
-      detail::numbers_by_index<X, rank>,
-      "view_as: x is an Eigen::Tensor, TensorMap or mdspan with as many indices as letters; evaluate "
-      "a slice, chip, reshape or expression into a tensor first");
+  constexpr int rank = detail::rank_of<letters>;
+  ROPE_DETAIL_CHECK_LETTERS("view_as");
   if constexpr (detail::tensor<X, rank>)
     static_assert(
         letters.letter[detail::is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 : 0] == 'd',
@@ -86,7 +89,7 @@ auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
 /// \tparam T        the channel type
 template <detail::index_letters letters, class T>
 class staged_tensor {
-  static constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  static constexpr int rank = detail::rank_of<letters>;
   using indices = std::array<Index, static_cast<std::size_t>(rank)>;
 
  public:
@@ -184,14 +187,8 @@ class staged_tensor {
 ///          fastest index
 template <detail::index_letters letters, class X>
 auto staged(X&& x) {
-  static_assert(detail::name_a_view(letters),
-                "staged: letters are b, s or t, h and d, one for each index of the tensor, with a d and an s "
-                "or t; equal letters stand side by side");
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  static_assert(
-      detail::numbers_by_index<X, rank>,
-      "staged: x is an Eigen::Tensor, TensorMap or mdspan with as many indices as letters; evaluate "
-      "a slice, chip, reshape or expression into a tensor first");
+  constexpr int rank = detail::rank_of<letters>;
+  ROPE_DETAIL_CHECK_LETTERS("staged");
   if constexpr (detail::numbers_by_index<X, rank>) {
     using memory = decltype(detail::indexed_memory_of<rank>(x));
     return staged_tensor<letters, std::remove_cvref_t<decltype(*memory::data)>>(x);

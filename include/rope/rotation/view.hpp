@@ -235,6 +235,9 @@ struct index_letters {
   }
 };
 
+template <index_letters letters>
+inline constexpr int rank_of = static_cast<int>(sizeof(letters)) - 1;
+
 /// The view of a tensor or an mdspan whose indices have these letters. The caller has checked the letters.
 /// For other types a static_assert has already failed: the empty view avoids a second error message.
 ///
@@ -242,7 +245,7 @@ struct index_letters {
 ///          std::length_error if the extents exceed the address space
 template <index_letters letters, class X>
 auto view_of_indices(const char* name, X& x) {
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  constexpr int rank = rank_of<letters>;
   if constexpr (!numbers_by_index<X, rank>) {
     return head_view<float>{};
   } else {

@@ -192,12 +192,11 @@ TEST_CASE("a cache with axes is tied to its frequencies, layout and first channe
       invalid, [&] { cache.rebase<half_split>(text, table); }, "the first is one of positions");
   rejected(
       invalid, [&] { cache.rebase<half_split>(table, others.at_channel(2)); },
-      "both tables must have the same pairs and begin at the same channel, got 4 and 4 pairs, and channels 0 "
-      "and 2");
+      "both tables must begin at the same channel, got 0 and 2");
   rejected(
       invalid,
       [&] { cache.rebase<half_split>(table, frequency_table<>(axial(frequencies(2), 3), image(2))); },
-      "got 4 and 3 pairs");
+      "both tables must have the same pairs, got 4 and 3");
   // A cache from which all tokens are removed has neither frequencies nor axes.
   cache.clear();
   CHECK_NOTHROW(cache.rebase<half_split>(text, other_text));
@@ -328,7 +327,7 @@ TEST_CASE("attention throws if a table does not cover the coordinates of the tok
       "the table must be at the coordinates of all tokens, row 4 is at 9 on "
       "axis 1"));
   CHECK(throws_saying<std::invalid_argument>([&] { attention(x.queries(1), raw, x.output(1)); },
-                                             "this cache stores raw keys, give the layout and the table"));
+                                             "the stored keys are raw, give the layout and the table"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] { raw.append<half_split>(x.keys(1), x.values(1), frequency_table<>(on_three, image(1))); },
       "raw keys are rotated when they are read"));

@@ -371,7 +371,7 @@ TEST_CASE("invalid calls of attention to pages throw and write nothing", "[cache
   x.blocks[3] = 2;
   const std::vector<std::int64_t> list = {0, 1, 2};
   options.query_positions = list;
-  CHECK(rejects(attend, "must list nothing but query_offsets"));
+  CHECK(rejects(attend, "leave query_positions empty in the options, got length 3"));
   options.query_positions = {};
   options.dropout = 0.5;
   CHECK(rejects(attend, "dropout is for training"));
@@ -411,7 +411,7 @@ TEST_CASE("invalid calls of attention to pages throw and write nothing", "[cache
       [&] { attention<half_split>(x.queries(), x.pages(), x.output(), short_table, options); },
       "position 5 is outside the table's [0, 5)"));
   x.storage = key_storage::raw;
-  CHECK(rejects(attend, "these pages hold raw keys, give the layout and the table"));
+  CHECK(rejects(attend, "the stored keys are raw, give the layout and the table"));
   const frequency_table<float> late(frequencies(dim), 3, 9);
   CHECK(throws_saying<std::out_of_range>(
       [&] { attention<half_split>(x.queries(), x.pages(), x.output(), late, options); },

@@ -30,6 +30,12 @@
 
 /// One call of attention to stored tokens: its checks, and the kernel calls for its rows.
 
+/// Checks the types of a call of attention to stored tokens.
+#define ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads)                  \
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);               \
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T); \
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads)
+
 namespace rope::inline ROPE_ABI::detail {
 
 /// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
@@ -89,9 +95,22 @@ class attended_call {
   /// \param only_weights  whether kernels read only keys. Heads of out then have no channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
-                const Threads& threads, bool only_weights = false);
+                const Threads& threads, bool only_weights = false)
+      : q_(q),
+        rows_(rows),
+        out_(out),
+        table_(table),
+        options_(rows.rules("attention", options)),
+        queries_(queries),
+        threads_(threads),
+        only_weights_(only_weights),
+        shape_{q.batch, q.tokens, 0, q.heads, q.head_dim} {
+    check();
+  }
 
   void run() const;
+  /// The extents of the call. The number of keys is that of the longest row.
+  const attention_shape& shape() const { return shape_; }
 
   /// Calls visit(call, part) for every kernel call. Adjacent compatible rows share one kernel call.
   template <class Visit>
@@ -110,6 +129,7 @@ class attended_call {
   }
 
  private:
+  void check();
   token_source<C> keys(Index b) const { return rows_.keys(b); }
   token_source<C> values(Index b) const {
     if (!only_weights_) return rows_.values(b);
@@ -118,8 +138,15 @@ class attended_call {
     return none;
   }
   bool raw() const { return rows_.storage() == key_storage::raw; }
+  /// The number of coordinates of a token, or 0 if it has a position.
+  Index axes() const {
+    if constexpr (rows_on_axes<Rows>)
+      return rows_.axes();
+    else
+      return 0;
+  }
 
-  void check_call() const {
+  void check_call() {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
@@ -128,15 +155,13 @@ class attended_call {
     check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
     check_cache_lists("attention", options_);
     if (!rotates && raw())
-      throw_invalid("attention", "this cache stores raw keys, give the layout and the table");
+      throw_invalid("attention", "the stored keys are raw, give the layout and the table");
     if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
     if constexpr (rotates) rows_.template check_table<Layout>(*table_);
-    Index longest = 0;
-    for (Index b = 0; b < queries_.asking(); ++b) longest = (std::max)(longest, keys(b).tokens);
+    for (Index b = 0; b < queries_.asking(); ++b) shape_.keys = (std::max)(shape_.keys, keys(b).tokens);
     check_numbers("attention", options_);
-    const attention_shape shape = {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim};
-    check_lists("attention", options_, shape);
-    check_selected("attention", options_, shape, queries_.asking() == 0 ? 1 : keys(0).heads,
+    check_lists("attention", options_, shape_);
+    check_selected("attention", options_, shape_, queries_.asking() == 0 ? 1 : keys(0).heads,
                    queries_.asking(), [&](Index b) {
                      return selecting_row{queries_.count(b), keys(b).tokens,
                                           lists_differ_by_row() ? queries_.place(b, 0) : queries_.first(b)};
@@ -179,54 +204,52 @@ class attended_call {
       if (count > 0) rows_.check_queries("attention", b, count);
   }
 
-  /// Finds the positions of all queries, which determine the visible keys.
+  /// Finds the positions of all queries, which determine the visible keys, and the rows of the table that
+  /// rotate the queries.
+  ///
+  /// Throws:  as check_rotation; with axes, std::invalid_argument unless a table of coordinates has those of
+  ///          the queries (raw keys: of all tokens), or a table of positions rotates queries of text
   void find_positions() {
     struct query_positions {};
-    positions_ = workspace<query_positions, std::int64_t>(q_.batch * q_.tokens);
+    struct query_angles {};
+    const Index size = q_.batch * q_.tokens;
+    angles_ = positions_ = workspace<query_positions, std::int64_t>(size);
     for_each_query([&](Index b, Index i, std::int64_t token) {
       positions_[queries_.place(b, i)] = rows_.order_of(b, token);
     });
+    if constexpr (rotates) {
+      if constexpr (rows_on_axes<Rows>)
+        if (raw() && axes() > 0) return check_raw_keys_on_axes<Layout>(q_, rows_, *table_);
+      const frequency_table<S>& table = table_->table();
+      const std::int64_t ranks = ranks_of(rows_);
+      const bool by_rows = axes() > 0 && is_coordinate_table("attention", axes(), table);
+      const token_rows table_rows = {
+          by_rows ? checked_token_rows("attention", table.rows(), q_.batch, q_.tokens).row_stride : 0};
+      if (ranks > 0 || axes() > 0) angles_ = workspace<query_angles, std::int64_t>(size);
+      position_range read;
+      for_each_query([&](Index b, Index i, std::int64_t token) {
+        const Index place = queries_.place(b, i);
+        std::int64_t angle = ranks > 0 ? (std::min)(positions_[place], ranks - 1) : positions_[place];
+        if constexpr (rows_on_axes<Rows>)
+          if (axes() > 0) {
+            const double* const at = rows_.coordinates_of(b, token);
+            if (by_rows)
+              check_coordinates(table, table_rows(b, i), at, "the queries, which are the newest tokens");
+            angle = by_rows ? table_rows(b, i)
+                            : text_position("attention", "a query", axes(), [at](Index a) { return at[a]; });
+          }
+        angles_[place] = angle;
+        read.include(angle);
+      });
+      for (Index b = 0; b < queries_.asking(); ++b)
+        if (queries_.count(b) > 0) include_read_keys(rows_, b, read);
+      check_rotation<Layout>("attention", q_, *table_, known_range{read});
+    }
   }
   template <class Visit>
   void for_each_query(const Visit& visit) const {
     for (Index b = 0; b < queries_.asking(); ++b)
       for (Index i = 0, count = queries_.count(b); i < count; ++i) visit(b, i, rows_.seen(b) - count + i);
-  }
-
-  void check_rotation_of_call() {
-    angles_ = positions_;
-    if constexpr (rotates) {
-      struct query_angles {};
-      const Index size = q_.batch * q_.tokens;
-      if constexpr (rows_on_axes<Rows>)
-        if (rows_.axes() > 0) {
-          if (raw()) return check_raw_keys_on_axes<Layout>(q_, rows_, *table_);
-          angles_ = workspace<query_angles, std::int64_t>(size);
-          return find_angles_on_axes<Layout>(q_, rows_, queries_, *table_, angles_);
-        }
-      position_range read;
-      if (const std::int64_t ranks = ranks_of(rows_); ranks > 0) {
-        angles_ = workspace<query_angles, std::int64_t>(size);
-        for_each_query([&](Index b, Index i, std::int64_t /*token*/) {
-          const Index place = queries_.place(b, i);
-          angles_[place] = (std::min)(positions_[place], ranks - 1);
-          read.include(0);
-          read.include(angles_[place]);
-        });
-      } else {
-        for_each_query([&](Index b, Index i, std::int64_t /*token*/) {
-          read.include(positions_[queries_.place(b, i)]);
-        });
-        if (raw())
-          for (Index b = 0; b < queries_.asking(); ++b)
-            if (const position_range held = held_positions(rows_, b);
-                queries_.count(b) > 0 && !held.empty()) {
-              read.include(held.smallest);
-              read.include(held.largest);
-            }
-      }
-      check_rotation<Layout>("attention", q_, *table_, known_range{read});
-    }
   }
 
   /// Writes zeros for the tokens of row b of the call that are not queries.
@@ -243,9 +266,8 @@ class attended_call {
   /// table has a row for every token, one batch row after another. Otherwise the result is 0.
   std::int64_t row_of_zero(Index b) const {
     std::int64_t row = 0;
-    if constexpr (rotates && rows_on_axes<Rows>)
-      if (raw() && rows_.axes() > 0)
-        for (Index before = 0; before < b; ++before) row += rows_.seen(before);
+    if (rotates && raw() && axes() > 0)
+      for (Index before = 0; before < b; ++before) row += rows_.seen(before);
     return row;
   }
 
@@ -270,20 +292,26 @@ class attended_call {
     attention_options options = options_;
     options.bias = scores_of(options.bias, b, number, count, keys);
     options.mask = scores_of(options.mask, b, number, count, keys);
-    if (!options.key_ranges.empty())  // one list for all rows, or the lists of the rows one after another
-      options.key_ranges =
-          ranges_differ_by_row()
-              ? part_of(options.key_ranges, queries_.place(b, 0), number * count)
-              : part_of(options.key_ranges, queries_.first(b), q_.batch == 1 ? number * count : count);
-    if (options.selected)
-      options.selected =
-          lists_differ_by_row()
-              ? options.selected.of_queries(queries_.place(b, 0), number * count)
-              : options.selected.of_queries(queries_.first(b), q_.batch == 1 ? number * count : count);
+    // One list for all rows, or the lists of the rows one after another.
+    const auto first = [&](bool differ) { return differ ? queries_.place(b, 0) : queries_.first(b); };
+    const auto size = [&](bool differ) { return differ || q_.batch == 1 ? number * count : count; };
+    if (const bool differ = ranges_differ_by_row(); !options.key_ranges.empty())
+      options.key_ranges = part_of(options.key_ranges, first(differ), size(differ));
+    if (const bool differ = lists_differ_by_row(); options.selected)
+      options.selected = options.selected.of_queries(first(differ), size(differ));
     if (!options.log_sum_exp.empty())
       options.log_sum_exp =
           part_of(options.log_sum_exp, queries_.place(b, 0) * q_.heads, number * count * q_.heads);
     return options;
+  }
+
+  /// The visibility rules of a kernel call for rows from b on.
+  visibility rules_of(Index b, const attention_options& options, const attention_shape& shape) const {
+    if constexpr (requires { rows_.ordered(b); })
+      if (!is_counted(rows_, b))
+        return {options, shape,
+                rows_.ordered(b).ascending == rows_.seen(b) ? key_order::ascending : key_order::any};
+    return {options, shape};
   }
 
   /// Attention of joined rows. Raw keys are rotated while they are read.
@@ -301,24 +329,13 @@ class attended_call {
     const Index count = queries_.count(b);
     attention_options options = options_of(b, number, longest);
     const attention_shape shape = {number, count, longest, q_.heads, q_.head_dim};
-    if (is_counted(rows_, b)) {
-      if (ragged) options.key_counts = {counts, static_cast<std::size_t>(number)};
-      return attend_rows(b, number, visibility(options, shape, key_order::contiguous), visit);
+    if (!is_counted(rows_, b)) {
+      options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
+      options.key_positions = rows_.order(b);
+    } else if (ragged) {
+      options.key_counts = {counts, static_cast<std::size_t>(number)};
     }
-    options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
-    options.key_positions = rows_.order(b);
-    if constexpr (requires { rows_.ordered(b); })
-      attend_rows(
-          b, number,
-          visibility(options, shape,
-                     rows_.ordered(b).ascending == rows_.seen(b) ? key_order::ascending : key_order::any),
-          visit);
-    else
-      attend_rows(b, number, visibility(options, shape), visit);
-  }
-  template <class Visit>
-  void attend_rows(Index b, Index number, const visibility& rules, const Visit& visit) const {
-    const Index longest = rules.shape().keys;
+    const visibility rules = rules_of(b, options, shape);
     const token_source<C> k = keys(b).of_length(longest), v = values(b).of_length(longest);
     const head_view<const T> q = queries_.rows(q_, b, number);
     const head_view<T> out = queries_.rows(out_, b, number);
@@ -359,18 +376,18 @@ class attended_call {
         const std::int64_t position = positions_[queries_.place(b, i)], rank = angles_[queries_.place(b, i)];
         const head_view<const T> query = rotated(q.token_range(i, 1), b, i);
         for (Index h = 0; h < kv_heads; h += step) {
-          const keys_by_rank<T> seen = read_by_rank<Layout, T>(rows_, *table_, b, h, step, position, rank);
+          const auto [seen, values] = read_by_rank<Layout, T>(rows_, *table_, b, h, step, position, rank);
           const Index first = h / step * heads;
-          attention_options options = options_of(b, 1, seen.keys.tokens);
+          attention_options options = options_of(b, 1, seen.tokens);
           if (!options.sink_logits.empty()) options.sink_logits = part_of(options.sink_logits, first, heads);
           if (!options.log_sum_exp.empty())
             options.log_sum_exp = part_of(options.log_sum_exp, i * heads, heads);
           options.causal = false;
           options.window = options.sinks = 0;
-          const visibility rules(options, {1, 1, seen.keys.tokens, heads, q.head_dim});
+          const visibility rules(options, {1, 1, seen.tokens, heads, q.head_dim});
           visit(attention_call<T, read_rotation<T>, T>{query.head_range(first, heads),
-                                                       seen.keys,
-                                                       seen.values,
+                                                       seen,
+                                                       values,
                                                        out.token_range(i, 1).head_range(first, heads),
                                                        rules,
                                                        {}},
@@ -388,26 +405,16 @@ class attended_call {
   row_queries queries_;
   const Threads& threads_;
   bool only_weights_;
+  attention_shape shape_;
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // positions and table rows of all queries
 };
 
 // Not inline, so that programs can compile them once.
 template <class Layout, class T, class Rows, class S, class Threads>
-attended_call<Layout, T, Rows, S, Threads>::attended_call(
-    const head_view<const T>& q, const Rows& rows, const head_view<T>& out, const placed_table<S>* table,
-    const attention_options& options, const row_queries& queries, const Threads& threads, bool only_weights)
-    : q_(q),
-      rows_(rows),
-      out_(out),
-      table_(table),
-      options_(rows.rules("attention", options)),
-      queries_(queries),
-      threads_(threads),
-      only_weights_(only_weights) {
+void attended_call<Layout, T, Rows, S, Threads>::check() {
   check_call();
   for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
   find_positions();
-  check_rotation_of_call();
 }
 
 template <class Layout, class T, class Rows, class S, class Threads>

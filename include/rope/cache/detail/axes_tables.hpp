@@ -124,61 +124,13 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
   return rotation;
 }
 
-/// Rotates keys by the same step along every axis, without the attention_factor.
-template <class Layout, class T, class S>
-key_rotator<Layout, T> rotator_along_axes(const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  number_array<phase> steps(table.pairs(), 1, phase{});
-  for (Index i = 0; i < steps.size(); ++i)
-    for (Index a = 0; a < table.axes(); ++a) steps(i) = steps(i) + phase_of(table.inv_freq(i, a));
-  return {std::move(steps), 1.0, placed.first_channel()};
+/// The angle of a pair at the coordinates of a token, [axes]. They are all equal if the table has one axis.
+template <class S>
+phase phase_at(const frequency_table<S>& table, Index pair, const double* coordinates) {
+  phase angle;
+  for (Index a = 0; a < table.axes(); ++a) angle = angle + phase_of(table.inv_freq(pair, a), coordinates[a]);
+  return angle;
 }
-
-/// Rotates keys from the frequencies of one table to those of another, token by token.
-///
-/// Throws:  std::invalid_argument unless both tables have the same pairs and first channel, and are tables of
-///          coordinates if some keys are not text
-template <class Layout, class T, class From, class To>
-class rotator_between_axes {
- public:
-  rotator_between_axes(const char* function, Index axes, bool text_only, const placed_table<From>& from,
-                       const placed_table<To>& to)
-      : from_(from.table()), to_(to.table()), rotator_(checked(function, axes, text_only, from, to)) {}
-
-  /// \param coordinates  of the token, [axes]. They are all equal if a table has one axis
-  void rotate(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
-    rotator_.rotate_by(keys, b, slot,
-                       [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
-  }
-
- private:
-  static key_rotator<Layout, T> checked(const char* function, Index axes, bool text_only,
-                                        const placed_table<From>& from, const placed_table<To>& to) {
-    const Index pairs = from.table().pairs();
-    if (to.table().pairs() != pairs || to.first_channel() != from.first_channel())
-      throw_invalid(function, "both tables must have the same pairs and begin at the same channel, got ",
-                    pairs, " and ", to.table().pairs(), " pairs, and channels ", from.first_channel(),
-                    " and ", to.first_channel());
-    const bool from_axes = is_coordinate_table(function, axes, from.table()),
-               to_axes = is_coordinate_table(function, axes, to.table());
-    if (!text_only && !(from_axes && to_axes))
-      throw_invalid(function, "keys on ", axes, " axes need two tables of coordinates, the ",
-                    from_axes ? "second" : "first", " is one of positions");
-    return {number_array<phase>(pairs, 1, phase{}),
-            to.table().attention_factor() / from.table().attention_factor(), to.first_channel()};
-  }
-  template <class S>
-  static phase at(const frequency_table<S>& table, std::size_t pair, const double* coordinates) {
-    phase angle;
-    for (Index a = 0; a < table.axes(); ++a)
-      angle = angle + phase_of(table.inv_freq(static_cast<Index>(pair), a), coordinates[a]);
-    return angle;
-  }
-
-  const frequency_table<From>& from_;
-  const frequency_table<To>& to_;
-  key_rotator<Layout, T> rotator_;
-};
 
 }  // namespace rope::inline ROPE_ABI::detail
 

@@ -45,19 +45,15 @@ class cache_memory {
   ///          address space
   cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
                Index value_dim)
-      : batch_(batch),
-        slots_(slot_count),
-        heads_(kv_heads),
-        head_dim_(head_dim),
-        value_dim_(value_dim),
-        keys_(memory_of(owner, head_dim)),
-        values_(shared ? head_memory<T>(0, 0) : memory_of(owner, value_dim)) {}
+      : keys_(owner, batch, kv_heads, slot_count, head_dim),
+        values_(owner, batch, shared ? 0 : kv_heads, slot_count, value_dim),
+        value_dim_(value_dim) {}
 
-  Index batch() const { return batch_; }
-  Index slot_count() const { return slots_; }
+  Index batch() const { return keys_.batch(); }
+  Index slot_count() const { return keys_.slot_count(); }
 
-  head_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
-  head_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  head_view<const T> keys() const { return keys_.view(); }
+  head_view<T> keys() { return keys_.view(); }
   head_view<const T> values() const { return values_of(*this); }
   head_view<T> values() { return values_of(*this); }
 
@@ -65,7 +61,7 @@ class cache_memory {
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// The size of `count` tokens in bytes.
   double bytes_of(Index count) const {
-    return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
+    return cost_of(count, keys_.heads(), keys_.head_dim() + (shared ? 0 : Index{value_dim_}), sizeof(T));
   }
 
   /// Checks the shapes and counts of new tokens.
@@ -74,29 +70,24 @@ class cache_memory {
   template <class K, class V>
   void check_new(const char* function, const K& k, const V& v, const row_counts& counts) const {
     ROPE_DETAIL_CHECK_STORED("append", typename K::value_type, typename V::value_type, T);
-    check_shape(function, shared ? "rotated_part" : "k", k, head_dim_ - first_new_channel());
+    check_shape(function, shared ? "rotated_part" : "k", k, keys_.head_dim() - first_new_channel());
     check_shape(function, shared ? "latent" : "v", v, value_dim_);
     check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
-    check_counts(function, counts, batch_, k.tokens);
+    check_counts(function, counts, batch(), k.tokens);
   }
 
-  /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
-  template <class K, class V>
-  void write(const K& k, const V& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
-    write_values(v, b, first, count, slot);
-  }
-
-  /// Like write(), but rotates the keys. `positions` are those of a batch that has only these tokens.
-  ///
-  /// \param table  a table whose first channel counts from the first channel of the new keys
-  /// \param norm   a norm that was checked, or no_norm
-  template <class Layout, class K, class V, class S, class Source, class Norm>
-  void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
-                     Index slot, const placed_table<S>& table, const Source& positions, const Norm& norm) {
-    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count), table,
-                            positions, norm);
-    write_values(v, b, first, count, slot);
+  /// Writes tokens [first, first + count) of row b to slots [slot, slot + count). Values are copied, and keys
+  /// are written by write_keys(from, to).
+  template <class K, class V, class WriteKeys>
+  void write(const K& k, const V& v, Index b, Index first, Index count, Index slot,
+             const WriteKeys& write_keys) {
+    const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
+    const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
+    if constexpr (shared)
+      write_keys(from(k), to(keys()).channels(value_dim_, keys_.head_dim() - value_dim_));
+    else
+      write_keys(from(k), to(keys()));
+    copy_channels(from(v), to(values()));
   }
 
   /// Moves runs of tokens of row b to lower slots. runs(visit) calls visit(from, to, count) for each run, in
@@ -127,7 +118,7 @@ class cache_memory {
     if constexpr (shared)
       return memory.keys().channels(0, memory.value_dim_);
     else
-      return memory.values_.view(memory.batch_, memory.heads_, memory.slots_, memory.value_dim_);
+      return memory.values_.view();
   }
   struct copy {
     void operator()(const auto* x, Index size, auto* y) const { std::copy_n(x, size, y); }
@@ -138,7 +129,7 @@ class cache_memory {
   template <class Other, class Visit>
   void for_each_part(Other& other, Index a, Index from, Index b, Index to, Index count, const Visit& visit) {
     const auto visit_heads = [&](const auto& x, const auto& y) {
-      for (Index h = 0; h < heads_; ++h) {
+      for (Index h = 0; h < x.heads; ++h) {
         visit(x.at(a, from, h), count * x.head_dim, y.at(b, to, h));
         if constexpr (is_quantized<T>) visit(x.scale_at(a, from, h), count, y.scale_at(b, to, h));
       }
@@ -147,40 +138,17 @@ class cache_memory {
     if constexpr (!shared) visit_heads(other.values(), values());
   }
 
-  /// The destination of new keys in slots [slot, slot + count) of row b.
-  head_view<T> new_keys(Index b, Index slot, Index count) {
-    const head_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
-    if constexpr (shared)
-      return those.channels(first_new_channel(), head_dim_ - first_new_channel());
-    else
-      return those;
-  }
-  template <class V>
-  void write_values(const V& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(v.batch_range(b, 1).token_range(first, count),
-                  values().batch_range(b, 1).token_range(slot, count));
-  }
-
   template <class X>
   void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
     check_extents(function, x);
-    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
-      throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
-                    shape_text(x));
+    if (x.batch != batch() || x.heads != keys_.heads() || x.head_dim != head_dim)
+      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys_.heads(), ", ", head_dim,
+                    "], got ", shape_text(x));
     check_memory(function, x);
   }
 
-  head_memory<T> memory_of(const char* owner, Index head_dim) const {
-    const std::size_t channels = checked_size(owner, head_dim);
-    return head_memory<T>(channels, is_quantized<T> ? checked_size(owner, 1) : 0);
-  }
-  std::size_t checked_size(const char* owner, Index head_dim) const {
-    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads_, head_dim);
-    return static_cast<std::size_t>(batch_ * slots_ * heads_ * head_dim);
-  }
-
-  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
   head_memory<T> keys_, values_;
+  moved_index value_dim_;
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -18,6 +18,7 @@
 #include <rope/base/storage.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/row_places.hpp>
 #include <rope/cache/detail/token_list.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
@@ -50,12 +51,6 @@ struct ordered_tokens {
   }
 };
 
-/// Rows [first, last) of a batch.
-struct row_range {
-  Index first;
-  Index last;
-};
-
 /// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
 ///
 /// \param bytes  the bytes that all new tokens take in the cache
@@ -70,9 +65,6 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
     }
   });
 }
-
-/// The largest magnitude of a position in a cache.
-inline constexpr std::int64_t position_limit = std::int64_t{1} << 53;
 
 /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range() of
 ///          `positions`
@@ -99,64 +91,65 @@ class slot_rows {
  public:
   /// The number of slots of row b in use. positions(b) has the token of each.
   Index used(Index b) const { return b < records_.size() ? of(b).used : 0; }
-  std::span<const std::int64_t> positions(Index b) const {
-    return {positions_.data() + at(b * slots_), at(used(b))};
-  }
-  const std::vector<std::int64_t>& next() const { return next_; }
+  std::span<const std::int64_t> positions(Index b) const { return {order_.row(b), at(used(b))}; }
+  const std::vector<std::int64_t>& next() const { return order_.next(); }
   const newest_tokens& newest() const { return newest_; }
-  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
+  /// Throws:  std::out_of_range unless b is in [0, batch)
+  Index checked(const char* function, std::int64_t b) const {
+    if (b < 0 || b >= batch_) throw_out_of_range(function, "row must be in [0, ", batch_, "), got ", b);
+    return to_index(b);
+  }
+
+  /// Throws:  std::out_of_range unless `row` is a row or every_row
+  row_range rows(const char* function, batch_row row) const {
+    if (row.every) return {0, batch_};
+    return {checked(function, row.index), row.index + 1};
+  }
 
   /// Makes row `to` a copy of row `from` of this or another object.
   ///
   /// Requires:  its tokens fit; from != to in this object
   void copy_row(const slot_rows& other, Index from, Index to) {
-    std::copy_n(other.row(from), other.used(from), row(to));
-    next_[at(to)] = other.next_[at(from)];
+    order_.copy_row(other.order_, from, to, other.used(from));
     of(to) = other.of(from);
     newest_.copy_row(other.newest_, from, to);
   }
   void swap_rows(Index a, Index b) {
-    std::swap_ranges(row(a), row(a) + (std::max)(used(a), used(b)), row(b));
-    std::swap(next_[at(a)], next_[at(b)]);
+    order_.swap_rows(a, b, (std::max)(used(a), used(b)));
     std::swap(of(a), of(b));
     newest_.swap_rows(a, b);
   }
   void clear() {
-    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    order_.clear();
     for (Record& record : records_) record = unused_;
     newest_.clear();
   }
 
  protected:
-  slot_rows(Index batch, Index slot_count, const Record& unused = {})
+  slot_rows(const char* owner, Index batch, Index slot_count, const Record& unused = {})
       : batch_(batch),
         slots_(slot_count),
         unused_(unused),
-        next_(at(batch)),
         records_(batch, 1, unused),
-        positions_(batch * slot_count),
+        order_(owner, batch, slot_count, 1),
         newest_(batch) {}
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  std::int64_t* row(Index b) { return positions_.data() + b * slots_; }
-  const std::int64_t* row(Index b) const { return positions_.data() + b * slots_; }
+  std::int64_t* row(Index b) { return order_.row(b); }
+  const std::int64_t* row(Index b) const { return order_.row(b); }
   Record& of(Index b) { return records_(b); }
   const Record& of(Index b) const { return records_(b); }
 
   moved_index batch_, slots_;
   Record unused_;
-  std::vector<std::int64_t> next_;
-  number_array<Record> records_;          // [batch]
-  number_array<std::int64_t> positions_;  // [batch, slots]
+  number_array<Record> records_;    // [batch]
+  row_places<std::int64_t> order_;  // the positions that decide visibility
   newest_tokens newest_;
 };
 
 /// More about a row of cache_rows.
 struct growing_row {
-  static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
-
   Index used = 0;
-  std::int64_t evicted_next = none_evicted;  // the next position when tokens were last evicted
   ordered_tokens order;
 };
 
@@ -166,7 +159,7 @@ struct growing_row {
 ///            since its last rollback, 0 if there are none.
 class cache_rows : public slot_rows<growing_row> {
  public:
-  cache_rows(Index batch, Index capacity) : slot_rows(batch, capacity) {}
+  cache_rows(const char* owner, Index batch, Index capacity) : slot_rows(owner, batch, capacity) {}
 
   Index size(Index b) const { return used(b); }
   std::int64_t seen(Index b) const { return size(b); }
@@ -185,11 +178,8 @@ class cache_rows : public slot_rows<growing_row> {
   /// Throws:  std::out_of_range unless `row` is a row or every_row; std::invalid_argument for every_row if
   ///          rows differ in size
   row_range rows(const char* function, batch_row row) const {
-    if (row.every) {
-      common_size(function);
-      return {0, batch_};
-    }
-    return {checked(function, row.index), row.index + 1};
+    if (row.every) common_size(function);
+    return slot_rows::rows(function, row);
   }
 
   /// Throws:  std::length_error unless the new tokens fit; as check_new_positions
@@ -217,13 +207,7 @@ class cache_rows : public slot_rows<growing_row> {
   void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
       const Index count = count_of(b, tokens, counts);
-      position_range held;
-      if (size(b) > 0 || of(b).evicted_next != growing_row::none_evicted) held.include(next_[at(b)] - 1);
-      for (Index t = 0; t < count; ++t) {
-        row(b)[size(b) + t] = positions(b, t);
-        held.include(positions(b, t));
-      }
-      if (!held.empty()) next_[at(b)] = held.largest + 1;
+      order_.append(*this, b, count, [&](Index t, Index /*axis*/) { return positions(b, t); });
       of(b).used += count;
       of(b).order.extend(row(b), size(b));
     }
@@ -245,19 +229,19 @@ class cache_rows : public slot_rows<growing_row> {
   void truncate(row_range rows, std::int64_t first_lost) {
     const auto size = to_index(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
+    order_.keep(*this, rows, size);
     for (Index b = rows.first; b < rows.last; ++b) {
-      if (size < this->size(b) || size == 0) of(b).evicted_next = growing_row::none_evicted;
       of(b).used = size;
-      look_again(b, size);
+      look_again(b, size, false);
     }
   }
-  void remove(row_range rows, Index first, Index last) {
+  /// Removes tokens [first, last). With `on_axes` the remaining tokens are renumbered 0, 1, 2, ...
+  void remove(row_range rows, Index first, Index last, bool on_axes) {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
+    order_.remove(rows, *this, first, last);
     for (Index b = rows.first; b < rows.last; ++b) {
-      std::copy(row(b) + last, row(b) + size(b), row(b) + first);
-      if (first < last && last == size(b)) of(b).evicted_next = growing_row::none_evicted;
       of(b).used -= last - first;
-      look_again(b, first);
+      look_again(b, first, on_axes);
     }
   }
 
@@ -271,37 +255,20 @@ class cache_rows : public slot_rows<growing_row> {
         return lost_tokens{size(b) - last, last - first};
       });
     });
+    order_.evict(rows, *this, tokens);
     for (Index b = rows.first; b < rows.last; ++b) {
-      of(b).evicted_next = on_axes ? growing_row::none_evicted : next_[at(b)];
-      tokens.for_each_kept(size(b), [&](Index from, Index to, Index count) {
-        std::copy_n(row(b) + from, count, row(b) + to);
-      });
       of(b).used -= tokens.size();
-      if (on_axes)
-        for (Index i = 0; i < size(b); ++i) row(b)[i] = i;
-      look_again(b, tokens.first());
+      look_again(b, tokens.first(), on_axes);
     }
   }
 
-  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]. This includes the largest evicted
-  ///          position of a row if it moves too
+  /// Throws:  as row_places::check_shift
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    const auto check_moved = [&](std::int64_t position) {
-      if (delta < -position_limit - position || delta > position_limit - position)
-        throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
-                           " and a delta of ", delta);
-    };
-    for (Index b = rows.first; b < rows.last; ++b) {
-      for (Index t = first; t < last; ++t) check_moved(row(b)[t]);
-      if (moves_evicted(b, first, last)) check_moved(of(b).evicted_next - 1);
-    }
+    order_.check_shift(function, rows, *this, first, last, delta);
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
-    for (Index b = rows.first; b < rows.last; ++b) {
-      for (Index t = first; t < last; ++t) row(b)[t] += delta;
-      if (moves_evicted(b, first, last)) of(b).evicted_next += delta;
-      look_again(b, first);
-    }
+    order_.shift(rows, *this, first, last, delta);
+    for (Index b = rows.first; b < rows.last; ++b) look_again(b, first, false);
   }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
@@ -309,41 +276,19 @@ class cache_rows : public slot_rows<growing_row> {
       throw_length(function, other.size(from), " tokens do not fit, a row holds ", slots_);
   }
   /// Requires:  capacity is at least the present one, and a cache has checked the extents
-  void reserve(Index capacity) {
-    number_array<std::int64_t> larger(batch_ * capacity);
-    for (Index b = 0; b < batch_; ++b) std::copy_n(row(b), size(b), larger.data() + b * capacity);
-    positions_ = std::move(larger);
+  void reserve(const char* owner, Index capacity) {
+    order_.reserve(owner, *this, capacity);
     slots_ = capacity;
   }
 
  private:
-  /// Whether a shift of tokens [first, last) of row b moves its evicted_next: if it moves the newest token.
-  bool moves_evicted(Index b, Index first, Index last) const {
-    return first < last && last == size(b) && of(b).evicted_next != growing_row::none_evicted;
-  }
-
-  /// Updates next(b) and order(b) after a change of tokens from `first` on.
-  void look_again(Index b, Index first) {
-    const std::int64_t* const held = row(b);
-    const std::int64_t evicted = of(b).evicted_next;
-    next_[at(b)] = size(b) > 0 ? (std::max)(evicted, *std::max_element(held, held + size(b)) + 1)
-                   : evicted == growing_row::none_evicted ? 0
-                                                          : evicted;
+  /// Updates order(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
+  void look_again(Index b, Index first, bool on_axes) {
+    if (on_axes) order_.number(b, size(b));
     of(b).order.forget_from(first);
-    of(b).order.extend(held, size(b));
+    of(b).order.extend(row(b), size(b));
   }
 };
-
-/// Checks that the new tokens of every row can be rotated.
-///
-/// Throws:  as check_rotation
-template <class Layout, class K, class S, class Source>
-void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
-                        const placed_table<S>& table, const Source& positions) {
-  for (Index b = 0; b < k.batch; ++b)
-    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
-                           positions_of_row(positions, b));
-}
 
 }  // namespace rope::inline ROPE_ABI::detail
 

@@ -50,49 +50,12 @@ Index chunk_of(const Cache& cache, Index tokens) {
     return (std::max)(Index{1}, tokens);
 }
 
-/// The positions whose table rows the step reads for row b.
-template <class Cache>
-position_range positions_read(const Cache& cache, Index b, Index count) {
-  position_range read;
-  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)],
-                     last = advance(next, count - 1);
-  if (const std::int64_t ranks = ranks_of(cache); ranks > 0) {
-    read.include(0);
-    read.include((std::min)(last, ranks - 1));
-    return read;
-  }
-  if (cache.storage() == key_storage::raw) read = held_positions(cache, b);
-  read.include(next);
-  read.include(last);
-  return read;
-}
-
-/// Checks a step of a cache with axes and a table of coordinates, with one row per new token.
-///
-/// \return  false if the cache has no axes or the table is of positions: the caller must check such a step
-///
-/// Throws:  std::invalid_argument if the table does not have a row per new token, keys are raw (they need a
-///          table of all tokens), or a ring gets more tokens than its chunk
-template <class Layout, class Cache, class S>
-bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, Index head_dim,
-                        const placed_table<S>& table) {
-  if (cache.axes() == 0) return false;
-  if (cache.storage() == key_storage::raw)
-    throw_invalid(function, "raw keys on ", cache.axes(),
-                  " axes are read by a table of all tokens, append and attend to them by hand");
-  if (!is_coordinate_table(function, cache.axes(), table.table())) return false;
-  if (chunk_of(cache, tokens) < tokens)
-    throw_invalid(function, "a ring with axes takes chunk = ", chunk_of(cache, tokens),
-                  " tokens at a time by a table of their coordinates, got ", tokens);
-  check_rotation<Layout>(function, cache.batch(), tokens, head_dim, table,
-                         checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
-  return true;
-}
 /// Throws before anything is written if append or attention would reject `tokens` new tokens per row with
 /// heads of this shape. Other errors, such as tokens that do not fit, are reported by append before it
 /// writes.
 ///
-/// Throws:  as append and attention
+/// Throws:  as append and attention; with axes, std::invalid_argument if keys are raw (they need a table of
+///          all tokens), or a ring gets more tokens of a table of coordinates than its chunk
 template <class Layout, class Cache, class S>
 void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
                 const placed_table<S>* table, const row_counts& counts) {
@@ -117,13 +80,27 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   }
   if constexpr (pair_layout<Layout>) {
     cache.template check_table<Layout>(*table);
-    if (check_next_on_axes<Layout>(function, cache, tokens, shape.head_dim, *table)) return;
+    if (cache.axes() > 0 && cache.storage() == key_storage::raw)
+      throw_invalid(function, "raw keys on ", cache.axes(),
+                    " axes are read by a table of all tokens, append and attend to them by hand");
+    if (cache.axes() > 0 && is_coordinate_table(function, cache.axes(), table->table())) {
+      if (chunk_of(cache, tokens) < tokens)
+        throw_invalid(function, "a ring with axes takes chunk = ", chunk_of(cache, tokens),
+                      " tokens at a time by a table of their coordinates, got ", tokens);
+      return check_rotation<Layout>(
+          function, cache.batch(), tokens, shape.head_dim, *table,
+          checked_token_rows(function, table->table().rows(), cache.batch(), tokens));
+    }
+    position_range read;  // the positions by which the step rotates queries and keys
     for (Index b = 0; b < cache.batch(); ++b) {
       const Index count = count_of(b, tokens, counts);
       if (count == 0) continue;
-      check_rotation<Layout>(function, 1, count, shape.head_dim, *table,
-                             known_range{positions_read(cache, b, count)});
+      const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)], ranks = ranks_of(cache);
+      for (const std::int64_t position : {next, advance(next, count - 1)})
+        read.include(ranks > 0 ? (std::min)(position, ranks - 1) : position);
+      include_read_keys(cache, b, read);
     }
+    check_rotation<Layout>(function, cache.batch(), tokens, shape.head_dim, *table, known_range{read});
   }
 }
 

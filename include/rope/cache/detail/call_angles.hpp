@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::min
 #include <cstdint>
+#include <utility>  // std::pair
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
@@ -69,49 +70,13 @@ void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const
       check_coordinates(table, row++, rows.coordinates_of(b, token), "all tokens");
 }
 
-/// Writes the row of the table for every query to angles[queries.place(b, i)].
-///
-/// Throws:  std::invalid_argument unless the table has the coordinates of the queries, or is a table of
-///          positions and the queries are text; std::out_of_range if a position is outside the table
-template <class Layout, class T, class Rows, class S>
-void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const row_queries& queries,
-                         const placed_table<S>& placed, std::int64_t* angles) {
-  const auto for_each_query = [&](const auto& visit) {
-    for (Index b = 0; b < queries.asking(); ++b)
-      for (Index i = 0; i < queries.count(b); ++i)
-        angles[queries.place(b, i)] =
-            visit(b, i, rows.coordinates_of(b, rows.seen(b) - queries.count(b) + i));
-  };
-  if (is_coordinate_table("attention", rows.axes(), placed.table())) {
-    const token_rows tokens = checked_token_rows("attention", placed.table().rows(), q.batch, q.tokens);
-    check_rotation<Layout>("attention", q, placed, tokens);
-    for_each_query([&](Index b, Index i, const double* at) {
-      check_coordinates(placed.table(), tokens(b, i), at, "the queries, which are the newest tokens");
-      return std::int64_t{tokens(b, i)};
-    });
-    return;
-  }
-  position_range range;
-  for_each_query([&](Index /*b*/, Index /*i*/, const double* at) {
-    const std::int64_t position =
-        text_position("attention", "a query", rows.axes(), [at](Index a) { return at[a]; });
-    range.include(position);
-    return position;
-  });
-  check_rotation<Layout>("attention", q, placed, known_range{range});
-}
-
-/// Keys, rotated by their ranks, and values, [1, ranks, heads, ...], in the order of ranks.
-template <class T>
-struct keys_by_rank {
-  head_view<const T> keys, values;
-};
-
 /// Copies the keys and values of key heads [head, head + heads) of row b that are visible to the query at
-/// `position`, whose rank is `rank`. The copies are valid until the next call on this thread.
+/// `position`, whose rank is `rank`, [1, ranks, heads, ...]. Keys are rotated by their ranks. The copies are
+/// valid until the next call on this thread.
 template <class Layout, class T, class Rows, class S>
-keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Index b, Index head, Index heads,
-                             std::int64_t position, std::int64_t rank) {
+std::pair<head_view<const T>, head_view<const T>> read_by_rank(const Rows& rows, const placed_table<S>& table,
+                                                               Index b, Index head, Index heads,
+                                                               std::int64_t position, std::int64_t rank) {
   struct ranked_keys {};
   struct ranked_values {};
   const auto k = rows.keys(b).head_range(head, heads), v = rows.values(b).head_range(head, heads);

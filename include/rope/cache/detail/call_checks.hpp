@@ -76,7 +76,7 @@ constexpr bool misplaced_in_append_at() {
 
 /// Whether `shift` rejects the arguments after its numbers. It takes a table and a row, in this order. The
 /// table is required if there is a layout. The row is optional.
-template <class Layout, class... More>
+template <class Layout, class First, class Count, class Delta, class... More>
 constexpr bool misplaced_in_shift() {
   const std::size_t place = begins_with_table<value_place::in_keys, More...>() ? 1 : 0;
   return (place == 0 && !std::is_same_v<Layout, unnamed_layout>) || sizeof...(More) > place + 1 ||
@@ -100,23 +100,23 @@ constexpr bool lacks_tables(std::size_t count) {
 
 }  // namespace rope::inline ROPE_ABI::detail
 
-/// ROPE_DETAIL_ASK for functions that need a table only with a layout.
-#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function)                           \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<2, Arguments...>()), \
-                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
+/// An overload of `function` that reports calls with wrong arguments.
+#define ROPE_DETAIL_REFUSE(function, qualifier, wrong, sentence)                                      \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                \
+  requires(wrong) void function(const Arguments&...) qualifier { static_assert(!(wrong), sentence); } \
+  static_assert(true)
 
 /// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
 /// with misplaced arguments after the views.
 #define ROPE_DETAIL_ASK_FOR_TOKENS(function, misplaced, sentence)                                          \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                                                    \
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function);                                                           \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
-  requires(!detail::lacks_view<2, Arguments...>() && (std::is_same_v<Layout, detail::unnamed_layout> ||    \
-                                                      !detail::lacks_table<Arguments...>)&&misplaced) void \
-  function(Arguments&&...) {                                                                               \
-    static_assert(!misplaced, #function ": " sentence);                                                    \
-  }                                                                                                        \
-  static_assert(true)
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<2, Arguments...>()),                            \
+                  (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>)); \
+  ROPE_DETAIL_REFUSE(                                                                                      \
+      function, ,                                                                                          \
+      (!detail::lacks_view<2, Arguments...>() &&                                                           \
+       (std::is_same_v<Layout, detail::unnamed_layout> || !detail::lacks_table<Arguments...>)&&misplaced), \
+      #function ": " sentence)
 
 /// Such overloads of the functions that append tokens.
 #define ROPE_DETAIL_ASK_FOR_APPENDS(place)                                                                   \
@@ -129,34 +129,22 @@ constexpr bool lacks_tables(std::size_t count) {
                              "token_coordinates), then counts (any integers, [batch], or {}), then the "     \
                              "threads");                                                                     \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(append_rotated, "append_rotated");                                         \
-  template <class Layout = detail::unnamed_layout, class K, class V, class... More>                          \
-  requires(detail::lacks_view<2, K, V>() || detail::misplaced_in_append_rotated<K, V, More...>()) void       \
-  append_rotated(const K&, const V&, const More&...) {                                                       \
-    static_assert(!detail::lacks_view<2, K, V>(), ROPE_DETAIL_VIEW_SENTENCE("append_rotated"));              \
-    static_assert(!detail::misplaced_in_append_rotated<K, V, More...>(),                                     \
-                  "append_rotated: after both views pass the table that rotated the keys, then positions "   \
-                  "or {}, then counts (any integers, [batch], or {}), then the threads");                    \
-  }                                                                                                          \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                       \
-  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {              \
-    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));        \
-  }                                                                                                          \
-  static_assert(true)
+  ROPE_DETAIL_REFUSE(append_rotated, , (detail::lacks_view<2, Arguments...>()),                              \
+                     ROPE_DETAIL_VIEW_SENTENCE("append_rotated"));                                           \
+  ROPE_DETAIL_REFUSE(                                                                                        \
+      append_rotated, ,                                                                                      \
+      (!detail::lacks_view<2, Arguments...>() && detail::misplaced_in_append_rotated<Arguments...>()),       \
+      "append_rotated: after both views pass the table that rotated the keys, then positions or {}, then "   \
+      "counts (any integers, [batch], or {}), then the threads");                                            \
+  ROPE_DETAIL_REFUSE(check_table, const, (detail::lacks_tables<Arguments...>(1)),                            \
+                     ROPE_DETAIL_TABLE_SENTENCE("check_table"))
 
 /// Overloads of rebase and shift for calls with missing or misplaced tables.
 #define ROPE_DETAIL_ASK_FOR_TURNS()                                                                        \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
-  requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                       \
-    static_assert(!detail::lacks_tables<Arguments...>(2),                                                  \
-                  "rebase: pass the table that rotated the keys, and the table of their new rotation");    \
-  }                                                                                                        \
-  template <class Layout = detail::unnamed_layout, class... More>                                          \
-  requires(detail::misplaced_in_shift<Layout, More...>()) void shift(Index, Index, std::int64_t,           \
-                                                                     const More&...) {                     \
-    static_assert(!detail::misplaced_in_shift<Layout, More...>(),                                          \
-                  "shift: after delta pass the table of keys that are stored rotated, with their layout, " \
-                  "and then batch_row{b} for a single row");                                               \
-  }                                                                                                        \
-  static_assert(true)
+  ROPE_DETAIL_REFUSE(rebase, , (detail::lacks_tables<Arguments...>(2)),                                    \
+                     "rebase: pass the table that rotated the keys, and the table of their new rotation"); \
+  ROPE_DETAIL_REFUSE(shift, , (detail::misplaced_in_shift<Layout, Arguments...>()),                        \
+                     "shift: after delta pass the table of keys that are stored rotated, with their "      \
+                     "layout, and then batch_row{b} for a single row")
 
 #endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP

@@ -8,7 +8,6 @@
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/cache/detail/row_counts.hpp>
-#include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/view.hpp>
@@ -48,60 +47,12 @@ class row_queries {
   }
 
  protected:
-  const any_integers& offsets() const { return offsets_; }
   std::int64_t offset(Index b) const { return offsets_[static_cast<std::size_t>(b)]; }
-  Index tokens() const { return tokens_; }
 
  private:
   Index rows_, tokens_;
   row_counts counts_;
   any_integers offsets_;
-};
-
-/// The tokens of a call that are the newest tokens of each sequence in pages.
-template <class T>
-class newest_in_pages : public row_queries {
- public:
-  newest_in_pages(const page_view<T>& pages, Index tokens, const any_integers& offsets)
-      : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {}
-
-  /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of every sequence,
-  ///          and no sequence has more new tokens than its length
-  void check_counts(const char* function, Index batch) const {
-    const auto given = static_cast<Index>(offsets().size());
-    if (given == 0) {
-      if (batch != sequences())
-        throw_invalid(function, "without query_offsets there is a row for each of the ", sequences(),
-                      " sequences, got ", batch);
-    } else {
-      if (batch != 1 || given != sequences() + 1)
-        throw_invalid(function, "query_offsets are sequences + 1 = ", sequences() + 1,
-                      " numbers for a batch of 1, got ", given, " for a batch of ", batch);
-      check_offsets(function, "query_offsets", given, tokens(), [&](Index s) { return offset(s); });
-    }
-    for (Index s = 0; s < sequences(); ++s)
-      if (count(s) > pages_.length(s))
-        throw_invalid(function, "lengths include the new tokens: sequence ", s, " has a length of ",
-                      pages_.length(s), " and ", count(s), " new tokens");
-  }
-
-  Index sequences() const { return pages_.sequences(); }
-  /// The position of the first new token of a sequence.
-  Index start(Index s) const { return pages_.length(s) - count(s); }
-
-  /// The positions of all new tokens.
-  position_range range() const {
-    position_range all;
-    for (Index s = 0; s < sequences(); ++s)
-      if (count(s) > 0) {
-        all.include(start(s));
-        all.include(pages_.length(s) - 1);
-      }
-    return all;
-  }
-
- private:
-  const page_view<T>& pages_;
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -38,11 +38,11 @@ class ring_rows : public slot_rows<ring_row> {
  public:
   static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
 
-  ring_rows(Index batch, const ring_policy& policy, Index slot_count)
-      : slot_rows(batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
+  ring_rows(const char* owner, Index batch, const ring_policy& policy, Index slot_count)
+      : slot_rows(owner, batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
 
   const ring_policy& policy() const { return policy_; }
-  std::int64_t seen(Index b) const { return next_[at(b)]; }
+  std::int64_t seen(Index b) const { return next()[at(b)]; }
   Index size(Index b) const {
     if (run_start(b) > 0) {
       Index held = 0;
@@ -101,12 +101,6 @@ class ring_rows : public slot_rows<ring_row> {
   }
   /// Any number of tokens fits.
   void check_room(const char* /*function*/, Index /*tokens*/, const row_counts& /*counts*/) const {}
-  /// Throws:  std::out_of_range unless `row` is a row or every_row
-  row_range rows(const char* function, batch_row row) const {
-    if (row.every) return {0, batch_};
-    return {checked(function, row.index), row.index + 1};
-  }
-
   /// Calls write(b, t, 1, slot) for every new token that the same append does not overwrite. These tokens
   /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
   /// tokens, forget() is called.
@@ -148,16 +142,16 @@ class ring_rows : public slot_rows<ring_row> {
       const Index used_before = used(b);
       for (Index t = 0; t < count; ++t) {
         const std::int64_t i = positions(b, t);
-        for (; used(b) <= slot(i); ++of(b).used) position_in(b, used(b)) = no_position;
+        for (; used(b) <= slot(i); ++of(b).used) row(b)[used(b)] = no_position;
         if (!stays(i, kept)) {
           of(b).oldest = (std::max)(of(b).oldest, i + 1);
           continue;
         }
-        position_in(b, slot(i)) = i;
+        row(b)[slot(i)] = i;
       }
       for (Index slot = used_before; slot < used(b); ++slot)
-        if (position_in(b, slot) == no_position) skipped(b, slot);
-      next_[at(b)] = last + 1;
+        if (row(b)[slot] == no_position) skipped(b, slot);
+      order_.end_at(b, last);
     }
     newest_.append(tokens, counts);
   }
@@ -182,8 +176,8 @@ class ring_rows : public slot_rows<ring_row> {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, to_index(seen(b) - size)}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       for (Index slot = 0; slot < used(b); ++slot)
-        if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
-      next_[at(b)] = size;
+        if (row(b)[slot] >= size) row(b)[slot] = no_position;
+      order_.end_at(b, size - 1);
       if (size == 0) of(b).run_start = 0;
       of(b).oldest = (std::min)(of(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
     }
@@ -200,7 +194,6 @@ class ring_rows : public slot_rows<ring_row> {
   }
 
  private:
-  std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
   /// The first token after the sinks that is kept in a row whose newest token is `last`.
   std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
   /// Whether a new token is still stored after its append.
@@ -209,7 +202,7 @@ class ring_rows : public slot_rows<ring_row> {
   /// overwritten them.
   void drop_before(Index b, std::int64_t kept) {
     for (Index slot = policy_.sinks; slot < used(b); ++slot)
-      if (std::int64_t& held = position_in(b, slot); held < kept) {
+      if (std::int64_t& held = row(b)[slot]; held < kept) {
         of(b).oldest = (std::max)(of(b).oldest, held + 1);
         held = no_position;
       }

@@ -23,12 +23,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Throws:  std::out_of_range unless b is in [0, batch)
-inline Index checked_row(const char* function, std::int64_t b, Index batch) {
-  if (b < 0 || b >= batch) throw_out_of_range(function, "row must be in [0, ", batch, "), got ", b);
-  return to_index(b);
-}
-
 /// A list of any integers, [batch], or an empty one, which means that every row has all tokens.
 ///
 /// Requires:  the list outlives the call

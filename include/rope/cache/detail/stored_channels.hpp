@@ -24,30 +24,43 @@
 namespace rope::inline ROPE_ABI::detail {
 
 /// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
+///
+/// Invariant: a moved-from object has no extents.
 template <class T>
 class head_memory {
  public:
-  /// \param channels  the number of channels of all heads, 0 if there are no heads or no channels
-  /// \param scales    the number of scales of all heads if T is quantized, otherwise 0
-  head_memory(std::size_t channels, std::size_t scales) : channels_(channels), scales_(scales) {}
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
+  ///          address space
+  head_memory(const char* owner, Index batch, Index heads, Index slot_count, Index head_dim)
+      : batch_(batch),
+        heads_(heads),
+        slots_(slot_count),
+        head_dim_(head_dim),
+        channels_(checked_size(owner, head_dim)),
+        scales_(is_quantized<T> ? checked_size(owner, 1) : 0) {}
 
-  head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
-    return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
-  head_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
-    return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
+  Index batch() const { return batch_; }
+  Index heads() const { return heads_; }
+  Index slot_count() const { return slots_; }
+  Index head_dim() const { return head_dim_; }
+
+  head_view<T> view() { return view_of(channels_.data(), scales_.data()); }
+  head_view<const T> view() const { return view_of(channels_.data(), scales_.data()); }
 
  private:
   template <class X, class Scale>
-  static head_view<X> view_of(X* channels, Scale* scales, Index batch, Index heads, Index slot_count,
-                              Index head_dim) {
+  head_view<X> view_of(X* channels, Scale* scales) const {
     if constexpr (is_quantized<T>)
-      return bhsd(channels, scales, batch, heads, slot_count, head_dim);
+      return bhsd(channels, scales, batch_, heads_, slots_, head_dim_);
     else
-      return bhsd(channels, batch, heads, slot_count, head_dim);
+      return bhsd(channels, batch_, heads_, slots_, head_dim_);
+  }
+  std::size_t checked_size(const char* owner, Index head_dim) const {
+    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads_, head_dim);
+    return static_cast<std::size_t>(batch_ * slots_ * heads_ * head_dim);
   }
 
+  moved_index batch_, heads_, slots_, head_dim_;
   storage<T> channels_;
   storage<arithmetic<T>> scales_;  // floats of integers, otherwise none
 };
@@ -87,6 +100,15 @@ inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double
   static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
                 ": q and out have the channel type of the stored keys and values, or are float where " \
                 "that is a 16-bit type or std::int8_t")
+
+/// Used in place of a norm if new keys were rotated before.
+struct rotated_before : no_norm {};
+template <class Keys>
+inline constexpr bool are_rotated = std::is_same_v<decltype(Keys::norm), rotated_before>;
+/// Used in place of a key_transform if the table that rotated new keys, if any, is not given.
+struct unknown_table {
+  rotated_before norm;
+};
 
 /// Copies heads of one shape, rounding or widening each channel once if the types differ. Integers and their
 /// scales keep their bits.

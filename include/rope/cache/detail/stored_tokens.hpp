@@ -12,12 +12,12 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
-#include <rope/cache/detail/axes_rows.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/call_checks.hpp>  // next_tokens
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/row_places.hpp>
 #include <rope/cache/key_rotation.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
@@ -40,6 +40,15 @@ inline constexpr bool are_coordinates = requires(const At& at) {
   at.coordinate(Index{}, Index{});
 };
 
+/// The positions in a table of new tokens at `at`: their positions, or the rows of their coordinates.
+template <class At>
+auto positions_at(const At& at, Index tokens) {
+  if constexpr (are_coordinates<At>)
+    return token_rows{at.rows() == tokens ? 0 : tokens};
+  else
+    return at;
+}
+
 /// Memory, rows and the rotation of the keys, which change together. Tables are placed in the head of a
 /// stored key. `function` is the name of the public function in messages.
 ///
@@ -55,27 +64,25 @@ class stored_tokens {
   template <class... Policy>
   stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
                 Index value_dim, key_storage storage, const Policy&... policy)
-      : memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
-        rows_(batch, policy..., capacity),
+      : owner_(owner),
+        memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
+        rows_(owner, batch, policy..., capacity),
         storage_(storage) {}
   /// Gives tokens coordinates.  Requires: no token is stored
-  void put_on_axes(const char* owner, token_axes axes) {
-    coordinates_ = axes_rows(owner, memory_.batch(), memory_.slot_count(), axes);
+  void put_on_axes(token_axes axes) {
+    coordinates_ = row_places<double>(owner_, memory_.batch(), memory_.slot_count(), axes.count);
   }
 
   const cache_memory<T, place>& memory() const { return memory_; }
   const Rows& rows() const { return rows_; }
   key_storage storage() const { return storage_; }
-  const axes_rows& coordinates() const { return coordinates_; }
+  const row_places<double>& coordinates() const { return coordinates_; }
   bool on_axes() const { return coordinates_.axes() > 0; }
   /// The position of the next token of each row; with axes, if that token is text.
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
-  }
-  auto next_source(const char* function) const {
-    return started_rows<std::int64_t>{next_positions(function)};
   }
 
   bool rotates_keys() const { return rotation().known(); }
@@ -90,113 +97,48 @@ class stored_tokens {
     is_coordinate_table(function, coordinates_.axes(), table.table());
     return rotation_on_axes<Layout>(table);
   }
-  /// Stores keys unchanged: raw, or rotated in a way that the cache does not know.
+  /// Stores copies of new keys and values.
   ///
-  /// \param at  a source of positions, token_coordinates, or next_tokens
+  /// \param keys  a key_transform that rotates the keys or whose table rotated them before, or unknown_table
+  ///              if the keys are raw, or rotated in a way that the cache does not know
+  /// \param at    a source of positions, token_coordinates, or next_tokens: the rows of a table of
+  ///              coordinates, or the next positions
   ///
-  /// Throws:  std::invalid_argument also if the cache stores keys of a known rotation
-  template <class K, class V, class At, class Threads>
-  void store(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
-             const Threads& threads) {
-    if constexpr (std::is_same_v<At, next_tokens>) {
-      if (!coordinates_.end_at_integers()) check_needs_no_table(function);
-      store(function, k, v, next_source(function), counts, threads);
-    } else {
-      memory_.check_new(function, k, v, counts);
-      check_places(function, k.tokens, at, counts);
-      check_needs_no_table(function);
-      write(k, v, at, counts, threads);
-      rotation_ = {};
-      note(k.tokens, counts, at);
-    }
-  }
-  /// Stores keys unchanged, and records that `table` rotated them.
-  ///
-  /// \param at  a source of positions, token_coordinates, or next_tokens (as in store_next)
-  template <class Layout, class K, class V, class S, class At, class Threads>
-  void store_as_rotated(const char* owner, const char* function, const K& k, const V& v,
-                        const placed_table<S>& table, const At& at, const row_counts& counts,
-                        const Threads& threads) {
-    if constexpr (std::is_same_v<At, next_tokens>) {
-      if (on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
-        store_as_rotated<Layout>(owner, function, k, v, table, table.table(), counts, threads);
-      else
-        store_as_rotated<Layout>(owner, function, k, v, table, next_source(function), counts, threads);
-    } else {
-      memory_.check_new(function, k, v, counts);
-      check_places(function, k.tokens, at, counts);
-      if (storage_ == key_storage::raw)
-        throw_invalid(function,
-                      "this cache stores raw keys; unrotate the keys and append them without a "
-                      "table, or store rotated keys (key_storage::rotated)");
-      check_table<Layout>(owner, table);
-      if constexpr (std::is_same_v<At, token_coordinates>)
-        if (!is_coordinate_table(function, at.axes(), table.table()))
-          check_text(function, k.tokens, at, counts);
-      check_rotation<Layout>(function, memory_.batch(), k.tokens, memory_.keys().head_dim, table,
-                             known_range{});
-      write(k, v, at, counts, threads);
-      remember<Layout>(function, table);
-      note(k.tokens, counts, at);
-    }
-  }
-  /// Rotates and stores new keys, by the rows of a table of coordinates or by their next positions.
-  template <class Layout, class K, class V, class S, class Norm, class Threads>
-  void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                  const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads);
-  template <class Layout, class K, class V, class S, class Norm, class Source, class Threads>
-  void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                     const key_transform<S, Norm>& transform, const Source& positions,
-                     const row_counts& counts, const Threads& threads) {
-    const placed_table<S>& table = transform.table;
-    const placed_table<S> in_new(table.table(), table.first_channel() - memory_.first_new_channel());
-    memory_.check_new(function, k, v, counts);
-    rows_.check_new(function, k.tokens, positions, counts, on_axes());
-    if (storage_ == key_storage::raw) refuse_raw_keys(function);
-    check_table<Layout>(owner, table);
-    constexpr bool by_rows = std::is_same_v<Source, token_rows>;
-    if (!by_rows && on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
-      throw_invalid(function,
-                    "a table of coordinates says where its tokens are, append them without positions");
-    check_new_rotation<Layout>(function, k, counts, in_new, positions);
-    const auto norm = checked_norm(function, transform.norm, k);
-    for_each_new(k.tokens, counts, threads, positions, [&](Index b, Index first, Index count, Index slot) {
-      memory_.template write_rotated<Layout>(k, v, b, first, count, slot, in_new,
-                                             positions_of_row(positions, b, first), norm);
-    });
-    remember<Layout>(function, table);
-    if constexpr (by_rows)
-      note(k.tokens, counts, table.table());
-    else
-      note(k.tokens, counts, positions);
-  }
+  /// Throws:  std::invalid_argument also if the cache stores keys of another rotation than the new ones
+  template <class Layout, class K, class V, class Keys, class At, class Threads>
+  void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Keys& keys,
+             const At& at, const row_counts& counts, const Threads& threads);
 
   template <class Layout, class S>
-  void check_table(const char* owner, const placed_table<S>& table) const {
-    if (on_axes()) is_coordinate_table(owner, coordinates_.axes(), table.table());
+  void check_table(const placed_table<S>& table) const {
+    if (on_axes()) is_coordinate_table(owner_, coordinates_.axes(), table.table());
     if (empty() || storage_ == key_storage::raw) return;
-    require_rotation(owner, rotation_, rotation_of<Layout>(owner, table), on_axes());
+    require_rotation(owner_, rotation_, rotation_of<Layout>(owner_, table), on_axes());
   }
 
   template <class Layout, class From, class To>
-  void rebase(const char* owner, const char* function, const placed_table<From>& from,
-              const placed_table<To>& to) {
+  void rebase(const char* function, const placed_table<From>& from, const placed_table<To>& to) {
     if (storage_ == key_storage::raw)
       throw_invalid(function, "raw keys have no angles; read them by the new table instead");
-    check_table<Layout>(owner, from);
+    check_table<Layout>(from);
+    auto rotator = rebase_rotator<Layout, numbers_of<T>>(function, from, to, on_axes());
     if (on_axes()) {
-      rotator_between_axes<Layout, numbers_of<T>, From, To> rotator(
-          function, coordinates_.axes(), empty() || rotation_.frequencies == 0, from, to);
-      for (Index b = 0; b < memory_.batch(); ++b)
-        for (Index t = 0; t < rows_.size(b); ++t)
-          rotate_stored(rotator, memory_.keys(), b, t, coordinates_.token(b, t));
-    } else {
-      auto rotator = rebase_rotator<Layout, numbers_of<T>>(function, from, to);
-      for (Index t = 0; t < memory_.slot_count(); ++t)
-        for (Index b = 0; b < memory_.batch(); ++b)
-          if (t < rows_.size(b))
-            rotate_stored(rotator, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+      const bool from_axes = is_coordinate_table(function, coordinates_.axes(), from.table()),
+                 to_axes = is_coordinate_table(function, coordinates_.axes(), to.table());
+      if (!empty() && rotation_.frequencies != 0 && !(from_axes && to_axes))
+        throw_invalid(function, "keys on ", coordinates_.axes(), " axes need two tables of coordinates, the ",
+                      from_axes ? "second" : "first", " is one of positions");
     }
+    for (Index t = 0; t < memory_.slot_count(); ++t)
+      for (Index b = 0; b < memory_.batch(); ++b) {
+        if (t >= rows_.size(b)) continue;
+        if (on_axes())
+          rotate_stored(rotator, memory_.keys(), b, t, [&, at = coordinates_.token(b, t)](Index i) {
+            return phase_at(to.table(), i, at) + -phase_at(from.table(), i, at);
+          });
+        else
+          rotate_stored(rotator, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+      }
     rotation_ = rotation_of<Layout>(function, to);
   }
 
@@ -213,8 +155,7 @@ class stored_tokens {
     for (Index b = rows.first; b < rows.last; ++b)
       memory_.move_down(b, [&](const auto& visit) { visit(last, first, rows_.size(b) - last); });
     coordinates_.remove(rows, rows_, first, last);
-    rows_.remove(rows, first, last);
-    if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
+    rows_.remove(rows, first, last, on_axes());
   }
   void evict(const char* function, const token_indices& indices, batch_row row) {
     const row_range rows = rows_.rows(function, row);
@@ -226,16 +167,16 @@ class stored_tokens {
     rows_.evict(rows, tokens, on_axes());
   }
   /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
-  void reserve(const char* owner, const char* function, Index capacity) {
+  void reserve(const char* function, Index capacity) {
     if (capacity < 0) throw_invalid(function, "capacity must not be negative, got ", capacity);
     if (capacity <= memory_.slot_count()) return;
-    cache_memory<T, place> memory(owner, memory_.batch(), capacity, memory_.keys().heads,
+    cache_memory<T, place> memory(owner_, memory_.batch(), capacity, memory_.keys().heads,
                                   memory_.keys().head_dim, memory_.values().head_dim);
     for (Index b = 0; b < memory_.batch(); ++b) memory.copy_row(memory_, b, b, rows_.used(b));
-    axes_rows coordinates = coordinates_;
-    coordinates.reserve(owner, rows_, capacity);
+    row_places<double> coordinates = coordinates_;
+    coordinates.reserve(owner_, rows_, capacity);
     Rows rows = rows_;
-    rows.reserve(capacity);
+    rows.reserve(owner_, capacity);
     memory_ = std::move(memory);
     coordinates_ = std::move(coordinates);
     rows_ = std::move(rows);
@@ -245,29 +186,23 @@ class stored_tokens {
     if (storage_ != key_storage::raw)
       throw_invalid(function,
                     "pass the layout and the table to shift rotated keys, got only delta = ", delta);
-    const row_range rows = checked_shift(function, first, count, delta, row);
-    note_shift(rows, first, first + count, delta);
+    shift_places(function, first, count, delta, row, [](Index /*b*/, Index /*t*/) {});
   }
   template <class Layout, class S>
-  void shift(const char* owner, const char* function, Index first, Index count, std::int64_t delta,
-             const placed_table<S>& table, batch_row row) {
+  void shift(const char* function, Index first, Index count, std::int64_t delta, const placed_table<S>& table,
+             batch_row row) {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
-    check_table<Layout>(owner, table);
-    auto rotator = on_axes() ? rotator_along_axes<Layout, numbers_of<T>>(table)
-                             : shift_rotator<Layout, numbers_of<T>>(function, table);
-    const row_range rows = checked_shift(function, first, count, delta, row);
-    const Index last = first + count;
-    if (delta != 0)
-      for (Index b = rows.first; b < rows.last; ++b)
-        for (Index t = first; t < last; ++t) rotate_stored(rotator, memory_.keys(), b, t, delta);
-    note_shift(rows, first, last, delta);
+    check_table<Layout>(table);
+    auto rotator = shift_rotator<Layout, numbers_of<T>>(function, table, on_axes());
+    shift_places(function, first, count, delta, row,
+                 [&](Index b, Index t) { rotate_stored(rotator, memory_.keys(), b, t, delta); });
   }
   /// Makes row `to` a copy of row `from` of this or another store.
-  void copy_row(const char* owner, const char* function, const stored_tokens& other, Index from, Index to) {
+  void copy_row(const char* function, const stored_tokens& other, Index from, Index to) {
     other.rows_.checked(function, from);
     rows_.checked(function, to);
     if (&other == this && from == to) return;
-    check_copy(owner, function, other, from, to);
+    check_copy(function, other, from, to);
     const bool other_rotation = empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
     memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
     coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
@@ -283,8 +218,6 @@ class stored_tokens {
     coordinates_.clear();
   }
 
-  /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
-
  private:
   /// Whether no row stores a token, or no row except `row`.
   bool empty() const { return empty_but(-1); }
@@ -293,19 +226,48 @@ class stored_tokens {
       if (b != row && !rows_.empty(b)) return false;
     return true;
   }
-  /// Records the rotation of new keys. If it is equivalent to the recorded one, keeps the one with the
-  /// frequencies on all axes.
-  template <class Layout, class S>
-  void remember(const char* function, const placed_table<S>& table) {
-    if (const key_rotation given = rotation_of<Layout>(function, table);
-        !on_axes() || empty() || given.frequencies != 0)
-      rotation_ = given;
-  }
   void check_needs_no_table(const char* function) const {
     if (rotates_keys())
       throw_invalid(function,
                     "this cache rotates its keys, give the layout and the table, got none; append keys that "
                     "the table rotated before with append_rotated");
+  }
+
+  /// The table, with a first channel that counts from the first channel of new keys.
+  template <class S>
+  placed_table<S> in_new_keys(const placed_table<S>& table) const {
+    return {table.table(), table.first_channel() - memory_.first_new_channel()};
+  }
+  /// Throws:  std::invalid_argument unless new keys at `at` can be stored rotated by their table;
+  ///          std::out_of_range if a position is outside the table
+  template <class Layout, class K, class Keys, class At>
+  void check_keys(const char* function, const head_view<K>& k, const Keys& keys, const At& at,
+                  const row_counts& counts) const {
+    const auto& table = keys.table.table();
+    if (storage_ == key_storage::raw) {
+      if (are_rotated<Keys>)
+        throw_invalid(function,
+                      "this cache stores raw keys; unrotate the keys and append them without a table, or "
+                      "store rotated keys (key_storage::rotated)");
+      refuse_raw_keys(function);
+    }
+    check_table<Layout>(keys.table);
+    if constexpr (std::is_same_v<At, token_coordinates>)
+      if (!is_coordinate_table(function, at.axes(), table))
+        for (Index b = 0; b < memory_.batch(); ++b)
+          for (Index t = 0; t < count_of(b, k.tokens, counts); ++t)
+            text_position(function, "a token", at.axes(),
+                          [&](Index a) { return at.coordinate(positions_at(at, k.tokens)(b, t), a); });
+    if constexpr (are_rotated<Keys>) {
+      check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, in_new_keys(keys.table), known_range{});
+    } else {
+      if (!are_coordinates<At> && on_axes() && is_coordinate_table(function, coordinates_.axes(), table))
+        throw_invalid(function,
+                      "a table of coordinates says where its tokens are, append them without positions");
+      for (Index b = 0; b < k.batch; ++b)
+        check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)),
+                               in_new_keys(keys.table), positions_of_row(positions_at(at, k.tokens), b));
+    }
   }
 
   /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
@@ -322,18 +284,9 @@ class stored_tokens {
       rows_.check_new(function, tokens, at, counts, on_axes());
     }
   }
-  /// Throws:  std::invalid_argument unless all new tokens are text
-  void check_text(const char* function, Index tokens, const token_coordinates& at,
-                  const row_counts& counts) const {
-    const token_rows of = checked_token_rows(function, at.rows(), memory_.batch(), tokens);
-    for (Index b = 0; b < memory_.batch(); ++b)
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t)
-        text_position(function, "a token", at.axes(), [&](Index a) { return at.coordinate(of(b, t), a); });
-  }
   /// Throws:  std::invalid_argument unless row `from` of `other` can be row `to` of this store;
   ///          std::length_error unless its tokens fit
-  void check_copy(const char* owner, const char* function, const stored_tokens& other, Index from,
-                  Index to) const {
+  void check_copy(const char* function, const stored_tokens& other, Index from, Index to) const {
     const auto shape = [](const stored_tokens& x) {
       return std::array<Index, 3>{x.memory_.keys().heads, x.memory_.keys().head_dim,
                                   x.memory_.values().head_dim};
@@ -349,88 +302,98 @@ class stored_tokens {
     if (other.rows_.empty(from) || empty_but(to) || storage_ == key_storage::raw) return;
     if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
-      require_rotation(owner, rotation_, other.rotation_, true);
+      require_rotation(owner_, rotation_, other.rotation_, true);
     else if (rotation_ != other.rotation_)
       throw_invalid(function, "the keys of both caches must be rotated by one table and layout, got ",
                     !rotation_.known() || !other.rotation_.known() ? "keys of an unknown rotation in one"
                                                                    : "keys of different rotations");
   }
-  /// Calls write(b, first, count, slot) for runs of new tokens.
-  template <class Threads, class At, class Write>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, const At& at,
-                    const Write& write) {
-    rows_.for_each_new(
-        tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens),
-        [&](Index b, Index t) { return position_in_row(at, b, t); }, write, [&] { clear(); });
-  }
   /// The position of a new token in rows_. With axes, rows_ numbers the tokens.
   template <class At>
   std::int64_t position_in_row(const At& at, Index b, Index t) const {
-    if constexpr (std::is_invocable_v<const At&, Index, Index> && !std::is_same_v<At, token_rows>)
+    if constexpr (!are_coordinates<At>)
       if (!on_axes()) return at(b, t);
     return rows_.next()[static_cast<std::size_t>(b)] + t;
   }
-  template <class K, class V, class At, class Threads>
-  void write(const K& k, const V& v, const At& at, const row_counts& counts, const Threads& threads) {
-    for_each_new(k.tokens, counts, threads, at, [&](Index b, Index first, Index count, Index slot) {
-      memory_.write(k, v, b, first, count, slot);
-    });
-  }
-  /// Records new tokens at positions or coordinates. With axes, a position is the coordinate on all axes.
-  template <class At>
-  void note(Index tokens, const row_counts& counts, const At& at) {
-    if constexpr (are_coordinates<At>) {
-      const token_rows of = checked_token_rows("append", at.rows(), memory_.batch(), tokens);
-      coordinates_.append(rows_, tokens, counts,
-                          [&](Index b, Index t, Index a) { return at.coordinate(of(b, t), a); });
-    } else if (on_axes()) {
-      coordinates_.append(rows_, tokens, counts,
-                          [&](Index b, Index t, Index /*a*/) { return static_cast<double>(at(b, t)); });
-    }
-    rows_.append(
-        tokens, counts, [&](Index b, Index t) { return position_in_row(at, b, t); },
-        [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
-  }
-  /// Checks a shift and returns its rows.
-  ///
-  /// Throws:  as shift()
-  row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
-                          batch_row row) const {
+  /// Adds `delta` to the positions, or all coordinates, of tokens. If it is not 0, first calls rotate_key(b,
+  /// t) for each token.
+  template <class RotateKey>
+  void shift_places(const char* function, Index first, Index count, std::int64_t delta, batch_row row,
+                    const RotateKey& rotate_key) {
     const row_range rows = rows_.rows(function, row);
     rows_.check_tokens(function, rows, first, count);
+    const Index last = first + count;
     if (on_axes())
-      coordinates_.check_shift(function, rows, rows_, first, first + count, delta);
+      coordinates_.check_shift(function, rows, rows_, first, last, delta);
     else
-      rows_.check_shift(function, rows, first, first + count, delta);
-    return rows;
-  }
-  void note_shift(row_range rows, Index first, Index last, std::int64_t delta) {
+      rows_.check_shift(function, rows, first, last, delta);
+    for (Index b = rows.first; b < rows.last && delta != 0; ++b)
+      for (Index t = first; t < last; ++t) rotate_key(b, t);
     if (on_axes())
       coordinates_.shift(rows, rows_, first, last, delta);
     else
       rows_.shift(rows, first, last, delta);
   }
 
+  const char* owner_;  // the name of the cache in messages
   cache_memory<T, place> memory_;
   Rows rows_;
-  axes_rows coordinates_;
+  row_places<double> coordinates_;
   key_storage storage_;
   key_rotation rotation_;
 };
 
 // Not inline, so that programs can compile it once.
 template <class T, value_place place, class Rows>
-template <class Layout, class K, class V, class S, class Norm, class Threads>
-void stored_tokens<T, place, Rows>::store_next(const char* owner, const char* function, const head_view<K>& k,
-                                               const head_view<V>& v, const key_transform<S, Norm>& transform,
-                                               const row_counts& counts, const Threads& threads) {
-  if (on_axes() && is_coordinate_table(function, coordinates_.axes(), transform.table.table()))
-    store_rotated<Layout>(
-        owner, function, k, v, transform,
-        checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
-        threads);
-  else
-    store_rotated<Layout>(owner, function, k, v, transform, next_source(function), counts, threads);
+template <class Layout, class K, class V, class Keys, class At, class Threads>
+void stored_tokens<T, place, Rows>::store(const char* function, const head_view<K>& k, const head_view<V>& v,
+                                          const Keys& keys, const At& at, const row_counts& counts,
+                                          const Threads& threads) {
+  constexpr bool has_table = !std::is_same_v<Keys, unknown_table>;
+  if constexpr (std::is_same_v<At, next_tokens>) {
+    if constexpr (has_table)
+      if (on_axes() && is_coordinate_table(function, coordinates_.axes(), keys.table.table()))
+        return store<Layout>(function, k, v, keys, keys.table.table(), counts, threads);
+    if (!has_table && !coordinates_.end_at_integers()) check_needs_no_table(function);
+    store<Layout>(function, k, v, keys, started_rows<std::int64_t>{next_positions(function)}, counts,
+                  threads);
+  } else {
+    memory_.check_new(function, k, v, counts);
+    check_places(function, k.tokens, at, counts);
+    if constexpr (has_table)
+      check_keys<Layout>(function, k, keys, at, counts);
+    else
+      check_needs_no_table(function);
+    const auto norm = checked_norm(function, keys.norm, k);
+    const auto positions = positions_at(at, k.tokens);
+    const auto position = [&](Index b, Index t) { return position_in_row(at, b, t); };
+    rows_.for_each_new(
+        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
+        [&](Index b, Index first, Index count, Index slot) {
+          memory_.write(k, v, b, first, count, slot, [&](const auto& from, const auto& to) {
+            if constexpr (are_rotated<Keys>)
+              copy_channels(from, to);
+            else
+              rotate_channels<Layout>(from, to, in_new_keys(keys.table),
+                                      positions_of_row(positions, b, first), norm);
+          });
+        },
+        [&] { clear(); });
+    // Of two equivalent rotations, keeps the one with the frequencies on all axes.
+    key_rotation given;
+    if constexpr (has_table) given = rotation_of<Layout>(function, keys.table);
+    if (!has_table || !on_axes() || empty() || given.frequencies != 0) rotation_ = given;
+    // With axes, a position is the coordinate on all axes.
+    if (on_axes())
+      for (Index b = 0; b < memory_.batch(); ++b)
+        coordinates_.append(rows_, b, count_of(b, k.tokens, counts), [&](Index t, Index a) {
+          if constexpr (are_coordinates<At>)
+            return at.coordinate(positions(b, t), a);
+          else
+            return static_cast<double>(at(b, t));
+        });
+    rows_.append(k.tokens, counts, position, [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
+  }
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

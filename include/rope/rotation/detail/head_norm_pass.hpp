@@ -71,9 +71,7 @@ template <class Layout, class S, class A>
 void rotate_normed_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
   const S* cos = table.cos(position);
   const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
-  if constexpr (!std::is_same_v<S, A>)
-    if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row());
-  rotate_token<Layout>(heads, row);
+  with_row<A>(row, converts_rows<A>(table, m), [&](const auto& used) { rotate_token<Layout>(heads, used); });
 }
 
 /// Used after the norm if heads are rotated: rotates them by the row of their token's position.

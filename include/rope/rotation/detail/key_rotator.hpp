@@ -2,6 +2,7 @@
 #ifndef ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 #define ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 
+#include <concepts>  // std::invocable
 #include <cstddef>
 #include <cstdint>
 #include <utility>  // std::move
@@ -37,15 +38,15 @@ class key_rotator {
   /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void rotate(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     if (!written_ || count != count_) {
-      write([&](std::size_t i) { return step_.data()[i] * count; });
+      write([&](Index i) { return step_(i) * count; });
       count_ = count;
       written_ = true;
     }
     apply(keys, b, slot);
   }
   /// Rotates every head of one token by m R(phase_of_pair(i)), independent of the steps.
-  template <class PhaseOfPair>
-  void rotate_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
+  template <std::invocable<Index> PhaseOfPair>
+  void rotate(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
     write(phase_of_pair);
     written_ = false;
     apply(keys, b, slot);
@@ -54,8 +55,8 @@ class key_rotator {
  private:
   template <class PhaseOfPair>
   void write(const PhaseOfPair& phase_of_pair) {
-    const std::size_t pairs = row_.size() / 2;
-    for (std::size_t i = 0; i < pairs; ++i) write_phase(phase_of_pair(i), m_, row_[i], row_[pairs + i]);
+    A *const cos = row_.data(), *const sin = cos + step_.size();
+    for (Index i = 0; i < step_.size(); ++i) write_phase(phase_of_pair(i), m_, cos[i], sin[i]);
   }
   void apply(const head_view<T>& keys, Index b, Index slot) const;
 
@@ -79,21 +80,25 @@ void key_rotator<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot
                        table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)});
 }
 
-/// The phase of every pair per unit of position.
+/// The phase of every pair per unit of position, or per unit along every axis.
 template <class S>
 number_array<phase> steps_of(const frequency_table<S>& table) {
-  number_array<phase> steps(table.pairs());
-  for (Index i = 0; i < steps.size(); ++i) steps(i) = phase_of(table.inv_freq(i, 0));
+  number_array<phase> steps(table.pairs(), 1, phase{});
+  for (Index i = 0; i < steps.size(); ++i)
+    for (Index a = 0; a < table.axes(); ++a) steps(i) = steps(i) + phase_of(table.inv_freq(i, a));
   return steps;
 }
 
 /// A rotator of keys by steps of the table's angles, without its attention_factor.
 ///
+/// \param on_axes  whether keys have coordinates, which all change by the same number
+///
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
-key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>& placed) {
+key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>& placed,
+                                     bool on_axes = false) {
   const frequency_table<S>& table = placed.table();
-  if (table.source() != table_source::positions)
+  if (!on_axes && table.source() != table_source::positions)
     throw_invalid(function,
                   "the angle must be position * inv_freq, not of float angles or coordinates; give a table "
                   "of a range of positions");
@@ -102,17 +107,22 @@ key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>
 
 /// A rotator of keys from the angles of one table to those of another.
 ///
-/// Throws:  std::invalid_argument unless both have the same pairs and first channel, cover a range of
-///          positions and have exact angles
+/// \param on_axes  whether keys have coordinates. The rotator then has no steps: the caller gives each phase
+///
+/// Throws:  std::invalid_argument unless both have the same pairs and first channel and, without axes, cover
+///          a range of positions and have exact angles
 template <class Layout, class T, class From, class To>
 key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<From>& placed_from,
-                                      const placed_table<To>& placed_to) {
+                                      const placed_table<To>& placed_to, bool on_axes = false) {
   const frequency_table<From>& from = placed_from.table();
   const frequency_table<To>& to = placed_to.table();
   if (placed_from.first_channel() != placed_to.first_channel())
     throw_invalid(function, "both tables must begin at the same channel, got ", placed_from.first_channel(),
                   " and ", placed_to.first_channel());
   check_equal(function, "both tables", "pairs", from.pairs(), to.pairs());
+  if (on_axes)
+    return {number_array<phase>(to.pairs(), 1, phase{}), to.attention_factor() / from.attention_factor(),
+            placed_to.first_channel()};
   if (from.source() != table_source::positions || to.source() != table_source::positions)
     throw_invalid(function,
                   "the angle must be position * inv_freq in both tables, not of float angles or coordinates, "

@@ -13,6 +13,7 @@
 #include <rope/base/simd/packet.hpp>  // prefetch_after, multiply_add
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
+#include <rope/rotation/detail/token_loops.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
@@ -123,17 +124,6 @@ enum class head_order { together, of_memory, one };
 template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
-}
-
-/// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
-/// tokens of row b from token t on, at most `most`.
-template <class T, class Visit>
-void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
-  for (Index count; first < last; first += count) {
-    const Index b = first < x.tokens ? 0 : first / x.tokens, t = first - b * x.tokens;
-    count = (std::min)({last - first, x.tokens - t, most});
-    visit(b, t, count);
-  }
 }
 
 /// Runs plans for the same tokens on the caller's threads: all plans process `block` tokens before the next
@@ -372,17 +362,6 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
                 reverse_rotation back = reverse_rotation::inverse) {
   const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
-}
-
-/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table.
-/// The arguments must be checked.
-template <class Layout, bool inverse, class Q, class K, class S, class Source, class Threads>
-void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads,
-                 reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
-  run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

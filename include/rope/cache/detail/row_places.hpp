@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_AXES_ROWS_HPP
-#define ROPE_CACHE_DETAIL_AXES_ROWS_HPP
+#ifndef ROPE_CACHE_DETAIL_ROW_PLACES_HPP
+#define ROPE_CACHE_DETAIL_ROW_PLACES_HPP
 
-#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max_element, std::min, std::swap_ranges
+#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>  // std::move, std::swap
 #include <vector>
 
@@ -14,16 +15,22 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>  // doubles
 #include <rope/base/storage.hpp>
-#include <rope/cache/detail/cache_rows.hpp>  // row_range
-#include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/token_list.hpp>
-#include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 
-/// The coordinates of the tokens in each row of a cache with axes. cache_rows.hpp counts the tokens. Text is
-/// a token with the same integer coordinate on every axis.
+/// The positions or coordinates of the tokens in each row of a cache, and the next position of each row. Text
+/// is a token with the same integer coordinate on every axis.
 
 namespace rope::inline ROPE_ABI::detail {
+
+/// Rows [first, last) of a batch.
+struct row_range {
+  Index first;
+  Index last;
+};
+
+/// The largest magnitude of a position in a cache.
+inline constexpr std::int64_t position_limit = std::int64_t{1} << 53;
 
 /// Coordinates [tokens, axes]. Those of a token are contiguous. owned_doubles explains why the type depends
 /// on T.
@@ -31,42 +38,46 @@ template <class T>
 using coordinate_map = Eigen::Map<
     const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
-/// The coordinates of the tokens of a cache, and the next position of text in each row.
+/// The places of the tokens of a cache: one position each, or a coordinate on each of several axes.
 ///
-/// Invariant: the `largest` of row b is the largest coordinate on any axis of the tokens that row b holds,
-///            has evicted since its last rollback, or has overwritten in a ring; -1 if there are none.
-///            next_[b] = floor(largest) + 1. A moved-from object has no axes and no rows. Without axes there
-///            is no memory.
-class axes_rows {
+/// Invariant: the `largest` of row b is the largest number of the tokens that row b holds, has evicted since
+///            its last rollback, or has overwritten in a ring; -1 if there are none. next()[b] is
+///            floor(largest) + 1. A moved-from object has no axes and no rows. Without axes there is no
+///            memory.
+///
+/// \tparam X  std::int64_t for positions, double for coordinates
+template <class X>
+class row_places {
+  static constexpr bool are_positions = std::is_same_v<X, std::int64_t>;
+
  public:
-  /// No axes: every token has one position, stored in cache_rows or ring_rows.
-  axes_rows() : batch_(0), capacity_(0), axes_(0) {}
+  /// No axes.
+  row_places() : batch_(0), capacity_(0), axes_(0) {}
   /// Requires:  extents that a cache has checked
-  /// Throws:    std::length_error if the coordinates exceed the address space
-  axes_rows(const char* owner, Index batch, Index capacity, token_axes axes)
+  /// Throws:    std::length_error if the places exceed the address space
+  row_places(const char* owner, Index batch, Index capacity, Index axes)
       : batch_(batch),
         capacity_(capacity),
-        axes_(axes.count),
-        rows_(batch, 1, axes_row{}),
+        axes_(axes),
+        rows_(batch, 1, row_end{}),
         next_(at(batch)),
-        coordinates_(checked_size(owner, batch, capacity, axes.count)),
-        up_to_(batch * capacity) {}
+        places_(checked_size(owner, batch, capacity, axes)),
+        up_to_(are_positions ? 0 : batch * capacity) {}
 
   Index axes() const { return axes_; }
-  /// The first `size` slots of row b.
-  template <class Map>
-  Map of(Index b, Index size) const {
-    return Map(row(b), size, axes_);
-  }
-  /// Coordinates of the token in a slot of row b, [axes].
-  const double* token(Index b, Index slot) const { return row(b) + slot * axes_; }
+  const std::vector<std::int64_t>& next() const { return next_; }
+  /// The numbers of row b, [slots, axes].
+  const X* row(Index b) const { return places_.data() + b * capacity_ * axes_; }
+  X* row(Index b) { return places_.data() + b * capacity_ * axes_; }
+  /// The numbers of the token in a slot of row b, [axes].
+  const X* token(Index b, Index slot) const { return row(b) + slot * axes_; }
 
-  /// The coordinates of all tokens, row after row.
+  /// The numbers of all tokens, row after row.
   template <class Rows>
-  number_array<double> all(const Rows& rows) const {
+  number_array<X> all(const Rows& rows) const {
     Index size = 0;
     for (Index b = 0; b < batch_; ++b) size += rows.size(b);
-    number_array<double> tokens(size, axes_);
+    number_array<X> tokens(size, axes_);
     size = 0;
     for (Index b = 0; b < batch_; size += rows.size(b), ++b)
       for (Index t = 0; t < rows.size(b); ++t)
@@ -74,18 +85,18 @@ class axes_rows {
     return tokens;
   }
 
-  /// Whether the next position of every row is an integer. True for a cache without axes.
+  /// Whether the next position of every row is an integer. True without axes.
   bool end_at_integers() const {
-    for (const axes_row& of : rows_)
-      if (!of.ends_at_integer()) return false;
+    for (const row_end& of : rows_)
+      if (!of.is_integer()) return false;
     return true;
   }
   /// The next integer position of each row, [batch].
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   const std::vector<std::int64_t>& next_positions(const char* function) const {
-    for (const axes_row& of : rows_)
-      if (!of.ends_at_integer())
+    for (const row_end& of : rows_)
+      if (!of.is_integer())
         throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
                       of.largest, "; give coordinates, see next_coordinates");
     return next_;
@@ -94,39 +105,37 @@ class axes_rows {
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if a coordinate would exceed
   ///          2^53
-  number_array<double> next_coordinates(const char* function, Index tokens) const {
+  number_array<X> next_coordinates(const char* function, Index tokens) const {
     if (tokens < 0) throw_invalid(function, "tokens must not be negative, got ", tokens);
-    check_text(function, tokens);
-    number_array<double> text(batch_ * tokens, axes_);
-    for (Index b = 0; b < batch_; ++b)
-      for (Index t = 0; t < tokens; ++t)
-        for (Index a = 0; a < axes_; ++a)
-          text(b * tokens + t, a) = rows_(b).largest + static_cast<double>(t + 1);
-    return text;
-  }
-  /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
-  void check_text(const char* function, Index tokens) const {
-    for (const axes_row& of : rows_)
+    for (const row_end& of : rows_)
       if (of.largest > 0x1p53 - static_cast<double>(tokens))
         throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", of.largest);
+    number_array<X> text(batch_ * tokens, axes_);
+    for (Index b = 0; b < batch_; ++b)
+      for (Index t = 0; t < tokens; ++t)
+        for (Index a = 0; a < axes_; ++a) text(b * tokens + t, a) = rows_(b).largest + static_cast<X>(t + 1);
+    return text;
   }
 
-  /// Records new tokens, before `rows` records them. Token t of row b is at coordinate(b, t, a) on axis a.
-  /// The next position of text depends on all of them, including those that later tokens of the same append
-  /// overwrite in a ring. `coordinate` may read next_positions().
-  template <class Rows, class CoordinateOf>
-  void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
-    for (Index b = 0; b < batch_; ++b) {
-      const std::int64_t seen = rows.seen(b);
-      double most = seen == 0 ? rows_(b).evicted : rows_(b).largest;
-      const Index count = count_of(b, tokens, counts);
-      for (Index t = 0; t < count; ++t) {
-        const Index slot = rows.slot(seen + t);
-        for (Index a = 0; a < axes_; ++a) row(b)[slot * axes_ + a] = coordinate(b, t, a);
-        most = add(b, slot, most);
-      }
-      if (count > 0) go_on_behind(b, most);
+  /// Records `count` new tokens of row b, before `rows` records them. Token t is at place(t, a) on axis a.
+  /// The next position depends on all of them, including those that later tokens of the same append overwrite
+  /// in a ring. `place` may read next().
+  template <class Rows, class Place>
+  void append(const Rows& rows, Index b, Index count, const Place& place) {
+    const std::int64_t seen = rows.seen(b);
+    X most = seen == 0 ? rows_(b).evicted : rows_(b).largest;
+    for (Index t = 0; t < count; ++t) {
+      const Index slot = rows.slot(seen + t);
+      for (Index a = 0; a < axes_; ++a) row(b)[slot * axes_ + a] = place(t, a);
+      most = add(b, slot, most);
     }
+    if (count > 0) end_at(b, most);
+  }
+  /// Ends row b at `largest`: the next position is one more, or 0 if no token counts.
+  void end_at(Index b, X largest) {
+    if (largest <= none_evicted) largest = -1;
+    rows_(b).largest = largest;
+    next_[at(b)] = static_cast<std::int64_t>(std::floor(static_cast<double>(largest))) + 1;
   }
   /// Rolls rows back to `size` tokens.
   ///
@@ -135,11 +144,11 @@ class axes_rows {
   void keep(const Rows& all, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < last_of(rows); ++b) {
       if (size > 0 && size == all.seen(b)) continue;
-      if (is_evicted(b) || size == 0) {
+      if (are_positions || is_evicted(b) || size == 0) {
         rows_(b).evicted = none_evicted;
         look_again(b, to_index(size));
       } else {
-        go_on_behind(b, up_to_(b * capacity_ + all.slot(size - 1)));
+        end_at(b, up_to_(b * capacity_ + all.slot(size - 1)));
       }
     }
   }
@@ -163,16 +172,22 @@ class axes_rows {
       });
     }
   }
-  /// Throws:  std::out_of_range if a coordinate would leave [-2^53, 2^53]. This includes the largest evicted
-  ///          coordinate of a row if it moves too
+  /// Puts the `size` tokens of row b at 0, 1, 2, ...
+  void number(Index b, Index size) {
+    for (Index t = 0; t < size; ++t) row(b)[t] = t;
+    rows_(b).evicted = none_evicted;
+    end_at(b, size - 1);
+  }
+  /// Throws:  std::out_of_range if a number would leave [-2^53, 2^53]. This includes the largest evicted one
+  ///          of a row if it moves too
   template <class Rows>
   void check_shift(const char* function, row_range range, const Rows& rows, Index first, Index last,
                    std::int64_t delta) const {
-    const auto check_moved = [&](double x) {
+    const auto check_moved = [&](X x) {
       const auto whole = static_cast<std::int64_t>(x);
       if (delta < -position_limit - whole || delta > position_limit - whole)
-        throw_out_of_range(function, "coordinates must stay within 2^53 in magnitude, got ", x,
-                           " and a delta of ", delta);
+        throw_out_of_range(function, are_positions ? "positions" : "coordinates",
+                           " must stay within 2^53 in magnitude, got ", x, " and a delta of ", delta);
     };
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) check_moved(row(b)[i]);
@@ -183,47 +198,49 @@ class axes_rows {
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
-      double& evicted = rows_(b).evicted;
+      X& evicted = rows_(b).evicted;
       if (moves_evicted(b, rows, first, last)) evicted = moved(evicted, delta);
       look_again(b, rows.size(b));
     }
   }
   /// Copies the first `size` slots of row `from` of this or another object with as many axes to row `to`.
-  void copy_row(const axes_rows& other, Index from, Index to, Index size) {
+  void copy_row(const row_places& other, Index from, Index to, Index size) {
     if (axes_ == 0) return;
     std::copy_n(other.row(from), size * axes_, row(to));
-    std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
+    if (!are_positions)
+      std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
     rows_(to) = other.rows_(from);
     next_[at(to)] = other.next_[at(from)];
   }
-  /// Throws:  std::length_error if the coordinates exceed the address space
+  /// Throws:  std::length_error if the places exceed the address space
   template <class Rows>
   void reserve(const char* owner, const Rows& rows, Index capacity) {
     if (axes_ == 0) return;
-    axes_rows larger(owner, batch_, capacity, token_axes(axes_));
+    row_places larger(owner, batch_, capacity, axes_);
     for (Index b = 0; b < batch_; ++b) larger.copy_row(*this, b, b, rows.size(b));
     *this = std::move(larger);
   }
   void swap_rows(Index a, Index b, Index size) {
     if (axes_ == 0) return;
     std::swap_ranges(row(a), row(a) + size * axes_, row(b));
-    double* const up_to = up_to_.data();
-    std::swap_ranges(up_to + a * capacity_, up_to + a * capacity_ + size, up_to + b * capacity_);
+    X* const up_to = up_to_.data();
+    if (!are_positions)
+      std::swap_ranges(up_to + a * capacity_, up_to + a * capacity_ + size, up_to + b * capacity_);
     std::swap(rows_(a), rows_(b));
     std::swap(next_[at(a)], next_[at(b)]);
   }
   void clear() {
-    for (axes_row& of : rows_) of = {};
+    for (row_end& of : rows_) of = {};
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
   }
 
  private:
-  /// Below every coordinate.
-  static constexpr double none_evicted = -0x1p60;
-  struct axes_row {
-    bool ends_at_integer() const { return equal(largest, std::floor(largest)); }
-    double largest = -1.0;
-    double evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
+  /// Below every place.
+  static constexpr X none_evicted = -(X{1024} * 1024 * 1024 * 1024 * 1024 * 1024);
+  struct row_end {
+    bool is_integer() const { return equal(largest, std::floor(largest)); }
+    X largest = -1;
+    X evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
   };
 
   bool is_evicted(Index b) const { return rows_(b).evicted > none_evicted; }
@@ -233,14 +250,14 @@ class axes_rows {
     return first < last && last == rows.size(b) && is_evicted(b);
   }
   /// x + delta, rounded once. Integers are added first, because a double may not hold a delta beyond 2^53.
-  static double moved(double x, std::int64_t delta) {
-    const double whole = std::trunc(x);
-    return static_cast<double>(static_cast<std::int64_t>(whole) + delta) + (x - whole);
+  static X moved(X x, std::int64_t delta) {
+    const auto whole = static_cast<std::int64_t>(x);
+    return static_cast<X>(whole + delta) + (x - static_cast<X>(whole));
   }
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
-    constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(double));
+    constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(X));
     if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
       throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
                    " tokens exceed the address space");
@@ -248,34 +265,28 @@ class axes_rows {
   }
   /// No row without axes.
   Index last_of(row_range rows) const { return axes_ > 0 ? rows.last : 0; }
-  const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
-  double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
 
-  /// The largest of `most` and the coordinates in a slot, recorded there.
-  double add(Index b, Index slot, double most) {
-    const double* const at_slot = token(b, slot);
-    return up_to_(b * capacity_ + slot) = (std::max)(most, *std::max_element(at_slot, at_slot + axes_));
+  /// The largest of `most` and the numbers in a slot, recorded there unless a number is a position.
+  X add(Index b, Index slot, X most) {
+    const X* const at_slot = token(b, slot);
+    most = (std::max)(most, *std::max_element(at_slot, at_slot + axes_));
+    if (!are_positions) up_to_(b * capacity_ + slot) = most;
+    return most;
   }
-  /// The next text of row b begins one after `largest`, or at 0.
-  void go_on_behind(Index b, double largest) {
-    if (largest <= none_evicted) largest = -1.0;
-    rows_(b).largest = largest;
-    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
-  }
-  /// Finds the largest coordinates of the `size` tokens of row b again.
+  /// Finds the largest number of the `size` tokens of row b again.
   void look_again(Index b, Index size) {
-    double most = rows_(b).evicted;
+    X most = rows_(b).evicted;
     for (Index t = 0; t < size; ++t) most = add(b, t, most);
-    go_on_behind(b, most);
+    end_at(b, most);
   }
 
   moved_index batch_, capacity_, axes_;
-  number_array<axes_row> rows_;  // [batch]
+  number_array<row_end> rows_;  // [batch]
   std::vector<std::int64_t> next_;
-  number_array<double> coordinates_;  // [batch, capacity, axes]
-  number_array<double> up_to_;  // [batch, capacity]: the largest of the row up to the token in each slot
+  number_array<X> places_;  // [batch, capacity, axes]
+  number_array<X> up_to_;   // [batch, capacity]: the largest of the row up to the token in each slot
 };
 
 }  // namespace rope::inline ROPE_ABI::detail
 
-#endif  // ROPE_CACHE_DETAIL_AXES_ROWS_HPP
+#endif  // ROPE_CACHE_DETAIL_ROW_PLACES_HPP

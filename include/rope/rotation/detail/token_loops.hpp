@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
+#define ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
+
+#include <algorithm>  // std::min
+
+#include <rope/base/numbers.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/simd/channel_rows.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/view.hpp>
+
+/// Loops over the tokens and heads of a view.
+
+namespace rope::inline ROPE_ABI::detail {
+
+/// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
+/// tokens of row b from token t on, at most `most`.
+template <class T, class Visit>
+void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
+  for (Index count; first < last; first += count) {
+    const Index b = first < x.tokens ? 0 : first / x.tokens, t = first - b * x.tokens;
+    count = (std::min)({last - first, x.tokens - t, most});
+    visit(b, t, count);
+  }
+}
+
+/// Calls visit(b, t) for every token of a view, on `threads`.
+template <class T, class Threads, class Visit>
+void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(T)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token) visit(token / x.tokens, token % x.tokens);
+  });
+}
+
+/// Calls visit(b, t, h) for every head of every token of a view, on `threads`.
+template <class T, class Threads, class Visit>
+void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit) {
+  for_each_token(x, threads, [&](Index b, Index t) {
+    for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
+  });
+}
+
+/// The channels of a head in their arithmetic type: `channels`, or a copy in scratch of the calling thread.
+template <class T>
+const arithmetic<T>* widened(const T* channels, Index count) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    return channels;
+  } else {
+    struct widened_head {};
+    arithmetic<T>* const wide = workspace<widened_head, arithmetic<T>>(count);
+    widen(channels, count, wide);
+    return wide;
+  }
+}
+
+/// Writes the channels of a head by write(to), which writes them in their arithmetic type. Each is rounded
+/// once.
+template <class T, class Write>
+void write_rounded(T* channels, Index count, const Write& write) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    write(channels);
+  } else {
+    struct rounded_head {};
+    arithmetic<T>* const wide = workspace<rounded_head, arithmetic<T>>(count);
+    write(wide);
+    round_channels<T>(wide, count, channels);
+  }
+}
+
+}  // namespace rope::inline ROPE_ABI::detail
+
+#endif  // ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
