@@ -147,11 +147,21 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
 
 /// Computes the scores of `rows` queries with keys [0, count).
 ///
+/// Keys that do not fill a block are scored in a block that begins earlier, or query by query if there are too
+/// few keys for that. Single queries have smaller blocks instead.
+///
 /// \param ahead  what to prefetch; null if these keys were just read
 template <class A, int rows, class Rows>
 void score_rows(const A* queries, Index query_stride, Rows keys, Index count, Index depth, A* scores,
                 stream_ahead* ahead) {
   constexpr std::size_t block = stream_sums / rows;
+  if constexpr (rows > 1)
+    if (count < Index(block)) {
+      for (Index r = 0; r < rows; ++r)
+        score_rows<A, 1>(queries + r * query_stride, query_stride, keys, count, depth,
+                         scores + r * panel_shape<A>::tile, r == 0 ? ahead : nullptr);
+      return;
+    }
   repeated_prefetch again = {};
   if constexpr (!are_listed_rows<Rows>)
     if (ahead != nullptr) again = ahead->again(keys, count);
@@ -162,9 +172,16 @@ void score_rows(const A* queries, Index query_stride, Rows keys, Index count, In
                                  ahead, again, each_key);
     });
   };
-  score(std::make_index_sequence<block>{});
-  if constexpr (block >= 8) score(std::make_index_sequence<block / 4>{});
-  score(std::index_sequence<0>{});
+  constexpr auto whole_block = std::make_index_sequence<block>{};
+  score(whole_block);
+  if constexpr (rows > 1) {
+    if (n == count) return;
+    n = count - Index(block);
+    score(whole_block);
+  } else {
+    score(std::make_index_sequence<block / 4>{});
+    score(std::index_sequence<0>{});
+  }
 }
 
 /// Values of `count` tokens, and what to prefetch while they are processed.
@@ -218,23 +235,24 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
 template <class A, int rows, class Rows>
 void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index channels, A* sums,
                 Index sum_stride, bool asks) {
-  constexpr int most = stream_sums / rows < 8 ? stream_sums / rows : 8;
+  constexpr int most = rows == 1 ? 8 : stream_sums / rows < 4 ? stream_sums / rows : 4;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
-  // Each addition to a packet of sums waits for the previous addition, so several packets are processed in
-  // parallel while enough are left.
   const auto add_blocks = [&](auto packets) {
-    if constexpr (packets() <= most)
-      for (; c + packets() * L <= channels; c += packets() * L)
-        with_prefetches<Rows, rows>(asks, [&](auto known) {
-          value_block(weights, runs, c, sums + c, sum_stride, known,
-                      std::make_index_sequence<std::size_t(rows)>{},
-                      std::make_index_sequence<std::size_t(packets())>{});
-        });
+    for (; c + packets() * L <= channels; c += packets() * L)
+      with_prefetches<Rows, rows>(asks, [&](auto known) {
+        value_block(weights, runs, c, sums + c, sum_stride, known,
+                    std::make_index_sequence<std::size_t(rows)>{},
+                    std::make_index_sequence<std::size_t(packets())>{});
+      });
   };
-  add_blocks(std::integral_constant<int, 8>{});
-  add_blocks(std::integral_constant<int, 4>{});
-  add_blocks(std::integral_constant<int, 2>{});
+  // Each addition to a packet of sums waits for the previous addition, so at least eight packets of sums are
+  // processed in parallel while enough are left.
+  add_blocks(std::integral_constant<int, most>{});
+  if constexpr (rows == 1) {
+    add_blocks(std::integral_constant<int, 4>{});
+    add_blocks(std::integral_constant<int, 2>{});
+  }
   add_blocks(std::integral_constant<int, 1>{});
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r) {
