@@ -43,11 +43,16 @@ namespace rope::inline ROPE_ABI::detail {
 /// The number of packets of sums that a kernel keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 
-/// sums[first + i] += factors[i] * x for i in [0, count), unrolled, with factors[i] = factor(i).
-template <int first, class P, class Factor, std::size_t... i>
-EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& factor,
-                                           std::index_sequence<i...>) {
-  ((sums[first + int(i)] = multiply_add(x, factor(Index(i)), sums[first + int(i)])), ...);
+/// sums[i] = x for i in [0, count), unrolled.
+template <class P, std::size_t... i>
+EIGEN_ALWAYS_INLINE void set_each(P* sums, const P& x, std::index_sequence<i...>) {
+  ((sums[i] = x), ...);
+}
+
+/// sums[i] += x * factors[i] for i in [0, count), unrolled.
+template <class P, std::size_t... i>
+EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, const P* factors, P* sums, std::index_sequence<i...>) {
+  ((sums[i] = multiply_add(x, factors[i], sums[i])), ...);
 }
 
 /// sums[r * count + n] += queries[r * query_stride ..] * keys.at(n) for one packet of channels of each of
@@ -61,11 +66,17 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows
     ((sums[n] = multiply_add(query, load<P>(keys.at(Index(n))), sums[n])), ...);
   } else {
     const P key[] = {in_register(load<P>(keys.at(Index(n))))...};
-    (multiply_add_each<int(r * sizeof...(n))>(
-         in_register(load<P>(queries + Index(r) * query_stride)), sums, [&](Index i) { return key[i]; },
-         each_key),
+    (multiply_add_each(in_register(load<P>(queries + Index(r) * query_stride)), key, sums + r * sizeof...(n),
+                       each_key),
      ...);
   }
+}
+
+/// The sums of the lanes of each of lanes<P> packets.
+template <class P, std::size_t... i>
+EIGEN_ALWAYS_INLINE P sums_of_each(const P* packets, std::index_sequence<i...>) {
+  P group[] = {packets[i]...};
+  return sums_of_lanes(group);
 }
 
 /// Whether rows are listed_rows, which have their own rows to prefetch. Kernels of listed rows prefetch for
@@ -106,7 +117,7 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
   Index scored = 0;
   for (; scored + block <= count; scored += block, keys = keys.from_row(block), scores += block) {
     P sums[padded];
-    unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sums[i] = fill<P>(A(0)); });
+    set_each(sums, fill<P>(A(0)), std::make_index_sequence<padded>{});
     std::uintptr_t next = 0, repeated = again.address;
     if constexpr (!are_listed_rows<Rows>)
       if (asks) next = ahead->take(block * depth * Index(sizeof(K)));
@@ -130,10 +141,8 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
 
     A totals[padded];
     unrolled<padded / std::size_t(L)>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
-      P group[std::size_t(L)];
-      unrolled<std::size_t(L)>([&](auto j)
-                                   ROPE_DETAIL_INLINE_LAMBDA { group[j] = sums[i * std::size_t(L) + j]; });
-      store(totals + i * std::size_t(L), sums_of_lanes(group));
+      store(totals + i * std::size_t(L),
+            sums_of_each(sums + i * std::size_t(L), std::make_index_sequence<std::size_t(L)>{}));
     });
     for (; d < depth; ++d)
       for (Index i = 0; i < Index(size); ++i)
@@ -184,6 +193,16 @@ void score_rows(const A* queries, Index query_stride, Rows keys, Index count, In
   }
 }
 
+/// to[r] = one packet of row r, for rows that are `stride` apart.
+template <class P, class A, std::size_t... r>
+EIGEN_ALWAYS_INLINE void load_each(const A* rows, Index stride, P* to, std::index_sequence<r...>) {
+  ((to[r] = load<P>(rows + Index(r) * stride)), ...);
+}
+template <class P, class A, std::size_t... r>
+EIGEN_ALWAYS_INLINE void store_each(A* rows, Index stride, const P* from, std::index_sequence<r...>) {
+  (store(rows + Index(r) * stride, from[r]), ...);
+}
+
 /// Values of `count` tokens, and what to prefetch while they are processed.
 template <class Rows>
 struct value_run {
@@ -205,10 +224,7 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
   constexpr Index L = lanes<P>, bytes = Index(packets) * L * Index(sizeof(V)),
                   together = tokens_per_prefetch(bytes);
   P sums[rows * packets];
-  const auto in_memory = [&](std::size_t i) {
-    return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * L;
-  };
-  unrolled<rows * packets>([&](auto i) { sums[i] = load<P>(in_memory(i)); });
+  (load_each(sums_in_memory + Index(n) * L, sum_stride, sums + n * rows, each_row), ...);
   for (const value_run<Rows>& run : runs) {
     Rows values = run.rows.from_channel(c);
     repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
@@ -222,13 +238,10 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
       }
       const V* value = values.at(0);
       const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile]))...};
-      (multiply_add_each<int(n * rows)>(
-           in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; },
-           each_row),
-       ...);
+      (multiply_add_each(in_register(load<P>(value + Index(n) * L)), weight, sums + n * rows, each_row), ...);
     }
   }
-  unrolled<rows * packets>([&](auto i) { store(in_memory(i), sums[i]); });
+  (store_each(sums_in_memory + Index(n) * L, sum_stride, sums + n * rows, each_row), ...);
 }
 
 /// Adds weighted values to the sums of `rows` queries, for all channels.
