@@ -260,10 +260,12 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
   declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
                                                    const placed_table<float>&, const Positions&,           \
                                                    const this_thread&, reverse_rotation)
-#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)        \
-  declared class rotation_plan<Layout, false, T, float>;     \
-  declared class rotation_plan<Layout, true, T, float>;      \
-  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids); \
+#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)           \
+  declared class rotation_plan<Layout, false, T, float, false>; \
+  declared class rotation_plan<Layout, false, T, float, true>;  \
+  declared class rotation_plan<Layout, true, T, float, false>;  \
+  declared class rotation_plan<Layout, true, T, float, true>;   \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids);    \
   ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, std::int64_t)
 #define ROPE_DETAIL_ROTATIONS(declared, T)            \
   ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \

@@ -49,8 +49,8 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
         for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
           const head_view<float> wide =
               bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
-          rotate_all<Layout, inverse, float>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                             positions_of_row(source, b, t));
+          rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
+                                       positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
@@ -125,8 +125,8 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
+  const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
+  const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
   run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 

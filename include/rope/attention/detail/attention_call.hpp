@@ -102,7 +102,7 @@ class read_rotation {
   static void rotate_rows(const head_view<const T>& from, const void* table, const std::int64_t* positions,
                           T* to) {
     const head_view<T> out = bshd(to, Index{1}, from.tokens, from.heads, from.head_dim);
-    rotation_plan<Layout, false, T, S>(from, out, *static_cast<const placed_table<S>*>(table))
+    rotation_plan<Layout, false, T, S, false>(from, out, *static_cast<const placed_table<S>*>(table))
         .rotate_few(positions);
   }
 

@@ -357,7 +357,7 @@ class attended_call {
       struct rotated_queries {};
       const head_view<T> to =
           bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
-      rotate_all<Layout, false>(q, to, *table_, listed_angles{angles_ + first, queries_, b}, threads_);
+      rotate_into<Layout, false>(q, to, *table_, listed_angles{angles_ + first, queries_, b}, threads_);
       return to;
     }
   }

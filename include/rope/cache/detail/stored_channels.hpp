@@ -145,7 +145,7 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
   using A = std::conditional_t<is_or_widens<numbers_of<X>, numbers_of<T>>, numbers_of<X>, numbers_of<T>>;
   const auto rotate = [&](const head_view<const A>& from, const head_view<A>& to) {
     if constexpr (std::is_same_v<Norm, no_norm>)
-      rotate_all<Layout, false>(from, to, table, positions);
+      rotate_into<Layout, false>(from, to, table, positions);
     else
       normalize_and_rotate_all<Layout>(from, to, norm, table, positions);
   };

@@ -143,7 +143,10 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
 
 /// A checked call. Its members are values, so that a compiler can keep them in registers. Positions are not
 /// part of the type, so its loops are compiled only once for all kinds of positions.
-template <class Layout, bool inverse, class T, class S>
+///
+/// \tparam in_place  whether x and out are the same view, which leaves the loops more registers. If it is
+///                   false they may be the same too
+template <class Layout, bool inverse, class T, class S, bool in_place>
 class rotation_plan {
   using A = arithmetic<T>;
 
@@ -153,8 +156,7 @@ class rotation_plan {
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
-        first_channel_(placed.first_channel()),
-        in_place_(x.data == out.data) {
+        first_channel_(placed.first_channel()) {
     const double m = placed.table().attention_factor();
     invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
     if (!invert_rows_ && !table_.given && back == reverse_rotation::inverse)
@@ -243,7 +245,7 @@ class rotation_plan {
 
   /// Rotates the heads of `count` tokens at positions[0], positions[1], ...; x is the first token. Not inline
   /// and with few variables, because its loops need the registers.
-  template <bool in_place, head_order order>
+  template <head_order order>
   EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
     const table_view<S> table = table_;
     const S scale = scale_;
@@ -281,7 +283,7 @@ class rotation_plan {
   /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
   /// first_channel_ on.
   EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
-    if (in_place_ || rotating == x_.head_dim) return;
+    if (x.in == x.out || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
     for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
       for (Index h = 0; h < x.heads; ++h) {
@@ -297,9 +299,8 @@ class rotation_plan {
   table_view<S> table_;
   Index first_channel_;
   bool invert_rows_ = false;
-  S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
-  double unit_ = 1.0;  // argument of inverted_row
-  bool in_place_;
+  S scale_ = S(1);              // 1 / m^2 of an inverse that divides by it
+  double unit_ = 1.0;           // argument of inverted_row
   bool converts_rows_ = false;  // whether rows are converted to the arithmetic type
   head_order order_ = head_order::together;
   bool in_twos_ = false, reads_ahead_ = false;  // arguments of rotate_token_in_order
@@ -311,35 +312,32 @@ class rotation_plan {
 /// adjacent, a few heads are rotated together and share the table row of a token. One head at a time would
 /// read as many bytes of the table as of the head, and all heads together would be too many streams. Not
 /// inline, so that programs can compile it once.
-template <class Layout, bool inverse, class T, class S>
-void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
-                                                        const std::int64_t* positions) const {
+template <class Layout, bool inverse, class T, class S, bool in_place>
+void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index t, Index count,
+                                                                  const std::int64_t* positions) const {
   const Index together = is_token_major(x_) ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8};
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
     copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
-      in_place_ ? rotate_tokens<true, head_order::of_memory>(x, count, positions)
-                : rotate_tokens<false, head_order::of_memory>(x, count, positions);
+      rotate_tokens<head_order::of_memory>(x, count, positions);
     else if (order_ == head_order::one)
-      in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
-                : rotate_tokens<false, head_order::one>(x, count, positions);
+      rotate_tokens<head_order::one>(x, count, positions);
     else
-      in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
-                : rotate_tokens<false, head_order::together>(x, count, positions);
+      rotate_tokens<head_order::together>(x, count, positions);
   }
 }
 
 /// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does.
 /// head_order::of_memory is for more tokens than a cache holds, so only the other orders are compiled here.
-template <class Layout, bool inverse, class T, class S>
-void rotation_plan<Layout, inverse, T, S>::rotate_few(const std::int64_t* positions) const {
+template <class Layout, bool inverse, class T, class S, bool in_place>
+void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64_t* positions) const {
   const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
                             out_.head_stride};
   copy(x, x_.tokens, 2 * table_.pairs);
-  x_.heads == 1 ? rotate_tokens<false, head_order::one>(x, x_.tokens, positions)
-                : rotate_tokens<false, head_order::together>(x, x_.tokens, positions);
+  x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
+                : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
 
 /// A rotation_plan together with its positions.
@@ -355,13 +353,31 @@ struct plan_at {
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 
-/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads = {},
-                reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
+/// Rotates every head of `x` in place. The arguments must be checked.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_in_place(const head_view<T>& x, const placed_table<S>& table, const Source& positions,
+                     const Threads& threads, reverse_rotation back = reverse_rotation::inverse) {
+  const rotation_plan<Layout, inverse, T, S, true> all(x, x, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
+}
+
+/// Rotates every head of `x` into `out`, usually other memory. The arguments must be checked.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
+void rotate_into(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
+                 const Source& positions, const Threads& threads = {},
+                 reverse_rotation back = reverse_rotation::inverse) {
+  const rotation_plan<Layout, inverse, T, S, false> all(x, out, table, back);
+  run_plans(threads, all.block(), plan_at{all, positions});
+}
+
+/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
+                const Source& positions, const Threads& threads, reverse_rotation back) {
+  if (x.data == out.data)
+    rotate_in_place<Layout, inverse>(out, table, positions, threads, back);
+  else
+    rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
