@@ -3,7 +3,9 @@
 #define ROPE_ATTENTION_OPTIONS_HPP
 
 #include <algorithm>  // std::max
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -211,15 +213,16 @@ inline void require_length(const char* function, const char* name, std::size_t g
   throw_invalid(function, name, " must be empty or have length ", allowed, " or ", or_else, ", got ", got);
 }
 
-template <class X>
-void check_scores(const char* function, const char* name, const score_view<X>& x,
-                  const attention_shape& shape) {
-  const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
-  if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
-             fits(x.keys, shape.keys)))
-    throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
-                  shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
-                  shape_text({x.batch, x.heads, x.queries, x.keys}));
+/// Checks the extents of a mask or a bias. Extents of 1 are shared.
+EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* name,
+                                           const std::array<Index, 4>& extents,
+                                           const attention_shape& shape) {
+  const std::array<Index, 4> of_scores = {shape.batch, shape.heads, shape.queries, shape.keys};
+  for (std::size_t axis = 0; axis < extents.size(); ++axis)
+    if (extents[axis] != 1 && extents[axis] != of_scores[axis])
+      throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
+                    shape_text(of_scores.data(), of_scores.size()), ", got ",
+                    shape_text(extents.data(), extents.size()));
 }
 
 EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
@@ -349,8 +352,10 @@ inline void check_lists(const char* function, const attention_options& options,
   check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
   const Index sums = shape.batch * shape.queries * shape.heads;
   require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
-  check_scores(function, "bias", options.bias, shape);
-  check_scores(function, "mask", options.mask, shape);
+  const score_view<float>& bias = options.bias;
+  const score_view<bool>& mask = options.mask;
+  if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
+  if (mask) check_scores(function, "mask", {mask.batch, mask.heads, mask.queries, mask.keys}, shape);
   check_key_ranges(function, options, shape);
 }
 

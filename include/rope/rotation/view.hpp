@@ -52,6 +52,15 @@ struct scales_of<T> {
   using type = head_view<scale>;
 };
 
+/// Reports a window that is not inside its view.
+///
+/// Throws:  std::out_of_range
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
+                                                              Index extent) {
+  throw_out_of_range(
+      {"head_view::", name, ": first ", first, " and count ", count, " must stay inside [0, ", extent, ")"});
+}
+
 }  // namespace detail
 
 /// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
@@ -129,8 +138,7 @@ struct head_view {
                    const Scales& scales_of_part) const {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", part.*extent, ")"));
+      detail::throw_outside_view(name, first, count, part.*extent);
     if (data != nullptr) part.data += first * stride;  // null in a view without elements
     part.*extent = count;
     part.scales = scales_of_part;

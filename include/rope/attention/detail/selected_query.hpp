@@ -135,12 +135,16 @@ class selected_query {
   /// Attention to these keys, as a call of one query and one key head.
   call_type call() const {
     const Index group = of_.group();
-    return {of_.q.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
+    const auto heads_of = [&](auto x) {
+      if (x.size() > 0) x.data = x.at(b_, i_, first_head());  // weights are computed without an output
+      x.batch = x.tokens = 1;
+      x.heads = group;
+      return x;
+    };
+    return {heads_of(of_.q),
             of_.k.listed(b_, kv_, list_, count_),
             of_.v.listed(b_, kv_, list_, count_),
-            of_.out.size() == 0
-                ? of_.out  // weights are computed without an output
-                : of_.out.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
+            heads_of(of_.out),
             visibility(options(), {1, 1, count_, group, of_.q.head_dim},
                        of_.rotation.is_given() ? key_order::any : key_order::contiguous),
             of_.rotation};
