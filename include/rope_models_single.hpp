@@ -2875,6 +2875,14 @@ struct scales_of<T> {
   using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
   using type = head_view<scale>;
 };
+/// Reports a window that is not inside its view.
+///
+/// Throws:  std::out_of_range
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
+                                                              Index extent) {
+  throw_out_of_range(
+      {"head_view::", name, ": first ", first, " and count ", count, " must stay inside [0, ", extent, ")"});
+}
 }  // namespace detail
 /// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
@@ -2944,8 +2952,7 @@ struct head_view {
                    const Scales& scales_of_part) const {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", part.*extent, ")"));
+      detail::throw_outside_view(name, first, count, part.*extent);
     if (data != nullptr) part.data += first * stride;  // null in a view without elements
     part.*extent = count;
     part.scales = scales_of_part;
@@ -6295,15 +6302,16 @@ inline void require_length(const char* function, const char* name, std::size_t g
     throw_invalid(function, name, " must be empty or have length ", allowed, ", got ", got);
   throw_invalid(function, name, " must be empty or have length ", allowed, " or ", or_else, ", got ", got);
 }
-template <class X>
-void check_scores(const char* function, const char* name, const score_view<X>& x,
-                  const attention_shape& shape) {
-  const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
-  if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
-             fits(x.keys, shape.keys)))
-    throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
-                  shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
-                  shape_text({x.batch, x.heads, x.queries, x.keys}));
+/// Checks the extents of a mask or a bias. Extents of 1 are shared.
+EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* name,
+                                           const std::array<Index, 4>& extents,
+                                           const attention_shape& shape) {
+  const std::array<Index, 4> of_scores = {shape.batch, shape.heads, shape.queries, shape.keys};
+  for (std::size_t axis = 0; axis < extents.size(); ++axis)
+    if (extents[axis] != 1 && extents[axis] != of_scores[axis])
+      throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
+                    shape_text(of_scores.data(), of_scores.size()), ", got ",
+                    shape_text(extents.data(), extents.size()));
 }
 EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
                                                    const any_integers& counts, Index batch, Index tokens) {
@@ -6424,8 +6432,10 @@ inline void check_lists(const char* function, const attention_options& options,
   check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
   const Index sums = shape.batch * shape.queries * shape.heads;
   require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
-  check_scores(function, "bias", options.bias, shape);
-  check_scores(function, "mask", options.mask, shape);
+  const score_view<float>& bias = options.bias;
+  const score_view<bool>& mask = options.mask;
+  if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
+  if (mask) check_scores(function, "mask", {mask.batch, mask.heads, mask.queries, mask.keys}, shape);
   check_key_ranges(function, options, shape);
 }
 /// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
@@ -14939,7 +14949,10 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
 }
 /// A checked call. Its members are values, so that a compiler can keep them in registers. Positions are not
 /// part of the type, so its loops are compiled only once for all kinds of positions.
-template <class Layout, bool inverse, class T, class S>
+///
+/// \tparam in_place  whether x and out are the same view, which leaves the loops more registers. If it is
+///                   false they may be the same too
+template <class Layout, bool inverse, class T, class S, bool in_place>
 class rotation_plan {
   using A = arithmetic<T>;
  public:
@@ -14948,8 +14961,7 @@ class rotation_plan {
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
-        first_channel_(placed.first_channel()),
-        in_place_(x.data == out.data) {
+        first_channel_(placed.first_channel()) {
     const double m = placed.table().attention_factor();
     invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
     if (!invert_rows_ && !table_.given && back == reverse_rotation::inverse)
@@ -15029,7 +15041,7 @@ class rotation_plan {
   }
   /// Rotates the heads of `count` tokens at positions[0], positions[1], ...; x is the first token. Not inline
   /// and with few variables, because its loops need the registers.
-  template <bool in_place, head_order order>
+  template <head_order order>
   EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
     const table_view<S> table = table_;
     const S scale = scale_;
@@ -15065,7 +15077,7 @@ class rotation_plan {
   /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
   /// first_channel_ on.
   EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
-    if (in_place_ || rotating == x_.head_dim) return;
+    if (x.in == x.out || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
     for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
       for (Index h = 0; h < x.heads; ++h) {
@@ -15080,9 +15092,8 @@ class rotation_plan {
   table_view<S> table_;
   Index first_channel_;
   bool invert_rows_ = false;
-  S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
-  double unit_ = 1.0;  // argument of inverted_row
-  bool in_place_;
+  S scale_ = S(1);              // 1 / m^2 of an inverse that divides by it
+  double unit_ = 1.0;           // argument of inverted_row
   bool converts_rows_ = false;  // whether rows are converted to the arithmetic type
   head_order order_ = head_order::together;
   bool in_twos_ = false, reads_ahead_ = false;  // arguments of rotate_token_in_order
@@ -15093,34 +15104,31 @@ class rotation_plan {
 /// adjacent, a few heads are rotated together and share the table row of a token. One head at a time would
 /// read as many bytes of the table as of the head, and all heads together would be too many streams. Not
 /// inline, so that programs can compile it once.
-template <class Layout, bool inverse, class T, class S>
-void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
-                                                        const std::int64_t* positions) const {
+template <class Layout, bool inverse, class T, class S, bool in_place>
+void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index t, Index count,
+                                                                  const std::int64_t* positions) const {
   const Index together = is_token_major(x_) ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8};
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
     copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
-      in_place_ ? rotate_tokens<true, head_order::of_memory>(x, count, positions)
-                : rotate_tokens<false, head_order::of_memory>(x, count, positions);
+      rotate_tokens<head_order::of_memory>(x, count, positions);
     else if (order_ == head_order::one)
-      in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
-                : rotate_tokens<false, head_order::one>(x, count, positions);
+      rotate_tokens<head_order::one>(x, count, positions);
     else
-      in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
-                : rotate_tokens<false, head_order::together>(x, count, positions);
+      rotate_tokens<head_order::together>(x, count, positions);
   }
 }
 /// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does.
 /// head_order::of_memory is for more tokens than a cache holds, so only the other orders are compiled here.
-template <class Layout, bool inverse, class T, class S>
-void rotation_plan<Layout, inverse, T, S>::rotate_few(const std::int64_t* positions) const {
+template <class Layout, bool inverse, class T, class S, bool in_place>
+void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64_t* positions) const {
   const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
                             out_.head_stride};
   copy(x, x_.tokens, 2 * table_.pairs);
-  x_.heads == 1 ? rotate_tokens<false, head_order::one>(x, x_.tokens, positions)
-                : rotate_tokens<false, head_order::together>(x, x_.tokens, positions);
+  x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
+                : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
 /// A rotation_plan together with its positions.
 template <class Plan, class Source>
@@ -15133,13 +15141,29 @@ struct plan_at {
 };
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
-/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads = {},
-                reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
+/// Rotates every head of `x` in place. The arguments must be checked.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_in_place(const head_view<T>& x, const placed_table<S>& table, const Source& positions,
+                     const Threads& threads, reverse_rotation back = reverse_rotation::inverse) {
+  const rotation_plan<Layout, inverse, T, S, true> all(x, x, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
+}
+/// Rotates every head of `x` into `out`, usually other memory. The arguments must be checked.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
+void rotate_into(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
+                 const Source& positions, const Threads& threads = {},
+                 reverse_rotation back = reverse_rotation::inverse) {
+  const rotation_plan<Layout, inverse, T, S, false> all(x, out, table, back);
+  run_plans(threads, all.block(), plan_at{all, positions});
+}
+/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
+                const Source& positions, const Threads& threads, reverse_rotation back) {
+  if (x.data == out.data)
+    rotate_in_place<Layout, inverse>(out, table, positions, threads, back);
+  else
+    rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
@@ -15170,8 +15194,8 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
         for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
           const head_view<float> wide =
               bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
-          rotate_all<Layout, inverse, float>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                             positions_of_row(source, b, t));
+          rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
+                                       positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
@@ -15241,8 +15265,8 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
+  const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
+  const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
   run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail

@@ -2373,6 +2373,11 @@ struct scales_of<T> {
   using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
   using type = head_view<scale>;
 };
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
+                                                              Index extent) {
+  throw_out_of_range(
+      {"head_view::", name, ": first ", first, " and count ", count, " must stay inside [0, ", extent, ")"});
+}
 }  // namespace detail
 /// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
@@ -2442,8 +2447,7 @@ struct head_view {
                    const Scales& scales_of_part) const {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", part.*extent, ")"));
+      detail::throw_outside_view(name, first, count, part.*extent);
     if (data != nullptr) part.data += first * stride;  // null in a view without elements
     part.*extent = count;
     part.scales = scales_of_part;
@@ -5158,7 +5162,7 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
     }
   });
 }
-template <class Layout, bool inverse, class T, class S>
+template <class Layout, bool inverse, class T, class S, bool in_place>
 class rotation_plan {
   using A = arithmetic<T>;
  public:
@@ -5167,8 +5171,7 @@ class rotation_plan {
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
-        first_channel_(placed.first_channel()),
-        in_place_(x.data == out.data) {
+        first_channel_(placed.first_channel()) {
     const double m = placed.table().attention_factor();
     invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
     if (!invert_rows_ && !table_.given && back == reverse_rotation::inverse)
@@ -5228,7 +5231,7 @@ class rotation_plan {
     for (std::uintptr_t at = 0; heads == 1 && at < row; at += line)
       prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
-  template <bool in_place, head_order order>
+  template <head_order order>
   EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
     const table_view<S> table = table_;
     const S scale = scale_;
@@ -5262,7 +5265,7 @@ class rotation_plan {
       rotate_token<Layout>(token, row);
   }
   EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
-    if (in_place_ || rotating == x_.head_dim) return;
+    if (x.in == x.out || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
     for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
       for (Index h = 0; h < x.heads; ++h) {
@@ -5277,40 +5280,36 @@ class rotation_plan {
   table_view<S> table_;
   Index first_channel_;
   bool invert_rows_ = false;
-  S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
-  double unit_ = 1.0;  // argument of inverted_row
-  bool in_place_;
+  S scale_ = S(1);              // 1 / m^2 of an inverse that divides by it
+  double unit_ = 1.0;           // argument of inverted_row
   bool converts_rows_ = false;  // whether rows are converted to the arithmetic type
   head_order order_ = head_order::together;
   bool in_twos_ = false, reads_ahead_ = false;  // arguments of rotate_token_in_order
   Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
-template <class Layout, bool inverse, class T, class S>
-void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
-                                                        const std::int64_t* positions) const {
+template <class Layout, bool inverse, class T, class S, bool in_place>
+void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index t, Index count,
+                                                                  const std::int64_t* positions) const {
   const Index together = is_token_major(x_) ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8};
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
     copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
-      in_place_ ? rotate_tokens<true, head_order::of_memory>(x, count, positions)
-                : rotate_tokens<false, head_order::of_memory>(x, count, positions);
+      rotate_tokens<head_order::of_memory>(x, count, positions);
     else if (order_ == head_order::one)
-      in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
-                : rotate_tokens<false, head_order::one>(x, count, positions);
+      rotate_tokens<head_order::one>(x, count, positions);
     else
-      in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
-                : rotate_tokens<false, head_order::together>(x, count, positions);
+      rotate_tokens<head_order::together>(x, count, positions);
   }
 }
-template <class Layout, bool inverse, class T, class S>
-void rotation_plan<Layout, inverse, T, S>::rotate_few(const std::int64_t* positions) const {
+template <class Layout, bool inverse, class T, class S, bool in_place>
+void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64_t* positions) const {
   const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
                             out_.head_stride};
   copy(x, x_.tokens, 2 * table_.pairs);
-  x_.heads == 1 ? rotate_tokens<false, head_order::one>(x, x_.tokens, positions)
-                : rotate_tokens<false, head_order::together>(x, x_.tokens, positions);
+  x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
+                : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
 template <class Plan, class Source>
 struct plan_at {
@@ -5322,12 +5321,26 @@ struct plan_at {
 };
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
-template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads = {},
-                reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_in_place(const head_view<T>& x, const placed_table<S>& table, const Source& positions,
+                     const Threads& threads, reverse_rotation back = reverse_rotation::inverse) {
+  const rotation_plan<Layout, inverse, T, S, true> all(x, x, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
+}
+template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
+void rotate_into(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
+                 const Source& positions, const Threads& threads = {},
+                 reverse_rotation back = reverse_rotation::inverse) {
+  const rotation_plan<Layout, inverse, T, S, false> all(x, out, table, back);
+  run_plans(threads, all.block(), plan_at{all, positions});
+}
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
+                const Source& positions, const Threads& threads, reverse_rotation back) {
+  if (x.data == out.data)
+    rotate_in_place<Layout, inverse>(out, table, positions, threads, back);
+  else
+    rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
@@ -5357,8 +5370,8 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
         for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
           const head_view<float> wide =
               bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
-          rotate_all<Layout, inverse, float>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                             positions_of_row(source, b, t));
+          rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
+                                       positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
@@ -5423,8 +5436,8 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
+  const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
+  const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
   run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail

@@ -226,6 +226,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 
 #ifndef ROPE_ATTENTION_OPTIONS_HPP
 #define ROPE_ATTENTION_OPTIONS_HPP
+#include <array>
 
 #ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
 #define ROPE_ATTENTION_SCORE_VIEW_HPP
@@ -642,7 +643,6 @@ class number_array {
 
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
-#include <array>
 /// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
 /// their headers.
 namespace rope::inline ROPE_ABI::detail {
@@ -2817,15 +2817,16 @@ inline void require_length(const char* function, const char* name, std::size_t g
     throw_invalid(function, name, " must be empty or have length ", allowed, ", got ", got);
   throw_invalid(function, name, " must be empty or have length ", allowed, " or ", or_else, ", got ", got);
 }
-template <class X>
-void check_scores(const char* function, const char* name, const score_view<X>& x,
-                  const attention_shape& shape) {
-  const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
-  if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
-             fits(x.keys, shape.keys)))
-    throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
-                  shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
-                  shape_text({x.batch, x.heads, x.queries, x.keys}));
+/// Checks the extents of a mask or a bias. Extents of 1 are shared.
+EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* name,
+                                           const std::array<Index, 4>& extents,
+                                           const attention_shape& shape) {
+  const std::array<Index, 4> of_scores = {shape.batch, shape.heads, shape.queries, shape.keys};
+  for (std::size_t axis = 0; axis < extents.size(); ++axis)
+    if (extents[axis] != 1 && extents[axis] != of_scores[axis])
+      throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
+                    shape_text(of_scores.data(), of_scores.size()), ", got ",
+                    shape_text(extents.data(), extents.size()));
 }
 EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
                                                    const any_integers& counts, Index batch, Index tokens) {
@@ -2946,8 +2947,10 @@ inline void check_lists(const char* function, const attention_options& options,
   check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
   const Index sums = shape.batch * shape.queries * shape.heads;
   require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
-  check_scores(function, "bias", options.bias, shape);
-  check_scores(function, "mask", options.mask, shape);
+  const score_view<float>& bias = options.bias;
+  const score_view<bool>& mask = options.mask;
+  if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
+  if (mask) check_scores(function, "mask", {mask.batch, mask.heads, mask.queries, mask.keys}, shape);
   check_key_ranges(function, options, shape);
 }
 /// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
@@ -4535,6 +4538,14 @@ struct scales_of<T> {
   using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
   using type = head_view<scale>;
 };
+/// Reports a window that is not inside its view.
+///
+/// Throws:  std::out_of_range
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
+                                                              Index extent) {
+  throw_out_of_range(
+      {"head_view::", name, ": first ", first, " and count ", count, " must stay inside [0, ", extent, ")"});
+}
 }  // namespace detail
 /// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
@@ -4604,8 +4615,7 @@ struct head_view {
                    const Scales& scales_of_part) const {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", part.*extent, ")"));
+      detail::throw_outside_view(name, first, count, part.*extent);
     if (data != nullptr) part.data += first * stride;  // null in a view without elements
     part.*extent = count;
     part.scales = scales_of_part;
@@ -7773,7 +7783,10 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
 }
 /// A checked call. Its members are values, so that a compiler can keep them in registers. Positions are not
 /// part of the type, so its loops are compiled only once for all kinds of positions.
-template <class Layout, bool inverse, class T, class S>
+///
+/// \tparam in_place  whether x and out are the same view, which leaves the loops more registers. If it is
+///                   false they may be the same too
+template <class Layout, bool inverse, class T, class S, bool in_place>
 class rotation_plan {
   using A = arithmetic<T>;
  public:
@@ -7782,8 +7795,7 @@ class rotation_plan {
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
-        first_channel_(placed.first_channel()),
-        in_place_(x.data == out.data) {
+        first_channel_(placed.first_channel()) {
     const double m = placed.table().attention_factor();
     invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
     if (!invert_rows_ && !table_.given && back == reverse_rotation::inverse)
@@ -7863,7 +7875,7 @@ class rotation_plan {
   }
   /// Rotates the heads of `count` tokens at positions[0], positions[1], ...; x is the first token. Not inline
   /// and with few variables, because its loops need the registers.
-  template <bool in_place, head_order order>
+  template <head_order order>
   EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
     const table_view<S> table = table_;
     const S scale = scale_;
@@ -7899,7 +7911,7 @@ class rotation_plan {
   /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
   /// first_channel_ on.
   EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
-    if (in_place_ || rotating == x_.head_dim) return;
+    if (x.in == x.out || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
     for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
       for (Index h = 0; h < x.heads; ++h) {
@@ -7914,9 +7926,8 @@ class rotation_plan {
   table_view<S> table_;
   Index first_channel_;
   bool invert_rows_ = false;
-  S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
-  double unit_ = 1.0;  // argument of inverted_row
-  bool in_place_;
+  S scale_ = S(1);              // 1 / m^2 of an inverse that divides by it
+  double unit_ = 1.0;           // argument of inverted_row
   bool converts_rows_ = false;  // whether rows are converted to the arithmetic type
   head_order order_ = head_order::together;
   bool in_twos_ = false, reads_ahead_ = false;  // arguments of rotate_token_in_order
@@ -7927,34 +7938,31 @@ class rotation_plan {
 /// adjacent, a few heads are rotated together and share the table row of a token. One head at a time would
 /// read as many bytes of the table as of the head, and all heads together would be too many streams. Not
 /// inline, so that programs can compile it once.
-template <class Layout, bool inverse, class T, class S>
-void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
-                                                        const std::int64_t* positions) const {
+template <class Layout, bool inverse, class T, class S, bool in_place>
+void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index t, Index count,
+                                                                  const std::int64_t* positions) const {
   const Index together = is_token_major(x_) ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8};
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
     copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
-      in_place_ ? rotate_tokens<true, head_order::of_memory>(x, count, positions)
-                : rotate_tokens<false, head_order::of_memory>(x, count, positions);
+      rotate_tokens<head_order::of_memory>(x, count, positions);
     else if (order_ == head_order::one)
-      in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
-                : rotate_tokens<false, head_order::one>(x, count, positions);
+      rotate_tokens<head_order::one>(x, count, positions);
     else
-      in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
-                : rotate_tokens<false, head_order::together>(x, count, positions);
+      rotate_tokens<head_order::together>(x, count, positions);
   }
 }
 /// Rotates the tokens of row 0 at positions[0], positions[1], ..., as rotate_piece does.
 /// head_order::of_memory is for more tokens than a cache holds, so only the other orders are compiled here.
-template <class Layout, bool inverse, class T, class S>
-void rotation_plan<Layout, inverse, T, S>::rotate_few(const std::int64_t* positions) const {
+template <class Layout, bool inverse, class T, class S, bool in_place>
+void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64_t* positions) const {
   const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
                             out_.head_stride};
   copy(x, x_.tokens, 2 * table_.pairs);
-  x_.heads == 1 ? rotate_tokens<false, head_order::one>(x, x_.tokens, positions)
-                : rotate_tokens<false, head_order::together>(x, x_.tokens, positions);
+  x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
+                : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
 /// A rotation_plan together with its positions.
 template <class Plan, class Source>
@@ -7967,13 +7975,29 @@ struct plan_at {
 };
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
-/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads = {},
-                reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
+/// Rotates every head of `x` in place. The arguments must be checked.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_in_place(const head_view<T>& x, const placed_table<S>& table, const Source& positions,
+                     const Threads& threads, reverse_rotation back = reverse_rotation::inverse) {
+  const rotation_plan<Layout, inverse, T, S, true> all(x, x, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
+}
+/// Rotates every head of `x` into `out`, usually other memory. The arguments must be checked.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
+void rotate_into(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
+                 const Source& positions, const Threads& threads = {},
+                 reverse_rotation back = reverse_rotation::inverse) {
+  const rotation_plan<Layout, inverse, T, S, false> all(x, out, table, back);
+  run_plans(threads, all.block(), plan_at{all, positions});
+}
+/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
+                const Source& positions, const Threads& threads, reverse_rotation back) {
+  if (x.data == out.data)
+    rotate_in_place<Layout, inverse>(out, table, positions, threads, back);
+  else
+    rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
@@ -8102,7 +8126,7 @@ class read_rotation {
   static void rotate_rows(const head_view<const T>& from, const void* table, const std::int64_t* positions,
                           T* to) {
     const head_view<T> out = bshd(to, Index{1}, from.tokens, from.heads, from.head_dim);
-    rotation_plan<Layout, false, T, S>(from, out, *static_cast<const placed_table<S>*>(table))
+    rotation_plan<Layout, false, T, S, false>(from, out, *static_cast<const placed_table<S>*>(table))
         .rotate_few(positions);
   }
   void (*rotate_)(const head_view<const T>&, const void*, const std::int64_t*, T*) = nullptr;
@@ -8432,11 +8456,15 @@ namespace rope::inline ROPE_ABI::detail {
 // the terms are contiguous, so the bits would depend on strides. as_computed prevents that.
 /// The number of packets of sums that a kernel keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
-/// sums[first + i] += factors[i] * x for i in [0, count), unrolled, with factors[i] = factor(i).
-template <int first, class P, class Factor, std::size_t... i>
-EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& factor,
-                                           std::index_sequence<i...>) {
-  ((sums[first + int(i)] = multiply_add(x, factor(Index(i)), sums[first + int(i)])), ...);
+/// sums[i] = x for i in [0, count), unrolled.
+template <class P, std::size_t... i>
+EIGEN_ALWAYS_INLINE void set_each(P* sums, const P& x, std::index_sequence<i...>) {
+  ((sums[i] = x), ...);
+}
+/// sums[i] += x * factors[i] for i in [0, count), unrolled.
+template <class P, std::size_t... i>
+EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, const P* factors, P* sums, std::index_sequence<i...>) {
+  ((sums[i] = multiply_add(x, factors[i], sums[i])), ...);
 }
 /// sums[r * count + n] += queries[r * query_stride ..] * keys.at(n) for one packet of channels of each of
 /// `count` keys.
@@ -8449,11 +8477,16 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows
     ((sums[n] = multiply_add(query, load<P>(keys.at(Index(n))), sums[n])), ...);
   } else {
     const P key[] = {in_register(load<P>(keys.at(Index(n))))...};
-    (multiply_add_each<int(r * sizeof...(n))>(
-         in_register(load<P>(queries + Index(r) * query_stride)), sums, [&](Index i) { return key[i]; },
-         each_key),
+    (multiply_add_each(in_register(load<P>(queries + Index(r) * query_stride)), key, sums + r * sizeof...(n),
+                       each_key),
      ...);
   }
+}
+/// The sums of the lanes of each of lanes<P> packets.
+template <class P, std::size_t... i>
+EIGEN_ALWAYS_INLINE P sums_of_each(const P* packets, std::index_sequence<i...>) {
+  P group[] = {packets[i]...};
+  return sums_of_lanes(group);
 }
 /// Whether rows are listed_rows, which have their own rows to prefetch. Kernels of listed rows prefetch for
 /// every group of queries, not only for the first. A second kernel without prefetches would save less time
@@ -8491,7 +8524,7 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
   Index scored = 0;
   for (; scored + block <= count; scored += block, keys = keys.from_row(block), scores += block) {
     P sums[padded];
-    unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sums[i] = fill<P>(A(0)); });
+    set_each(sums, fill<P>(A(0)), std::make_index_sequence<padded>{});
     std::uintptr_t next = 0, repeated = again.address;
     if constexpr (!are_listed_rows<Rows>)
       if (asks) next = ahead->take(block * depth * Index(sizeof(K)));
@@ -8514,10 +8547,8 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
     again.advance(block);
     A totals[padded];
     unrolled<padded / std::size_t(L)>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
-      P group[std::size_t(L)];
-      unrolled<std::size_t(L)>([&](auto j)
-                                   ROPE_DETAIL_INLINE_LAMBDA { group[j] = sums[i * std::size_t(L) + j]; });
-      store(totals + i * std::size_t(L), sums_of_lanes(group));
+      store(totals + i * std::size_t(L),
+            sums_of_each(sums + i * std::size_t(L), std::make_index_sequence<std::size_t(L)>{}));
     });
     for (; d < depth; ++d)
       for (Index i = 0; i < Index(size); ++i)
@@ -8530,11 +8561,21 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
 }
 /// Computes the scores of `rows` queries with keys [0, count).
 ///
+/// Keys that do not fill a block are scored in a block that begins earlier, or query by query if there are too
+/// few keys for that. Single queries have smaller blocks instead.
+///
 /// \param ahead  what to prefetch; null if these keys were just read
 template <class A, int rows, class Rows>
 void score_rows(const A* queries, Index query_stride, Rows keys, Index count, Index depth, A* scores,
                 stream_ahead* ahead) {
   constexpr std::size_t block = stream_sums / rows;
+  if constexpr (rows > 1)
+    if (count < Index(block)) {
+      for (Index r = 0; r < rows; ++r)
+        score_rows<A, 1>(queries + r * query_stride, query_stride, keys, count, depth,
+                         scores + r * panel_shape<A>::tile, r == 0 ? ahead : nullptr);
+      return;
+    }
   repeated_prefetch again = {};
   if constexpr (!are_listed_rows<Rows>)
     if (ahead != nullptr) again = ahead->again(keys, count);
@@ -8545,9 +8586,25 @@ void score_rows(const A* queries, Index query_stride, Rows keys, Index count, In
                                  ahead, again, each_key);
     });
   };
-  score(std::make_index_sequence<block>{});
-  if constexpr (block >= 8) score(std::make_index_sequence<block / 4>{});
-  score(std::index_sequence<0>{});
+  constexpr auto whole_block = std::make_index_sequence<block>{};
+  score(whole_block);
+  if constexpr (rows > 1) {
+    if (n == count) return;
+    n = count - Index(block);
+    score(whole_block);
+  } else {
+    score(std::make_index_sequence<block / 4>{});
+    score(std::index_sequence<0>{});
+  }
+}
+/// to[r] = one packet of row r, for rows that are `stride` apart.
+template <class P, class A, std::size_t... r>
+EIGEN_ALWAYS_INLINE void load_each(const A* rows, Index stride, P* to, std::index_sequence<r...>) {
+  ((to[r] = load<P>(rows + Index(r) * stride)), ...);
+}
+template <class P, class A, std::size_t... r>
+EIGEN_ALWAYS_INLINE void store_each(A* rows, Index stride, const P* from, std::index_sequence<r...>) {
+  (store(rows + Index(r) * stride, from[r]), ...);
 }
 /// Values of `count` tokens, and what to prefetch while they are processed.
 template <class Rows>
@@ -8569,10 +8626,7 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
   constexpr Index L = lanes<P>, bytes = Index(packets) * L * Index(sizeof(V)),
                   together = tokens_per_prefetch(bytes);
   P sums[rows * packets];
-  const auto in_memory = [&](std::size_t i) {
-    return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * L;
-  };
-  unrolled<rows * packets>([&](auto i) { sums[i] = load<P>(in_memory(i)); });
+  (load_each(sums_in_memory + Index(n) * L, sum_stride, sums + n * rows, each_row), ...);
   for (const value_run<Rows>& run : runs) {
     Rows values = run.rows.from_channel(c);
     repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
@@ -8586,35 +8640,33 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
       }
       const V* value = values.at(0);
       const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile]))...};
-      (multiply_add_each<int(n * rows)>(
-           in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; },
-           each_row),
-       ...);
+      (multiply_add_each(in_register(load<P>(value + Index(n) * L)), weight, sums + n * rows, each_row), ...);
     }
   }
-  unrolled<rows * packets>([&](auto i) { store(in_memory(i), sums[i]); });
+  (store_each(sums_in_memory + Index(n) * L, sum_stride, sums + n * rows, each_row), ...);
 }
 /// Adds weighted values to the sums of `rows` queries, for all channels.
 template <class A, int rows, class Rows>
 void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index channels, A* sums,
                 Index sum_stride, bool asks) {
-  constexpr int most = stream_sums / rows < 8 ? stream_sums / rows : 8;
+  constexpr int most = rows == 1 ? 8 : stream_sums / rows < 4 ? stream_sums / rows : 4;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
-  // Each addition to a packet of sums waits for the previous addition, so several packets are processed in
-  // parallel while enough are left.
   const auto add_blocks = [&](auto packets) {
-    if constexpr (packets() <= most)
-      for (; c + packets() * L <= channels; c += packets() * L)
-        with_prefetches<Rows, rows>(asks, [&](auto known) {
-          value_block(weights, runs, c, sums + c, sum_stride, known,
-                      std::make_index_sequence<std::size_t(rows)>{},
-                      std::make_index_sequence<std::size_t(packets())>{});
-        });
+    for (; c + packets() * L <= channels; c += packets() * L)
+      with_prefetches<Rows, rows>(asks, [&](auto known) {
+        value_block(weights, runs, c, sums + c, sum_stride, known,
+                    std::make_index_sequence<std::size_t(rows)>{},
+                    std::make_index_sequence<std::size_t(packets())>{});
+      });
   };
-  add_blocks(std::integral_constant<int, 8>{});
-  add_blocks(std::integral_constant<int, 4>{});
-  add_blocks(std::integral_constant<int, 2>{});
+  // Each addition to a packet of sums waits for the previous addition, so at least eight packets of sums are
+  // processed in parallel while enough are left.
+  add_blocks(std::integral_constant<int, most>{});
+  if constexpr (rows == 1) {
+    add_blocks(std::integral_constant<int, 4>{});
+    add_blocks(std::integral_constant<int, 2>{});
+  }
   add_blocks(std::integral_constant<int, 1>{});
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r) {
@@ -11079,12 +11131,16 @@ class selected_query {
   /// Attention to these keys, as a call of one query and one key head.
   call_type call() const {
     const Index group = of_.group();
-    return {of_.q.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
+    const auto heads_of = [&](auto x) {
+      if (x.size() > 0) x.data = x.at(b_, i_, first_head());  // weights are computed without an output
+      x.batch = x.tokens = 1;
+      x.heads = group;
+      return x;
+    };
+    return {heads_of(of_.q),
             of_.k.listed(b_, kv_, list_, count_),
             of_.v.listed(b_, kv_, list_, count_),
-            of_.out.size() == 0
-                ? of_.out  // weights are computed without an output
-                : of_.out.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
+            heads_of(of_.out),
             visibility(options(), {1, 1, count_, group, of_.q.head_dim},
                        of_.rotation.is_given() ? key_order::any : key_order::contiguous),
             of_.rotation};
@@ -11359,8 +11415,8 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
         for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
           const head_view<float> wide =
               bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
-          rotate_all<Layout, inverse, float>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                             positions_of_row(source, b, t));
+          rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
+                                       positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
@@ -11430,8 +11486,8 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
+  const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
+  const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
   run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail
@@ -11783,10 +11839,12 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
   declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
                                                    const placed_table<float>&, const Positions&,           \
                                                    const this_thread&, reverse_rotation)
-#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)        \
-  declared class rotation_plan<Layout, false, T, float>;     \
-  declared class rotation_plan<Layout, true, T, float>;      \
-  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids); \
+#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)           \
+  declared class rotation_plan<Layout, false, T, float, false>; \
+  declared class rotation_plan<Layout, false, T, float, true>;  \
+  declared class rotation_plan<Layout, true, T, float, false>;  \
+  declared class rotation_plan<Layout, true, T, float, true>;   \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids);    \
   ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, std::int64_t)
 #define ROPE_DETAIL_ROTATIONS(declared, T)            \
   ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \
@@ -14074,7 +14132,7 @@ struct token_rotation {
   void apply(const head_view<T>& x, const head_norm<T>& norm, const Threads& threads) const {
     if constexpr (rotates) {
       if (norm.weight.empty())
-        rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
+        rotate_in_place<Layout, false>(x, table, position_source(positions, x.tokens), threads);
       else
         normalize_and_rotate<Layout>(x, norm, table, positions, threads);
     } else if (!norm.weight.empty()) {
@@ -15665,7 +15723,7 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
   using A = std::conditional_t<is_or_widens<numbers_of<X>, numbers_of<T>>, numbers_of<X>, numbers_of<T>>;
   const auto rotate = [&](const head_view<const A>& from, const head_view<A>& to) {
     if constexpr (std::is_same_v<Norm, no_norm>)
-      rotate_all<Layout, false>(from, to, table, positions);
+      rotate_into<Layout, false>(from, to, table, positions);
     else
       normalize_and_rotate_all<Layout>(from, to, norm, table, positions);
   };
@@ -16069,7 +16127,7 @@ class attended_call {
       struct rotated_queries {};
       const head_view<T> to =
           bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
-      rotate_all<Layout, false>(q, to, *table_, listed_angles{angles_ + first, queries_, b}, threads_);
+      rotate_into<Layout, false>(q, to, *table_, listed_angles{angles_ + first, queries_, b}, threads_);
       return to;
     }
   }
@@ -24248,7 +24306,7 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
   check_written(function, x);
   for (Index h = 0; h < x.heads; ++h) {
     const head_view<T> head = x.head_range(h, 1);
-    rotate_all<Layout, inverse, T>(head, head, placed(tables[static_cast<std::size_t>(h)]), source, threads);
+    rotate_in_place<Layout, inverse>(head, placed(tables[static_cast<std::size_t>(h)]), source, threads);
   }
 }
 }  // namespace detail
