@@ -37,8 +37,9 @@
   X(float, no_rotation, C)            \
   X(float, read_rotation<float>, C)
 
-#define ROPE_TEST_ROTATION(layout, inverse, T, S) \
-  ROPE_TEST_EXTERN template class rotation_plan<layout, inverse, T, S>;
+#define ROPE_TEST_ROTATION(layout, inverse, T, S)                              \
+  ROPE_TEST_EXTERN template class rotation_plan<layout, inverse, T, S, false>; \
+  ROPE_TEST_EXTERN template class rotation_plan<layout, inverse, T, S, true>;
 #define ROPE_TEST_KEY_TURNS(T)                                                                         \
   ROPE_TEST_EXTERN template void key_rotator<interleaved, T>::apply(const head_view<T>&, Index, Index) \
       const;                                                                                           \
