@@ -2875,9 +2875,7 @@ struct scales_of<T> {
   using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
   using type = head_view<scale>;
 };
-/// Reports a window that is not inside its view.
-///
-/// Throws:  std::out_of_range
+/// Throws std::out_of_range for a window that is not inside its view.
 [[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
                                                               Index extent) {
   throw_out_of_range(

@@ -4538,9 +4538,7 @@ struct scales_of<T> {
   using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
   using type = head_view<scale>;
 };
-/// Reports a window that is not inside its view.
-///
-/// Throws:  std::out_of_range
+/// Throws std::out_of_range for a window that is not inside its view.
 [[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
                                                               Index extent) {
   throw_out_of_range(
@@ -8561,8 +8559,8 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
 }
 /// Computes the scores of `rows` queries with keys [0, count).
 ///
-/// Keys that do not fill a block are scored in a block that begins earlier, or query by query if there are too
-/// few keys for that. Single queries have smaller blocks instead.
+/// Keys that do not fill a block are scored in a block that begins earlier, or query by query if there are
+/// too few keys for that. Single queries have smaller blocks instead.
 ///
 /// \param ahead  what to prefetch; null if these keys were just read
 template <class A, int rows, class Rows>

@@ -132,8 +132,9 @@ TEMPLATE_TEST_CASE("a cache allocates only when it is made", "[noalloc]", float,
   const auto tokens = rope::thd(x.data(), 20, 2, 64);
   std::vector<rope::kv_cache<TestType>> cache;
   cache.reserve(1);
-  // Keys, values, and of the rows: the positions, the next positions, the records and the last counts.
-  CHECK(allocations_in([&] { cache.emplace_back(1, 40, 2, 64); }) == 6);
+  // Keys, values, and of the rows: the positions, their ends, the next positions, the records and the last
+  // counts.
+  CHECK(allocations_in([&] { cache.emplace_back(1, 40, 2, 64); }) == 7);
   const auto decode = [&] {
     cache[0].clear();
     cache[0].append(tokens, tokens);

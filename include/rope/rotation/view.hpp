@@ -52,9 +52,7 @@ struct scales_of<T> {
   using type = head_view<scale>;
 };
 
-/// Reports a window that is not inside its view.
-///
-/// Throws:  std::out_of_range
+/// Throws std::out_of_range for a window that is not inside its view.
 [[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
                                                               Index extent) {
   throw_out_of_range(

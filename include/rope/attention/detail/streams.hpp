@@ -156,8 +156,8 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
 
 /// Computes the scores of `rows` queries with keys [0, count).
 ///
-/// Keys that do not fill a block are scored in a block that begins earlier, or query by query if there are too
-/// few keys for that. Single queries have smaller blocks instead.
+/// Keys that do not fill a block are scored in a block that begins earlier, or query by query if there are
+/// too few keys for that. Single queries have smaller blocks instead.
 ///
 /// \param ahead  what to prefetch; null if these keys were just read
 template <class A, int rows, class Rows>
