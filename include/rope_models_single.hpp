@@ -4679,281 +4679,6 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
 
 #ifndef ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
 #define ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
-
-#ifndef ROPE_BASE_SCRATCH_HPP
-#define ROPE_BASE_SCRATCH_HPP
-// GCC for MinGW emulates thread_local, and frees such objects before it calls their destructors.
-#if defined(__MINGW32__) && !defined(__clang__)
-#include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
-#define ROPE_DETAIL_SCRATCH_IN_KEY 1
-#else
-#define ROPE_DETAIL_SCRATCH_IN_KEY 0
-#endif
-/// The scratch memory that a thread keeps between calls: its size, and how to free it.
-///
-/// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
-/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of
-/// each call, and which of them grow with the number of tokens.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that the thread can
-/// release all of them.
-///
-/// If thread_local is emulated, the pieces are on the heap. A thread-specific key has the first piece of each
-/// thread, and the destructor of the key frees all pieces when the thread ends.
-class scratch_piece {
- public:
-  scratch_piece(const scratch_piece&) = delete;
-  scratch_piece& operator=(const scratch_piece&) = delete;
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  ~scratch_piece() { release(); }
-  /// The piece of the calling thread for one user. Its address identifies the user.
-  static scratch_piece& of(const void* user) {
-    scratch_piece* const newest = first();
-    for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
-      if (piece->user_ == user) return *piece;
-    scratch_piece* const piece = new scratch_piece(user, newest);
-    if (__gthread_setspecific(key(), piece) == 0) return *piece;
-    delete piece;
-    throw_length("scratch", "no memory for the thread's value of a key");
-  }
-#else
-  scratch_piece() : next_(first()) { first() = this; }
-  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
-  /// release_scratch(), so the piece removes itself from the list.
-  ~scratch_piece() {
-    release();
-    scratch_piece** at = &first();
-    while (*at != this) at = &(*at)->next_;
-    *at = next_;
-  }
-#endif
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
-  }
-  /// At least `count` elements of `size` bytes, indeterminate.
-  void* at_least(std::size_t count, std::size_t size) {
-    check_block("scratch", count, size);
-    if (bytes_ < count * size) {
-      release();
-      memory_ = allocate_block("scratch", count, size);
-      bytes_ = count * size;
-    }
-    return memory_;
-  }
- private:
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  scratch_piece(const void* user, scratch_piece* next) : next_(next), user_(user) {}
-  static __gthread_key_t key() {
-    static const __gthread_key_t made = [] {
-      __gthread_key_t result{};
-      if (__gthread_key_create(&result, delete_list) != 0)
-        throw_length("scratch", "the process has no further key for values of threads");
-      return result;
-    }();
-    return made;
-  }
-  static void delete_list(void* newest) {
-    for (auto* piece = static_cast<scratch_piece*>(newest); piece != nullptr;)
-      delete std::exchange(piece, piece->next_);
-  }
-  static scratch_piece* first() { return static_cast<scratch_piece*>(__gthread_getspecific(key())); }
-#else
-  static scratch_piece*& first() {
-    thread_local scratch_piece* piece = nullptr;
-    return piece;
-  }
-#endif
-  void release() {
-    free_block(memory_);
-    memory_ = nullptr;
-    bytes_ = 0;
-  }
-  void* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-  scratch_piece* next_;
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  const void* user_;
-#endif
-};
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-/// Identifies a user of scratch by its address.
-template <class User, class T>
-inline char scratch_user = 0;
-#endif
-/// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
-/// the same thread, or until the thread releases its scratch.
-///
-/// \tparam User  a tag that separates two users of the same T
-/// \tparam T     a type that needs neither constructor nor destructor, because the memory is only bytes
-template <class User, class T>
-T* workspace(Index count) {
-  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  scratch_piece& memory = scratch_piece::of(&scratch_user<User, T>);
-#else
-  thread_local scratch_piece memory;
-#endif
-  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
-}
-}  // namespace detail
-/// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
-///
-/// Other threads keep their memory, even if calls on this thread used a pool. Each thread of a pool keeps its
-/// own scratch memory and frees it when the thread ends. To free it earlier, run a task on each thread. A
-/// latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch, because the
-/// last one may still use it when this thread continues:
-///
-///     const auto all = std::make_shared<std::latch>(pool_size + 1);
-///     for (int i = 0; i < pool_size; ++i)
-///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
-///     all->arrive_and_wait();
-///
-/// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
-///            loop that such a call has started. Parts of a program that are compiled for other instruction
-///            sets or floating-point models have their own scratch and their own release_scratch()
-inline void release_scratch() { detail::scratch_piece::release_all(); }
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_BASE_SCRATCH_HPP
-
-#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-/// Widens and rounds rows of channels, and sums their products in double.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-// A bfloat16 is the upper half of a float.
-#if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
-  return _mm_castsi128_ps(
-      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
-                                                     _mm_unpackhi_epi16(zero, packed), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Four integers in the lanes of a register.
-EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
-  std::int32_t four;
-  std::memcpy(&four, from, sizeof four);
-  const __m128i packed = _mm_cvtsi32_si128(four);
-#if defined(EIGEN_VECTORIZE_SSE4_1)
-  return _mm_cvtepi8_epi32(packed);
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
-#endif
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
-  return _mm_cvtepi32_ps(load_four(from));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  return _mm256_cvtepi32_ps(
-      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Loads lanes<P> channels, widened.
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-}
-#endif
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-namespace rope::inline ROPE_ABI::detail {
-/// Converts channels to the arithmetic type, exactly.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-/// Rounds channels from the arithmetic type to T, each once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-/// The number of channels that a loop processes per step.
-inline constexpr int channels_per_step = 16;
-/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
-/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
-/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
-/// each copy of the loop.
-///
-/// \tparam exact  whether double holds every product exactly. Fusing then does not change the sum, and the
-///                compiler may choose the faster way
-template <bool exact = false, class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[channels_per_step] = {};
-  Index d = 0;
-  for (; d + channels_per_step <= count; d += channels_per_step) {
-    double a[channels_per_step], b[channels_per_step];  // three loops, because GCC does not vectorise one
-    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
-    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
-    for (int l = 0; l < channels_per_step; ++l)
-      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
-  }
-  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
-  for (int width = channels_per_step / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-/// Whether products of such channels are exact in double.
-template <class X, class Y>
-inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
-/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
-template <class X, class Y>
-double sum_of_products(const X* x, const Y* y, Index count) {
-  return sum_of_products<exact_products<X, Y>>(
-      count, [x](Index d) { return static_cast<double>(x[d]); },
-      [y](Index d) { return static_cast<double>(y[d]); });
-}
-/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
-template <class X>
-double sum_of_squares(const X* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 /// Loops over the tokens and heads of a view.
 namespace rope::inline ROPE_ABI::detail {
 /// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
@@ -4979,31 +4704,6 @@ void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& v
   for_each_token(x, threads, [&](Index b, Index t) {
     for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
   });
-}
-/// The channels of a head in their arithmetic type: `channels`, or a copy in scratch of the calling thread.
-template <class T>
-const arithmetic<T>* widened(const T* channels, Index count) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    return channels;
-  } else {
-    struct widened_head {};
-    arithmetic<T>* const wide = workspace<widened_head, arithmetic<T>>(count);
-    widen(channels, count, wide);
-    return wide;
-  }
-}
-/// Writes the channels of a head by write(to), which writes them in their arithmetic type. Each is rounded
-/// once.
-template <class T, class Write>
-void write_rounded(T* channels, Index count, const Write& write) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    write(channels);
-  } else {
-    struct rounded_head {};
-    arithmetic<T>* const wide = workspace<rounded_head, arithmetic<T>>(count);
-    write(wide);
-    round_channels<T>(wide, count, channels);
-  }
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
@@ -5428,6 +5128,306 @@ class any_integers {
 
 #ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
 #define ROPE_BASE_QUANTIZED_CHANNELS_HPP
+
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
+#ifndef ROPE_BASE_SCRATCH_HPP
+#define ROPE_BASE_SCRATCH_HPP
+// GCC for MinGW emulates thread_local, and frees such objects before it calls their destructors.
+#if defined(__MINGW32__) && !defined(__clang__)
+#include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
+#define ROPE_DETAIL_SCRATCH_IN_KEY 1
+#else
+#define ROPE_DETAIL_SCRATCH_IN_KEY 0
+#endif
+/// The scratch memory that a thread keeps between calls: its size, and how to free it.
+///
+/// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
+/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of
+/// each call, and which of them grow with the number of tokens.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that the thread can
+/// release all of them.
+///
+/// If thread_local is emulated, the pieces are on the heap. A thread-specific key has the first piece of each
+/// thread, and the destructor of the key frees all pieces when the thread ends.
+class scratch_piece {
+ public:
+  scratch_piece(const scratch_piece&) = delete;
+  scratch_piece& operator=(const scratch_piece&) = delete;
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  ~scratch_piece() { release(); }
+  /// The piece of the calling thread for one user. Its address identifies the user.
+  static scratch_piece& of(const void* user) {
+    scratch_piece* const newest = first();
+    for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
+      if (piece->user_ == user) return *piece;
+    scratch_piece* const piece = new scratch_piece(user, newest);
+    if (__gthread_setspecific(key(), piece) == 0) return *piece;
+    delete piece;
+    throw_length("scratch", "no memory for the thread's value of a key");
+  }
+#else
+  scratch_piece() : next_(first()) { first() = this; }
+  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
+  /// release_scratch(), so the piece removes itself from the list.
+  ~scratch_piece() {
+    release();
+    scratch_piece** at = &first();
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+  }
+#endif
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+  }
+  /// At least `count` elements of `size` bytes, indeterminate.
+  void* at_least(std::size_t count, std::size_t size) {
+    check_block("scratch", count, size);
+    if (bytes_ < count * size) {
+      release();
+      memory_ = allocate_block("scratch", count, size);
+      bytes_ = count * size;
+    }
+    return memory_;
+  }
+ private:
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  scratch_piece(const void* user, scratch_piece* next) : next_(next), user_(user) {}
+  static __gthread_key_t key() {
+    static const __gthread_key_t made = [] {
+      __gthread_key_t result{};
+      if (__gthread_key_create(&result, delete_list) != 0)
+        throw_length("scratch", "the process has no further key for values of threads");
+      return result;
+    }();
+    return made;
+  }
+  static void delete_list(void* newest) {
+    for (auto* piece = static_cast<scratch_piece*>(newest); piece != nullptr;)
+      delete std::exchange(piece, piece->next_);
+  }
+  static scratch_piece* first() { return static_cast<scratch_piece*>(__gthread_getspecific(key())); }
+#else
+  static scratch_piece*& first() {
+    thread_local scratch_piece* piece = nullptr;
+    return piece;
+  }
+#endif
+  void release() {
+    free_block(memory_);
+    memory_ = nullptr;
+    bytes_ = 0;
+  }
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  scratch_piece* next_;
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  const void* user_;
+#endif
+};
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+/// Identifies a user of scratch by its address.
+template <class User, class T>
+inline char scratch_user = 0;
+#endif
+/// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
+/// the same thread, or until the thread releases its scratch.
+///
+/// \tparam User  a tag that separates two users of the same T
+/// \tparam T     a type that needs neither constructor nor destructor, because the memory is only bytes
+template <class User, class T>
+T* workspace(Index count) {
+  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  scratch_piece& memory = scratch_piece::of(&scratch_user<User, T>);
+#else
+  thread_local scratch_piece memory;
+#endif
+  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
+}
+}  // namespace detail
+/// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
+///
+/// Other threads keep their memory, even if calls on this thread used a pool. Each thread of a pool keeps its
+/// own scratch memory and frees it when the thread ends. To free it earlier, run a task on each thread. A
+/// latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch, because the
+/// last one may still use it when this thread continues:
+///
+///     const auto all = std::make_shared<std::latch>(pool_size + 1);
+///     for (int i = 0; i < pool_size; ++i)
+///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
+///     all->arrive_and_wait();
+///
+/// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
+///            loop that such a call has started. Parts of a program that are compiled for other instruction
+///            sets or floating-point models have their own scratch and their own release_scratch()
+inline void release_scratch() { detail::scratch_piece::release_all(); }
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_BASE_SCRATCH_HPP
+/// Widens and rounds rows of channels, and sums their products in double.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+// A bfloat16 is the upper half of a float.
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
+  return _mm_castsi128_ps(
+      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
+                                                     _mm_unpackhi_epi16(zero, packed), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Four integers in the lanes of a register.
+EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi8_epi32(packed);
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
+#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+  return _mm_cvtepi32_ps(load_four(from));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  return _mm256_cvtepi32_ps(
+      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Loads lanes<P> channels, widened.
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+#endif
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+namespace rope::inline ROPE_ABI::detail {
+/// Converts channels to the arithmetic type, exactly.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+/// Rounds channels from the arithmetic type to T, each once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+/// The number of channels that a loop processes per step.
+inline constexpr int channels_per_step = 16;
+/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
+/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
+/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
+/// each copy of the loop.
+///
+/// \tparam exact  whether double holds every product exactly. Fusing then does not change the sum, and the
+///                compiler may choose the faster way
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_per_step] = {};
+  Index d = 0;
+  for (; d + channels_per_step <= count; d += channels_per_step) {
+    double a[channels_per_step], b[channels_per_step];  // three loops, because GCC does not vectorise one
+    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_per_step; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_per_step / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+/// Whether products of such channels are exact in double.
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+/// The channels of a head in their arithmetic type: `channels`, or a copy in scratch of the calling thread.
+template <class T>
+const arithmetic<T>* widened(const T* channels, Index count) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    return channels;
+  } else {
+    struct widened_head {};
+    arithmetic<T>* const wide = workspace<widened_head, arithmetic<T>>(count);
+    widen(channels, count, wide);
+    return wide;
+  }
+}
+/// Writes the channels of a head by write(to), which writes them in their arithmetic type. Each is rounded
+/// once.
+template <class T, class Write>
+void write_rounded(T* channels, Index count, const Write& write) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    write(channels);
+  } else {
+    struct rounded_head {};
+    arithmetic<T>* const wide = workspace<rounded_head, arithmetic<T>>(count);
+    write(wide);
+    round_channels<T>(wide, count, channels);
+  }
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 
 #ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP

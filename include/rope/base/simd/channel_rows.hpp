@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
@@ -158,6 +159,33 @@ template <class X>
 double sum_of_squares(const X* x, Index count) {
   const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
   return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+
+/// The channels of a head in their arithmetic type: `channels`, or a copy in scratch of the calling thread.
+template <class T>
+const arithmetic<T>* widened(const T* channels, Index count) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    return channels;
+  } else {
+    struct widened_head {};
+    arithmetic<T>* const wide = workspace<widened_head, arithmetic<T>>(count);
+    widen(channels, count, wide);
+    return wide;
+  }
+}
+
+/// Writes the channels of a head by write(to), which writes them in their arithmetic type. Each is rounded
+/// once.
+template <class T, class Write>
+void write_rounded(T* channels, Index count, const Write& write) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    write(channels);
+  } else {
+    struct rounded_head {};
+    arithmetic<T>* const wide = workspace<rounded_head, arithmetic<T>>(count);
+    write(wide);
+    round_channels<T>(wide, count, channels);
+  }
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -6,8 +6,6 @@
 
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/scratch.hpp>
-#include <rope/base/simd/channel_rows.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
@@ -40,33 +38,6 @@ void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& v
   for_each_token(x, threads, [&](Index b, Index t) {
     for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
   });
-}
-
-/// The channels of a head in their arithmetic type: `channels`, or a copy in scratch of the calling thread.
-template <class T>
-const arithmetic<T>* widened(const T* channels, Index count) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    return channels;
-  } else {
-    struct widened_head {};
-    arithmetic<T>* const wide = workspace<widened_head, arithmetic<T>>(count);
-    widen(channels, count, wide);
-    return wide;
-  }
-}
-
-/// Writes the channels of a head by write(to), which writes them in their arithmetic type. Each is rounded
-/// once.
-template <class T, class Write>
-void write_rounded(T* channels, Index count, const Write& write) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    write(channels);
-  } else {
-    struct rounded_head {};
-    arithmetic<T>* const wide = workspace<rounded_head, arithmetic<T>>(count);
-    write(wide);
-    round_channels<T>(wide, count, channels);
-  }
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
