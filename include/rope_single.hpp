@@ -15885,7 +15885,7 @@ class attended_call {
         threads_(threads),
         only_weights_(only_weights),
         shape_{q.batch, q.tokens, 0, q.heads, q.head_dim} {
-    check();
+    check_all();
   }
   void run() const;
   /// The extents of the call. The number of keys is that of the longest row.
@@ -15906,7 +15906,7 @@ class attended_call {
     }
   }
  private:
-  void check();
+  void check_all();
   token_source<C> keys(Index b) const { return rows_.keys(b); }
   token_source<C> values(Index b) const {
     if (!only_weights_) return rows_.values(b);
@@ -16176,7 +16176,7 @@ class attended_call {
 };
 // Not inline, so that programs can compile them once.
 template <class Layout, class T, class Rows, class S, class Threads>
-void attended_call<Layout, T, Rows, S, Threads>::check() {
+void attended_call<Layout, T, Rows, S, Threads>::check_all() {
   check_call();
   for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
   find_positions();
@@ -16702,7 +16702,7 @@ class row_places {
   }
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
-    constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(X));
+    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(X));
     if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
       throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
                    " tokens exceed the address space");

@@ -105,7 +105,7 @@ class attended_call {
         threads_(threads),
         only_weights_(only_weights),
         shape_{q.batch, q.tokens, 0, q.heads, q.head_dim} {
-    check();
+    check_all();
   }
 
   void run() const;
@@ -129,7 +129,7 @@ class attended_call {
   }
 
  private:
-  void check();
+  void check_all();
   token_source<C> keys(Index b) const { return rows_.keys(b); }
   token_source<C> values(Index b) const {
     if (!only_weights_) return rows_.values(b);
@@ -411,7 +411,7 @@ class attended_call {
 
 // Not inline, so that programs can compile them once.
 template <class Layout, class T, class Rows, class S, class Threads>
-void attended_call<Layout, T, Rows, S, Threads>::check() {
+void attended_call<Layout, T, Rows, S, Threads>::check_all() {
   check_call();
   for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
   find_positions();

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <utility>  // std::move, std::swap
 #include <vector>
@@ -257,7 +258,7 @@ class row_places {
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
-    constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(X));
+    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(X));
     if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
       throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
                    " tokens exceed the address space");
