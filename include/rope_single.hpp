@@ -16385,12 +16385,12 @@ class newest_tokens {
     even_ = all;
   }
   /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
-  /// They are the newest tokens of the row. Empty if all rows have `queries` queries.
+  /// They are the newest tokens of the row. Null if all rows have `queries` queries.
   ///
   /// Throws:  std::invalid_argument if the record does not determine this
-  std::span<const Index> counts(const char* function, Index queries) const {
-    if (queries <= even_) return {};
-    if (even_ == 0 && queries == width_) return counts_;
+  const std::vector<Index>* counts(const char* function, Index queries) const {
+    if (queries <= even_) return nullptr;
+    if (even_ == 0 && queries == width_) return &counts_;
     const char* rule =
         "the rows differ in the tokens that they took or lost; give counts, how many queries each row has";
     if (even_ == 0 && width_ == unknown)
@@ -17674,7 +17674,8 @@ class token_cache {
   /// The number of the `queries` queries in each row for a call of attention without counts, [batch]. Empty:
   /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
-    return rows().newest().counts("attention", queries);
+    const std::vector<Index>* const counts = rows().newest().counts("attention", queries);
+    return counts != nullptr ? std::span<const Index>(*counts) : std::span<const Index>();
   }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }

@@ -138,7 +138,8 @@ class token_cache {
   /// The number of the `queries` queries in each row for a call of attention without counts, [batch]. Empty:
   /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
-    return rows().newest().counts("attention", queries);
+    const std::vector<Index>* const counts = rows().newest().counts("attention", queries);
+    return counts != nullptr ? std::span<const Index>(*counts) : std::span<const Index>();
   }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
