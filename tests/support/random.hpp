@@ -40,6 +40,16 @@ class seeded_numbers {
 };
 using random = seeded_numbers<>;
 
+/// How often a test draws: `count` times, or a sixth of that on an emulated processor, which takes 10 to 30
+/// times as long.
+constexpr int draws(int count) {
+#ifdef ROPE_TEST_EMULATED
+  return (count + 5) / 6;
+#else
+  return count;
+#endif
+}
+
 }  // namespace testing
 
 #endif  // ROPE_TESTS_RANDOM_HPP

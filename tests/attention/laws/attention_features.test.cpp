@@ -15,6 +15,7 @@
 #include "support/attention_features.hpp"
 #include "support/catch.hpp"
 #include "support/own_threads.hpp"
+#include "support/random.hpp"
 
 using namespace attention_call;
 
@@ -47,7 +48,7 @@ TEMPLATE_TEST_CASE("attention follows its definition for all options together", 
                    Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 61;
   features::dice dice(seed);
-  for (int draw = 0; draw < 60; ++draw) {
+  for (int draw = 0; draw < testing::draws(60); ++draw) {
     CAPTURE(seed, draw);
     // Long rows of keys are cut into splits, each with its own softmax.
     const features::setting s = features::draw(dice, draw % 6 == 5 ? 3000 : 300);
@@ -107,7 +108,7 @@ TEMPLATE_TEST_CASE("attention with a table rotates by the positions of the optio
                    "[attention]", float, Eigen::bfloat16) {
   const std::uint32_t seed = 62;
   features::dice dice(seed);
-  for (int draw = 0; draw < 40; ++draw) {
+  for (int draw = 0; draw < testing::draws(40); ++draw) {
     CAPTURE(seed, draw);
     features::setting s = features::draw(dice);
     s.e.dim = s.e.dim / 2 * 2 + 2;
@@ -124,7 +125,7 @@ TEMPLATE_TEST_CASE("keys and values that are not visible to a query do not chang
   features::dice dice(seed);
   const auto nan = std::numeric_limits<TestType>::quiet_NaN(),
              infinity = std::numeric_limits<TestType>::infinity();
-  for (int draw = 0; draw < 60; ++draw) {
+  for (int draw = 0; draw < testing::draws(60); ++draw) {
     CAPTURE(seed, draw);
     const features::setting s = features::draw(dice);
     describe(s);

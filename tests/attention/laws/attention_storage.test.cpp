@@ -14,6 +14,7 @@
 #include "support/attention_features.hpp"
 #include "support/catch.hpp"
 #include "support/own_threads.hpp"
+#include "support/random.hpp"
 
 using namespace attention_call;
 
@@ -67,7 +68,7 @@ TEMPLATE_TEST_CASE("16-bit keys and values give the bits of their float copies u
                    "[attention]", Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 91;
   features::dice dice(seed);
-  for (int draw = 0; draw < 40; ++draw) {
+  for (int draw = 0; draw < testing::draws(40); ++draw) {
     CAPTURE(seed, draw);
     const features::setting s = features::draw(dice, draw % 8 == 7 ? 2500 : 300);
     const operands x = mixed_operands<TestType>(dice.generator(), s.e);

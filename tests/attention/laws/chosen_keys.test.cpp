@@ -23,6 +23,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/own_threads.hpp"
+#include "support/random.hpp"
 
 using attention_call::operands;
 using reference::tensor;
@@ -171,7 +172,7 @@ TEMPLATE_TEST_CASE("ranges follow the definition together with every other optio
                    double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 72;
   features::dice dice(seed);
-  for (int draw = 0; draw < 60; ++draw) {
+  for (int draw = 0; draw < testing::draws(60); ++draw) {
     CAPTURE(seed, draw);
     features::setting s = features::draw(dice, draw % 6 == 5 ? 3000 : 300);
     features::give_ranges(dice, s);
@@ -321,7 +322,7 @@ TEMPLATE_TEST_CASE("selected keys follow the definition together with every othe
                    float, double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 92;
   features::dice dice(seed);
-  for (int draw = 0; draw < 60; ++draw) {
+  for (int draw = 0; draw < testing::draws(60); ++draw) {
     CAPTURE(seed, draw);
     features::setting s = features::draw(dice, draw % 6 == 5 ? 3000 : 300);
     if (draw % 4 == 3) features::give_ranges(dice, s);

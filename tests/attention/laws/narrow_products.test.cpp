@@ -27,6 +27,7 @@
 #include "support/narrow_products.hpp"
 #include "support/own_threads.hpp"
 #include "support/quantized.hpp"
+#include "support/random.hpp"
 
 namespace {
 
@@ -119,7 +120,7 @@ TEST_CASE("bfloat16 products follow the definition of attention for all options 
   const std::uint32_t seed = 161;
   features::dice dice(seed);
   double worst = 0;
-  for (int number = 0; number < 120; ++number) {
+  for (int number = 0; number < testing::draws(120); ++number) {
     CAPTURE(seed, number);
     const features::setting s = draw(dice, number, product_precision::bfloat16);
     const operands x = random_operands<bfloat16>(dice.generator(), s.e);
@@ -162,7 +163,7 @@ TEST_CASE("bfloat16 products: hidden keys and values do not change any bit of a 
   const std::uint32_t seed = 163;
   features::dice dice(seed);
   long spoiled_calls = 0;
-  for (int number = 0; number < 120; ++number) {
+  for (int number = 0; number < testing::draws(120); ++number) {
     CAPTURE(seed, number);
     const features::setting s = draw(dice, number, product_precision::bfloat16);
     const operands x = random_operands<bfloat16>(dice.generator(), s.e);
@@ -291,7 +292,7 @@ TEST_CASE("integer products follow the definition of attention for all options t
   features::dice dice(seed);
   double worst = 0, worst_sum = 0;
   long calls = 0;
-  for (int number = 0; number < 160; ++number) {
+  for (int number = 0; number < testing::draws(160); ++number) {
     CAPTURE(seed, number);
     const features::setting s = draw(dice, number, product_precision::integers);
     const integer_operands x(dice.generator(), s.e);
@@ -396,7 +397,7 @@ TEST_CASE("integer products: hidden keys and values do not change any bit of a q
   const std::uint32_t seed = 175;
   features::dice dice(seed);
   long unseen = 0, seen = 0, wrong = 0, missed = 0;
-  for (int number = 0; number < 160; ++number) {
+  for (int number = 0; number < testing::draws(160); ++number) {
     CAPTURE(seed, number);
     const features::setting s = draw(dice, number, product_precision::integers);
     if (s.e.keys == 0 || s.e.queries == 0) continue;

@@ -20,6 +20,7 @@
 #include "support/catch.hpp"
 #include "support/own_threads.hpp"
 #include "support/quantized.hpp"
+#include "support/random.hpp"
 
 using namespace attention_call;
 using quantized::heads;
@@ -83,7 +84,7 @@ TEST_CASE("attention to integers is attention to their dequantized values under 
           "[attention]") {
   const std::uint32_t seed = 5201;
   features::dice dice(seed);
-  for (int draw = 0; draw < 60; ++draw) {
+  for (int draw = 0; draw < testing::draws(60); ++draw) {
     CAPTURE(seed, draw);
     const features::setting s = features::draw(dice, draw % 8 == 7 ? 2500 : 300, {.queries = 90, .dim = 70});
     const narrow_operands x(dice.generator(), s.e);
@@ -183,7 +184,7 @@ TEST_CASE("integers and scales of hidden tokens may contain anything", "[attenti
   const std::uint32_t seed = 5206;
   features::dice dice(seed);
   long hidden = 0;
-  for (int draw = 0; draw < 60; ++draw) {
+  for (int draw = 0; draw < testing::draws(60); ++draw) {
     CAPTURE(seed, draw);
     const features::setting s = features::draw(dice, draw % 8 == 7 ? 1500 : 200, {.queries = 60, .dim = 20});
     const narrow_operands clean(dice.generator(), s.e);
@@ -225,7 +226,7 @@ TEST_CASE("a scale that is NaN reaches exactly the queries that attend to its to
   const std::uint32_t seed = 5207;
   features::dice dice(seed);
   long reached = 0, kept = 0, missed = 0, leaked = 0;
-  for (int draw = 0; draw < 200; ++draw) {
+  for (int draw = 0; draw < testing::draws(200); ++draw) {
     const features::setting s = features::draw(dice, draw % 8 == 7 ? 1500 : 200, {.queries = 40, .dim = 12});
     if (s.e.keys == 0 || s.e.queries == 0) continue;
     narrow_operands x(dice.generator(), s.e);
@@ -255,7 +256,7 @@ TEST_CASE("quantization changes attention by at most the documented bound", "[at
   features::dice dice(seed);
   std::normal_distribution<float> normal;
   double closest = 0;
-  for (int draw = 0; draw < 40; ++draw) {
+  for (int draw = 0; draw < testing::draws(40); ++draw) {
     CAPTURE(seed, draw);
     const features::setting s = features::draw(dice, 200, {.queries = 40, .dim = 40});
     const auto [batch, queries, keys, count, kv_heads, dim, value_dim] = s.e;

@@ -73,7 +73,7 @@ TEST_CASE("integers of two and three words add and negate bit by bit", "[base]")
     const std::uint64_t words[] = {0, 1, all, all - 1, std::uint64_t{1} << 63, random.bits()};
     return words[random.integer(0, 5)];
   };
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < testing::draws(20000); ++i) {
     const uint192 a = {word(), word(), word()}, b = {word(), word(), word()}, c = a + b, n = -a;
     const auto of = [](const uint192& x) { return bits_of<3>({x.hi, x.mid, x.lo}); };
     REQUIRE(of(c) == sum(of(a), of(b)));
@@ -115,7 +115,7 @@ TEST_CASE("products of words are sums of shifted bits", "[base]") {
     const std::uint64_t halves[] = {0, 1, 0xffffffffu, 0xfffffffeu, 0x80000000u, random.bits() >> 32};
     return halves[random.integer(0, 5)] << 32 | halves[random.integer(0, 5)];
   };
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < testing::draws(3000); ++i) {
     const uint192 a = {word(), word(), word()};
     const uint128 b = {word(), word()};
     const auto exact = product(bits_of<2>({a.mid, a.lo}), bits_of<2>({b.hi, b.lo}));  // 256 bits

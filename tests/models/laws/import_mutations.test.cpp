@@ -157,7 +157,7 @@ TEST_CASE("a config with several changed paths imports or throws", "[models][imp
     return static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(count) - 1));
   };
   tally seen;
-  for (int sample = 0; sample < 1000; ++sample) {
+  for (int sample = 0; sample < testing::draws(1000); ++sample) {
     json spoilt = testing::config(configs[below(configs.size())]);
     for (int change = 0; change < 4; ++change) {
       std::vector<json::json_pointer> places;
