@@ -12287,6 +12287,14 @@ struct attention_gradient_rows {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
+// Except on Linux, std::atomic::wait of libstdc++ 12 may miss a notification and wait forever: it compares the
+// value first, and only then locks the mutex of its condition variable.
+#if defined(__GLIBCXX__) && !defined(__linux__)
+#include <thread>  // std::this_thread::yield
+#define ROPE_DETAIL_ATOMIC_WAIT 0
+#else
+#define ROPE_DETAIL_ATOMIC_WAIT 1
+#endif
 /// The backward pass of attention, tile by tile. A block is consecutive query tokens, in all query heads of
 /// one key head. It processes one tile of keys at a time and recomputes the weights from the log-sum-exp of
 /// each query, so no array of size tokens x tokens exists. In the formulas, w are the weights, o is the
@@ -12329,8 +12337,13 @@ class sum_order {
     while (oldest_ < task_ && tiles_[oldest_].load(std::memory_order_acquire) == finished) ++oldest_;
     for (Index before = oldest_; before < task_; ++before)
       for (Index at = tiles_[before].load(std::memory_order_acquire); at <= tile;
-           at = tiles_[before].load(std::memory_order_acquire))
+           at = tiles_[before].load(std::memory_order_acquire)) {
+#if ROPE_DETAIL_ATOMIC_WAIT
         tiles_[before].wait(at, std::memory_order_acquire);
+#else
+        std::this_thread::yield();
+#endif
+      }
   }
  private:
   std::atomic<Index>* tiles_;
