@@ -12287,8 +12287,8 @@ struct attention_gradient_rows {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
-// Except on Linux, std::atomic::wait of libstdc++ 12 may miss a notification and wait forever: it compares the
-// value first, and only then locks the mutex of its condition variable.
+// Except on Linux, std::atomic::wait of libstdc++ 12 may miss a notification and wait forever: it compares
+// the value first, and only then locks the mutex of its condition variable.
 #if defined(__GLIBCXX__) && !defined(__linux__)
 #include <thread>  // std::this_thread::yield
 #define ROPE_DETAIL_ATOMIC_WAIT 0

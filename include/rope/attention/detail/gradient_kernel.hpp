@@ -20,8 +20,8 @@
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/config.hpp>
 
-// Except on Linux, std::atomic::wait of libstdc++ 12 may miss a notification and wait forever: it compares the
-// value first, and only then locks the mutex of its condition variable.
+// Except on Linux, std::atomic::wait of libstdc++ 12 may miss a notification and wait forever: it compares
+// the value first, and only then locks the mutex of its condition variable.
 #if defined(__GLIBCXX__) && !defined(__linux__)
 #include <thread>  // std::this_thread::yield
 #define ROPE_DETAIL_ATOMIC_WAIT 0
