@@ -15093,9 +15093,6 @@ auto placed_in(const Rows& rows, const Table& table) {
 #ifndef ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 #define ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 
-#ifndef ROPE_CACHE_DETAIL_CALL_ANGLES_HPP
-#define ROPE_CACHE_DETAIL_CALL_ANGLES_HPP
-
 #ifndef ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 #define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
@@ -15415,6 +15412,36 @@ phase phase_at(const frequency_table<S>& table, Index pair, const double* coordi
   for (Index a = 0; a < table.axes(); ++a) angle = angle + phase_of(table.inv_freq(pair, a), coordinates[a]);
   return angle;
 }
+/// Throws:  std::invalid_argument unless row `row` of the table has the coordinates of the token
+template <class S>
+void check_coordinates(const frequency_table<S>& table, Index row, const double* coordinates,
+                       const char* token) {
+  const auto of_table = table.coordinates();
+  for (Index a = 0; a < table.axes(); ++a)
+    if (!equal(of_table(row, a), coordinates[a]))
+      throw_invalid("attention", "the table must be at the coordinates of ", token, ", row ", row, " is at ",
+                    of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
+}
+/// Checks a table for raw keys. It must have a row for every token, one batch row after another.
+///
+/// Throws:  std::invalid_argument
+template <class Layout, class T, class Rows, class S>
+void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  if (!is_coordinate_table("attention", rows.axes(), table))
+    throw_invalid("attention", "raw keys on ", rows.axes(),
+                  " axes are read by a table at cache.coordinates(), got one of positions");
+  std::int64_t size = 0;
+  for (Index b = 0; b < rows.batch(); ++b) size += rows.seen(b);
+  if (table.rows() != size)
+    throw_invalid("attention", "raw keys are read by a table at cache.coordinates(), which has ", size,
+                  " rows, got ", table.rows());
+  check_rotation<Layout>("attention", q, placed, known_range{});
+  Index row = 0;
+  for (Index b = 0; b < rows.batch(); ++b)
+    for (std::int64_t token = 0; token < rows.seen(b); ++token)
+      check_coordinates(table, row++, rows.coordinates_of(b, token), "all tokens");
+}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
@@ -15549,6 +15576,13 @@ class row_queries {
   row_counts counts_;
   any_integers offsets_;
 };
+/// The row of the table for query i of row first + b of the stored tokens.
+struct listed_angles {
+  const std::int64_t* rows;
+  const row_queries& queries;
+  Index first;
+  std::int64_t operator()(Index b, Index i) const { return rows[queries.place(first + b, i)]; }
+};
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
 
@@ -15621,7 +15655,8 @@ concept key_table = requires(const Table& table) {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_NORMED_TABLE_HPP
 /// The memory of the heads of a cache, and the conversion of channels to and from its type. Channels are
-/// copied, rotated, or normalised and rotated, and each is rounded once.
+/// copied, rotated, or normalised and rotated, and each is rounded once. Keys may be copied and rotated by
+/// their ranks.
 namespace rope::inline ROPE_ABI::detail {
 /// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
 ///
@@ -15756,51 +15791,6 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
     copy_channels(wide, out);
   }
 }
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-/// Finds the table rows that rotate queries with coordinates. A table of coordinates must be at the
-/// coordinates of the queries. A table of positions can rotate only text, that is, tokens with the same
-/// integer coordinate on every axis.
-///
-/// Copies the keys visible to one query, and rotates the copies by their ranks among these keys.
-namespace rope::inline ROPE_ABI::detail {
-/// The row of the table for query i of row first + b of the stored tokens.
-struct listed_angles {
-  const std::int64_t* rows;
-  const row_queries& queries;
-  Index first;
-  std::int64_t operator()(Index b, Index i) const { return rows[queries.place(first + b, i)]; }
-};
-/// Throws:  std::invalid_argument unless row `row` of the table has the coordinates of the token
-template <class S>
-void check_coordinates(const frequency_table<S>& table, Index row, const double* coordinates,
-                       const char* token) {
-  const auto of_table = table.coordinates();
-  for (Index a = 0; a < table.axes(); ++a)
-    if (!equal(of_table(row, a), coordinates[a]))
-      throw_invalid("attention", "the table must be at the coordinates of ", token, ", row ", row, " is at ",
-                    of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
-}
-/// Checks a table for raw keys. It must have a row for every token, one batch row after another.
-///
-/// Throws:  std::invalid_argument
-template <class Layout, class T, class Rows, class S>
-void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  if (!is_coordinate_table("attention", rows.axes(), table))
-    throw_invalid("attention", "raw keys on ", rows.axes(),
-                  " axes are read by a table at cache.coordinates(), got one of positions");
-  std::int64_t size = 0;
-  for (Index b = 0; b < rows.batch(); ++b) size += rows.seen(b);
-  if (table.rows() != size)
-    throw_invalid("attention", "raw keys are read by a table at cache.coordinates(), which has ", size,
-                  " rows, got ", table.rows());
-  check_rotation<Layout>("attention", q, placed, known_range{});
-  Index row = 0;
-  for (Index b = 0; b < rows.batch(); ++b)
-    for (std::int64_t token = 0; token < rows.seen(b); ++token)
-      check_coordinates(table, row++, rows.coordinates_of(b, token), "all tokens");
-}
 /// Copies the keys and values of key heads [head, head + heads) of row b that are visible to the query at
 /// `position`, whose rank is `rank`, [1, ranks, heads, ...]. Keys are rotated by their ranks. The copies are
 /// valid until the next call on this thread.
@@ -15828,7 +15818,7 @@ std::pair<head_view<const T>, head_view<const T>> read_by_rank(const Rows& rows,
   return {keys, values};
 }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_CALL_ANGLES_HPP
+#endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
 /// One call of attention to stored tokens: its checks, and the kernel calls for its rows.
 /// Checks the types of a call of attention to stored tokens.
 #define ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads)                  \

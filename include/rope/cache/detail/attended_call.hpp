@@ -16,7 +16,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/cache/attended_rows.hpp>
-#include <rope/cache/detail/call_angles.hpp>
+#include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/ragged_queries.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
 #include <rope/config.hpp>

@@ -13,6 +13,7 @@
 #include <rope/cache/key_rotation.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/key_rotator.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/phase.hpp>
@@ -130,6 +131,38 @@ phase phase_at(const frequency_table<S>& table, Index pair, const double* coordi
   phase angle;
   for (Index a = 0; a < table.axes(); ++a) angle = angle + phase_of(table.inv_freq(pair, a), coordinates[a]);
   return angle;
+}
+
+/// Throws:  std::invalid_argument unless row `row` of the table has the coordinates of the token
+template <class S>
+void check_coordinates(const frequency_table<S>& table, Index row, const double* coordinates,
+                       const char* token) {
+  const auto of_table = table.coordinates();
+  for (Index a = 0; a < table.axes(); ++a)
+    if (!equal(of_table(row, a), coordinates[a]))
+      throw_invalid("attention", "the table must be at the coordinates of ", token, ", row ", row, " is at ",
+                    of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
+}
+
+/// Checks a table for raw keys. It must have a row for every token, one batch row after another.
+///
+/// Throws:  std::invalid_argument
+template <class Layout, class T, class Rows, class S>
+void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  if (!is_coordinate_table("attention", rows.axes(), table))
+    throw_invalid("attention", "raw keys on ", rows.axes(),
+                  " axes are read by a table at cache.coordinates(), got one of positions");
+  std::int64_t size = 0;
+  for (Index b = 0; b < rows.batch(); ++b) size += rows.seen(b);
+  if (table.rows() != size)
+    throw_invalid("attention", "raw keys are read by a table at cache.coordinates(), which has ", size,
+                  " rows, got ", table.rows());
+  check_rotation<Layout>("attention", q, placed, known_range{});
+  Index row = 0;
+  for (Index b = 0; b < rows.batch(); ++b)
+    for (std::int64_t token = 0; token < rows.seen(b); ++token)
+      check_coordinates(table, row++, rows.coordinates_of(b, token), "all tokens");
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -2,15 +2,18 @@
 #ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
 #define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
 
-#include <algorithm>  // std::copy_n
+#include <algorithm>  // std::copy_n, std::min
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
+#include <utility>  // std::pair
 
 #include <rope/base/numbers.hpp>
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/head_norm.hpp>  // normalize_and_rotate_all
 #include <rope/rotation/normed_table.hpp>
@@ -19,7 +22,8 @@
 #include <rope/tables/table.hpp>
 
 /// The memory of the heads of a cache, and the conversion of channels to and from its type. Channels are
-/// copied, rotated, or normalised and rotated, and each is rounded once.
+/// copied, rotated, or normalised and rotated, and each is rounded once. Keys may be copied and rotated by
+/// their ranks.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -166,6 +170,33 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
     rotate_into(wide);
     copy_channels(wide, out);
   }
+}
+
+/// Copies the keys and values of key heads [head, head + heads) of row b that are visible to the query at
+/// `position`, whose rank is `rank`, [1, ranks, heads, ...]. Keys are rotated by their ranks. The copies are
+/// valid until the next call on this thread.
+template <class Layout, class T, class Rows, class S>
+std::pair<head_view<const T>, head_view<const T>> read_by_rank(const Rows& rows, const placed_table<S>& table,
+                                                               Index b, Index head, Index heads,
+                                                               std::int64_t position, std::int64_t rank) {
+  struct ranked_keys {};
+  struct ranked_values {};
+  const auto k = rows.keys(b).head_range(head, heads), v = rows.values(b).head_range(head, heads);
+  const Index sinks = rows.policy().sinks, count = to_index(rank + 1);
+  const head_view<T> keys = bhsd(workspace<ranked_keys, T>(count * heads * k.head_dim), 1, heads, count,
+                                 k.head_dim),
+                     values = bhsd(workspace<ranked_values, T>(count * heads * v.head_dim), 1, heads, count,
+                                   v.head_dim);
+  for (Index r = 0; r < count;) {
+    // Ranks r, r + 1, ... are contiguous in memory up to the end of the sinks or of the ring.
+    const Index slot = rows.slot(r < sinks ? r : position - rank + r);
+    const Index run = (std::min)(count - r, (slot < sinks ? sinks : k.tokens) - slot);
+    rotate_channels<Layout>(k.token_range(slot, run), keys.token_range(r, run), table,
+                            contiguous_positions{r});
+    copy_channels(v.token_range(slot, run), values.token_range(r, run));
+    r += run;
+  }
+  return {keys, values};
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
