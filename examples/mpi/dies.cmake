@@ -1,4 +1,5 @@
-# A job one of whose ranks dies ends within two minutes, as a failure, and with a message. Run:
+# A job one of whose ranks dies ends within a minute, as a failure, and with a message. On a busy machine Open MPI 4.1
+# may not end the processes after MPI_Abort (seen once in some hundred runs): then the job runs once more. Run:
 #
 #   cmake -P dies.cmake COMMAND [ARGUMENT...]
 
@@ -7,7 +8,12 @@ math(EXPR last "${CMAKE_ARGC} - 1")
 foreach(n RANGE 3 ${last})
   list(APPEND command "${CMAKE_ARGV${n}}")
 endforeach()
-execute_process(COMMAND ${command} TIMEOUT 120 RESULT_VARIABLE result OUTPUT_VARIABLE said ERROR_VARIABLE said)
+foreach(attempt 1 2)
+  execute_process(COMMAND ${command} TIMEOUT 60 RESULT_VARIABLE result OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  if(NOT result MATCHES "timeout" OR NOT said MATCHES "MPI_ABORT was invoked")
+    break()
+  endif()
+endforeach()
 if(result MATCHES "timeout")
   message(FATAL_ERROR "the job hangs:\n${said}")
 endif()
