@@ -144,6 +144,18 @@ TEST_CASE("a key inside a value that a note is about has a warning", "[models][i
   CHECK_FALSE(has_warning(model.warnings, "plain"));
 }
 
+// Found by the fuzzer: hidden_size tells a text model from a dictionary of parts, and Bailing needs no number.
+TEST_CASE("a key has a warning inside a dictionary of which only the presence was read", "[models][import]") {
+  const auto model = import_hugging_face(json{{"model_type", "bailing_moe_v3_vl"},
+                                              {"text_config",
+                                               {{"hidden_size", {{"thud_rotary", 1}}},
+                                                {"num_attention_heads", 16},
+                                                {"num_hidden_layers", 6},
+                                                {"layer_group_size", 6},
+                                                {"rope_theta", 6000000}}}});
+  CHECK(has_warning(model.warnings, "text_config.hidden_size", "thud_rotary"));
+}
+
 TEST_CASE("a dictionary in a rope dictionary does not hide the keys next to it", "[models][import]") {
   for (const json& inner : {json::object(), json{{"rope_theta", 7}}}) {
     const auto model = import("qwen2_vl", {{"head_dim", 16},

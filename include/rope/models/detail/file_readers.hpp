@@ -84,7 +84,13 @@ class json_reader {
     const J& value = object_->at(name);
     return value.is_null() ? nullptr : &value;
   }
-  bool has(const char* key) { return find(key) != nullptr; }
+  /// Whether the key has a value. This does not count as reading a dictionary, whose keys may be unread.
+  bool has(const char* key) {
+    const bool asked = contains(asked_, key);
+    const J* value = find(key);
+    if (!asked && value && value->is_object()) asked_.pop_back();
+    return value != nullptr;
+  }
 
   /// Sets the value of a key for files without the key: the default of the architecture's class. The first
   /// default of a key holds.
