@@ -67,6 +67,13 @@ inline std::string broken_promise(const rope::model_rope& model) {
     if (!listed && (model.group_of_layer(layer) != nullptr) != (rotation == rope::layer_rotation::in_group))
       return "layer " + std::to_string(i) + " has two answers";
   }
+  for (rope::Index layer = -1; layer < 4; ++layer)
+    if (const auto kind = model.attention_kind_of_layer(layer); kind == rope::layer_attention::in_options)
+      static_cast<void>(model.attention_of_layer(layer));
+    else if (kind == rope::layer_attention::in_chunks && model.chunk_of_layer(layer) == 0)
+      return "layer " + std::to_string(layer) + " attends in chunks of no token";
+  for (const std::string& type : model.attention_types())
+    static_cast<void>(model.attention_of_group(type));  // for none of these it throws
   if (rope::describe(model).empty()) return "there is no description";
   if (!rope::compare_models(model, model).empty()) return "the model differs from itself";
   return {};

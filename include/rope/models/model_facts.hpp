@@ -46,6 +46,13 @@ enum class layer_rotation {
   not_known  ///< there is no such layer, or it is not known how it rotates
 };
 
+/// Whether model_rope::attention_of_layer returns the options of a layer.
+enum class layer_attention {
+  in_options,  ///< it returns all of them
+  in_chunks,   ///< it needs the key ranges of chunks, which rotate_layer makes (Llama 4)
+  not_known    ///< there is no such layer, or the file does not describe its window or scale
+};
+
 /// Which layers multiply their queries by model_rope::query_rule.
 enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
 

@@ -2,9 +2,8 @@
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
-#include <algorithm>  // std::binary_search, std::find
+#include <algorithm>  // std::all_of, std::any_of, std::binary_search, std::find, std::max
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,7 +70,7 @@ class model_rope : public model_facts {
   const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
   /// The layer type of every layer. Empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
-  /// The number of layers, from the list of types or of windows. 0 if unknown.
+  /// The number of layers, from the list of types or of windows. 0 if unknown, or if all layers are alike.
   Index layer_count() const {
     if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
     return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
@@ -117,9 +116,9 @@ class model_rope : public model_facts {
   /// Attention options of layer `layer`, with or without rotation: causal, scale, softcap and window, as in
   /// training. Sink logits are weights: set sink_logits yourself if the model has them.
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are unknown:
-  ///          an unknown window, or several scales and no group for this layer. Also if the layer attends in
-  ///          chunks (Llama 4), which no window can express. rotate_layer provides the key_ranges of chunks
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument unless
+  ///          attention_kind_of_layer is in_options: an unknown window, several scales and no group for this
+  ///          layer, or chunks (Llama 4), which no window can express
   attention_options attention_of_layer(Index layer) const {
     attention_options options = numbers_of_layer(layer);
     if (const Index chunk = chunk_of_layer(layer); chunk > 0)
@@ -134,6 +133,20 @@ class model_rope : public model_facts {
                             " looks is not known from this file", reason_of_no_window(layer).c_str(),
                             "; set attention_options yourself");
     return options;
+  }
+
+  /// Whether attention_of_layer returns the options of layer `layer`. A file may leave out a window, or the
+  /// number of layers if layers differ.
+  ///
+  ///     std::vector<key_range> ranges;
+  ///     for (Index layer = 0; layer < layers; ++layer)
+  ///       if (model.attention_kind_of_layer(layer) != layer_attention::not_known)  // set the others yourself
+  ///         attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
+  layer_attention attention_kind_of_layer(Index layer) const {
+    if (!may_be_layer(layer) || !numbers_group(layer)) return layer_attention::not_known;
+    if (chunk_of_layer(layer) > 0) return layer_attention::in_chunks;
+    return window_of_layer(layer) == not_known_window ? layer_attention::not_known
+                                                      : layer_attention::in_options;
   }
 
   /// The number of tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate),
@@ -170,7 +183,8 @@ class model_rope : public model_facts {
 
   /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
   /// then types of groups without layers. If layers have no types, the list has one empty type, which means
-  /// all layers.
+  /// all layers. Types whose layers attend in chunks or differ, or whose window is unknown, are not in the
+  /// list: attention_kind_of_layer describes each of their layers.
   ///
   ///     for (const std::string& type : model.attention_types())
   ///       options_of[type] = model.attention_of_group(type);
@@ -183,6 +197,14 @@ class model_rope : public model_facts {
       if (rotation_of_layer(static_cast<Index>(i)) == layer_rotation::in_group) add(layers()[i]);
     for (const layer_group& g : groups_)
       if (!g.layer_type.empty() || types.empty()) add(g.layer_type);
+    std::erase_if(types, [&](const std::string& type) {
+      const std::vector<Index> own = layers_of_type(type);
+      if (own.empty()) return !group(type) || window_without_layers(*group(type)) == not_known_window;
+      return std::any_of(own.begin(), own.end(), [&](Index layer) {
+        return attention_kind_of_layer(layer) != layer_attention::in_options ||
+               window_of_layer(layer) != window_of_layer(own.front());
+      });
+    });
     return types;
   }
 
@@ -196,28 +218,27 @@ class model_rope : public model_facts {
   ///          otherwise as attention_of_layer
   attention_options attention_of_group(std::string_view layer_type) const {
     const layer_group* own = group(layer_type);
-    std::optional<attention_options> common;
-    for (Index layer = 0; own && layer < std::max<Index>(layer_count(), 1); ++layer) {
-      if (rotation_of_layer(layer) != layer_rotation::in_group || group_of_layer(layer) != own) continue;
-      if (!layer_type.empty() && !layers().empty() && layers()[static_cast<std::size_t>(layer)] != layer_type)
-        continue;
-      const attention_options options = attention_of_layer(layer);
-      if (common && common->window != options.window)
-        detail::throw_invalid("attention_of_group", "layers of type \"", std::string(layer_type).c_str(),
-                              "\" have the windows ", common->window, " and ", options.window, "; ",
-                              layer_type.empty() && !layers().empty()
-                                  ? "call it for each of attention_types, or call attention_of_layer"
-                                  : "call attention_of_layer");
-      common = options;
-    }
-    if (common) return *common;
     if (!own)
       detail::throw_invalid("attention_of_group", "no layer rotates as type \"",
                             std::string(layer_type).c_str(), "\"; call attention_of_layer");
-    const bool slides = own->layer_type.find("sliding") != std::string::npos;
-    const Index window =
-        window_of_sliding == not_known_window ? static_cast<Index>(sliding_window) : window_of_sliding;
-    return {.scale = own->scale, .causal = causal, .window = slides ? window : 0, .softcap = own->softcap};
+    const std::vector<Index> list = layers_of_type(layer_type);
+    if (list.empty()) {
+      const Index window = window_without_layers(*own);
+      if (window == not_known_window)
+        detail::throw_invalid("attention_of_group", "the window of layers of type \"",
+                              std::string(layer_type).c_str(),
+                              "\" is not known from this file; set attention_options yourself");
+      return {.scale = own->scale, .causal = causal, .window = window, .softcap = own->softcap};
+    }
+    const attention_options common = attention_of_layer(list.front());
+    for (const Index layer : list)
+      if (const Index window = attention_of_layer(layer).window; window != common.window)
+        detail::throw_invalid("attention_of_group", "layers of type \"", std::string(layer_type).c_str(),
+                              "\" have the windows ", common.window, " and ", window, "; ",
+                              layer_type.empty() && !layers().empty()
+                                  ? "call it for each of attention_types, or call attention_of_layer"
+                                  : "call attention_of_layer");
+    return common;
   }
 
   /// Whether layer `layer` has sink logits in the checkpoint. In MiMo-V2 only sliding layers have them.
@@ -258,16 +279,41 @@ class model_rope : public model_facts {
       detail::throw_invalid(
           "attention_of_layer", "how layer ", layer,
           " attends is not known: no layer of this model rotates; set attention_options yourself");
-    const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
-    bool alike = true;
-    for (const layer_group& g : groups_)
-      alike = alike && detail::equal(g.scale, groups_.front().scale) &&
-              detail::equal(g.softcap, groups_.front().softcap);
-    if (!own && !alike)
+    const layer_group* g = numbers_group(layer);
+    if (!g)
       detail::throw_invalid("attention_of_layer", "the scale of layer ", layer,
                             " is not known: no group is of its type; set attention_options yourself");
-    const layer_group& g = own ? *own : groups_.front();
-    return {.scale = g.scale, .causal = causal, .softcap = g.softcap};
+    return {.scale = g->scale, .causal = causal, .softcap = g->softcap};
+  }
+
+  /// The group with the scale and softcap of a layer. Null if they are unknown.
+  const layer_group* numbers_group(Index layer) const {
+    if (const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]))
+      return own;
+    const bool alike = std::all_of(groups_.begin(), groups_.end(), [&](const layer_group& g) {
+      return detail::equal(g.scale, groups_.front().scale) &&
+             detail::equal(g.softcap, groups_.front().softcap);
+    });
+    return alike && !groups_.empty() ? &groups_.front() : nullptr;
+  }
+
+  /// The layers that rotate as that type. Layer 0 stands for all layers if they are alike.
+  std::vector<Index> layers_of_type(std::string_view layer_type) const {
+    std::vector<Index> list;
+    const layer_group* own = group(layer_type);
+    for (Index layer = 0; own && layer < std::max<Index>(layer_count(), 1); ++layer)
+      if (rotation_of_layer(layer) == layer_rotation::in_group && group_of_layer(layer) == own &&
+          (layer_type.empty() || layers().empty() || layers()[static_cast<std::size_t>(layer)] == layer_type))
+        list.push_back(layer);
+    return list;
+  }
+
+  /// The window that layers of a group would have, if none is known to have its type. An unknown window is 0
+  /// if no layer has it.
+  Index window_without_layers(const layer_group& g) const {
+    const bool slides = g.layer_type.find("sliding") != std::string::npos;
+    const Index window = slides ? window_of_sliding : keys_are_values ? not_known_window : 0;
+    return layers().empty() ? window : std::max<Index>(window, 0);
   }
 
   /// attention_options::window of a layer, or not_known_window.

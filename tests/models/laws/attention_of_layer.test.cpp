@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 // The attention of layers that a file describes: window, direction, scale and softcap, by layer.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <rope/models.hpp>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/model_configs.hpp"
+#include "support/recorded.hpp"
 
 namespace {
 
@@ -288,6 +292,69 @@ TEST_CASE("a group whose layers have equal attention reports it", "[models][atte
   CHECK(hugging_face("cohere2", {{"sliding_window", 16}}).attention_of_group("").window == 16);
   CHECK_THROWS_WITH(hugging_face("minicpm", {{"sliding_window", 16}}).attention_of_group(""),
                     testing::ContainsSubstring("how far back layer 0 looks is not known"));
+}
+
+// The loops of model_rope.hpp, over every recorded file. attention_kind_of_layer agrees with the calls, and
+// rotate_layer answers for the layers of which the file describes all.
+TEST_CASE("the documented loops work for every model that imports", "[models][attention_of_layer]") {
+  using rope::layer_attention, rope::layer_rotation;
+  int files = 0, in_chunks = 0, not_known = 0;
+  const auto check = [&](const rope::model_rope& model) {
+    ++files;
+    std::map<std::string, rope::attention_options> options_of;
+    for (const std::string& type : model.attention_types()) options_of[type] = model.attention_of_group(type);
+    const rope::model_tables tables(model, 4);
+    bool chunks = false, unknown = false;
+    std::vector<rope::key_range> ranges;
+    for (Index layer = 0; layer < std::max<Index>(model.layer_count(), 1); ++layer) {
+      CAPTURE(layer);
+      const layer_attention kind = model.attention_kind_of_layer(layer);
+      const bool rotates = model.rotation_of_layer(layer) == layer_rotation::in_group;
+      const std::string type = model.layers().empty() ? "" : model.layers()[static_cast<std::size_t>(layer)];
+      if (kind == layer_attention::in_options) {
+        const Index window = model.attention_of_layer(layer).window;
+        if (rotates && options_of.contains(type)) CHECK(options_of.at(type).window == window);
+      } else {
+        CHECK_THROWS_AS(model.attention_of_layer(layer), std::invalid_argument);
+        if (rotates) CHECK_FALSE(options_of.contains(type));
+      }
+      CHECK((kind == layer_attention::in_chunks) == (model.chunk_of_layer(layer) > 0));
+      chunks = chunks || kind == layer_attention::in_chunks;
+      unknown = unknown || (rotates && kind == layer_attention::not_known);
+      if (kind == layer_attention::not_known || !rotates || model.keys_are_values ||
+          model.scaled == rope::scaled_queries::not_known)
+        continue;
+      const Index head_dim = model.group_of_layer(layer)->head_dim;
+      std::vector<float> q(static_cast<std::size_t>(head_dim), 1), k = q;
+      const std::vector<float> sinks(model.layer_has_sinks(layer) ? 1 : 0);
+      const auto options =
+          rope::rotate_layer(tables, layer, rope::bshd(q.data(), 1, 1, 1, head_dim),
+                             rope::bshd(k.data(), 1, 1, 1, head_dim), 3, ranges, std::span(sinks));
+      CHECK(options.key_ranges.empty() == (kind == layer_attention::in_options));
+    }
+    in_chunks += chunks;
+    not_known += unknown;
+  };
+  for (const char* name :
+       {"hugging_face", "transformers_classes", "transformers_layers", "both_formats", "gguf"}) {
+    const json file = testing::recorded(std::string("models/") + name);
+    for (const json& record : file.at("records")) {
+      CAPTURE(record.dump());
+      if (record.contains("metadata"))
+        check(rope::import_gguf(
+            testing::gguf(record.at("metadata").at("general.architecture"), record.at("metadata"))));
+      std::optional<rope::model_rope> of_config;
+      if (record.contains("config")) try {
+          of_config = rope::import_hugging_face(record.at("config"));
+        } catch (const std::invalid_argument&) {  // other tests have the reasons
+        }
+      if (of_config) check(*of_config);
+    }
+  }
+  CHECK(files >= 1250);
+  CHECK(in_chunks >= 5);
+  CHECK(not_known >= 10);
+  CHECK(not_known <= 30);  // of them, files without a window, or without the number of their layers
 }
 
 TEST_CASE("an unknown value of a layer is reported", "[models][attention_of_layer]") {

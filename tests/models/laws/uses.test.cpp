@@ -59,6 +59,21 @@ TEST_CASE("the examples in the comments of chunks work", "[models]") {
   CHECK(options.key_ranges.size() == 1);
 }
 
+TEST_CASE("the examples in the comments of kinds of attention work", "[models]") {
+  ones queries, keys, values, memory_of_out;
+  const head_view<float> q = queries.view, k = keys.view, v = values.view, out = memory_of_out.view;
+  const Index layers = 4;
+  constexpr Index start = 0;
+  const model_rope model = import_hugging_face(testing::config("llama_4_scout"));
+  const model_tables tables(model, 16);
+  std::vector<key_range> ranges;
+  for (Index layer = 0; layer < layers; ++layer)
+    if (model.attention_kind_of_layer(layer) != layer_attention::not_known)  // set the others yourself
+      attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
+  CHECK(*out.at(0, 0, 0) == testing::Approx(1));
+  CHECK(ranges.empty());  // layer 3 does not attend in chunks
+}
+
 TEST_CASE("the examples in the comments of models work", "[models]") {
   ones memory;
   const head_view<float> view = memory.view, queries = memory.view;
