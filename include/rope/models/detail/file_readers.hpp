@@ -77,19 +77,20 @@ class json_reader {
   /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in these
   /// files.
   const J* find(const char* key) {
-    if (hides(key)) return nullptr;
-    if (!contains(asked_, key)) asked_.emplace_back(key);
+    if (!hides(key) && !contains(asked_, key)) asked_.emplace_back(key);
+    return peek(key);
+  }
+  /// As above, but does not count as reading the key.
+  const J* peek(const char* key) const {
     const std::string name = key;
-    if (!object_ || !object_->contains(name)) return nullptr;
+    if (hides(name) || !object_ || !object_->contains(name)) return nullptr;
     const J& value = object_->at(name);
     return value.is_null() ? nullptr : &value;
   }
   /// Whether the key has a value. This does not count as reading a dictionary, whose keys may be unread.
   bool has(const char* key) {
-    const bool asked = contains(asked_, key);
-    const J* value = find(key);
-    if (!asked && value && value->is_object()) asked_.pop_back();
-    return value != nullptr;
+    const J* value = peek(key);
+    return value && (value->is_object() || find(key));
   }
 
   /// Sets the value of a key for files without the key: the default of the architecture's class. The first

@@ -396,7 +396,8 @@ void assume_sizes(json_reader<J>& text, const class_sizes* sizes, const std::str
   assume(sizes->head_dim, {"head_dim"});
   bool has_base = false;
   for (const char* key : {"rope_parameters", "rope_scaling"})
-    if (const J* rope = text.object(key)) has_base = has_base || rope->contains("rope_theta");
+    if (const J* rope = text.peek(key))
+      has_base = has_base || (rope->is_object() && rope->contains(std::string("rope_theta")));
   if (!has_base) assume(sizes->base, {"rope_theta"});
 }
 
