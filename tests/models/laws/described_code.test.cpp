@@ -253,12 +253,16 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
             128, 500000,
             rope::llama3_scaling{
                 .factor = 16, .low_freq_factor = 1, .high_freq_factor = 1, .original_max_position = 8192});
+        rope::attention_options model_options_in_chunks = {.scale = 0.08838834764831843};
         const rope::attention_options unrotated_options = {.scale = 0.08838834764831843};
         const rope::llama4_query_scaling query_scaling = {
             .floor_scale = 8192, .attention_scale = 0.1, .offset = 1};);
     CHECK(prints(model, code));
     CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
     CHECK(same(unrotated_options, model.attention_of_layer(3)));
+    const auto ranges = rope::chunk_ranges(model.chunk_of_layer(0), {.queries = 1, .keys = 9});
+    model_options_in_chunks.key_ranges = ranges;
+    CHECK(same(model_options_in_chunks, model.attention_of_layer(0, ranges)));
     for (const Index position : {0, 5000, 100000})
       CHECK(query_scaling(position) == model.query_scaling_of_layer(3)(position));
   }
@@ -404,9 +408,22 @@ TEST_CASE("the code that describe prints is that of the description, changed or 
     return found;
   };
   const std::string scout = code_of(import_hugging_face(config("llama_4_scout")));
-  CHECK(contains(scout, "40 to 42, 44 to 46: the window is not known from this file"));
+  CHECK(contains(scout, "40 to 42, 44 to 46 attend in chunks"));
+  CHECK(contains(scout, "chunk_ranges(8192, {.queries = queries, .keys = keys})"));
   CHECK(contains(scout, "layers 3, 7, ..., 47 do not rotate"));
-  CHECK_FALSE(scout.find("model_options") != std::string::npos);
+  CHECK_FALSE(scout.find("model_options =") != std::string::npos);
+  const std::string minicpm = code_of(import_hugging_face(
+      json{{"model_type", "minicpm"}, {"head_dim", 64}, {"num_attention_heads", 4}, {"sliding_window", 16}}));
+  CHECK(contains(minicpm, "the window is not known from this file"));
+  CHECK_FALSE(minicpm.find("model_options =") != std::string::npos);
+
+  // A group without layers has the options that its layers would have.
+  json gemma = config("gemma_3_4b");
+  gemma["text_config"]["num_hidden_layers"] = 5;
+  const std::string five = code_of(import_hugging_face(gemma));
+  CHECK(contains(five,
+                 "/* no layer of this model has this type */\n  const rope::attention_options "
+                 "full_attention_options = {.scale = 0.0625};"));
   CHECK(contains(code_of(import_hugging_face(config("deepseek_v3"))), "table.at_channel(128), start)"));
   CHECK(contains(code_of(import_hugging_face(config("gpt_oss_20b"))), "layers 0, 2, ..., 22 */"));
   CHECK(contains(code_of(import_hugging_face(config("gpt_oss_20b"))), "sink_logits"));
@@ -435,6 +452,6 @@ TEST_CASE("the code that describe prints is that of the description, changed or 
   CHECK(contains(names, "using system_x_1_layout = "));
   CHECK(contains(names, "system_x_1_options = {.window = 8};"));
   CHECK(contains(names, "using layers1st_layout = "));
-  CHECK(contains(names, "layers1st_options: it is not known from this file which layers these are"));
+  CHECK(contains(names, "no layer of this model has this type"));
   CHECK_FALSE(names.find('"') != std::string::npos);
 }

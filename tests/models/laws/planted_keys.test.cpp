@@ -98,8 +98,8 @@ TEST_CASE("a key has a warning if no layer rotates, next to dictionaries, and in
   CHECK(bare.groups().empty());
   CHECK(has_warning(bare.warnings, "rope_parameters.window_foo is not described, because nothing rotates"));
   // Found by the fuzzer: whether a base is assumed depends on a dictionary that is not read otherwise.
-  const auto zamba = import(
-      "zamba2", {{"use_mem_rope", false}, {"rope_parameters", {{"rope_theta", 1e4}, {"rope_foo", 1}}}});
+  const json rotation = {{"rope_parameters", {{"rope_theta", 1e4}, {"rope_foo", 1}}}};
+  const auto zamba = import("zamba2", {{"use_mem_rope", false}, {"text_config", rotation}});
   CHECK(has_warning(zamba.warnings, "rope_parameters is not described, because nothing rotates"));
   // A string cannot be a dictionary.
   const auto granite =

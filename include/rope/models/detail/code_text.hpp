@@ -196,8 +196,18 @@ inline std::string name_in_code(const std::string& layer_type) {
 template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
-  if (layers.empty()) return "/* " + name + ": it is not known from this file which layers these are */\n";
+  std::string text;
   std::vector<Index> windows;  // a layer of -1 in `layers` means every layer, if their number is unknown
+  if (layers.empty()) {
+    const bool unused = !model.layers().empty();
+    const auto types = model.attention_types();
+    if (unused && model.keys_are_values) return "/* " + name + ": no layer of this model has this type */\n";
+    if (std::find(types.begin(), types.end(), group.layer_type) == types.end())
+      return "/* " + name + ": the window is not known from this file, set attention_options yourself */\n";
+    text = unused ? "/* no layer of this model has this type */\n"
+                  : "/* it is not known from this file which layers these are */\n";
+    windows.push_back(model.attention_of_group(group.layer_type).window);
+  }
   const auto window_of = [&](Index layer) {
     const auto at = model.windows.size() == 1 || layer < 0 ? 0 : static_cast<std::size_t>(layer);
     return at < model.windows.size() ? model.windows[at] : not_known_window;
@@ -205,26 +215,35 @@ std::string options_code(const Model& model, const Group& group, const std::stri
   for (const Index layer : layers)
     if (std::find(windows.begin(), windows.end(), window_of(layer)) == windows.end())
       windows.push_back(window_of(layer));
-  std::string text;
   for (const Index window : windows) {
     Layers own;
     for (const Index layer : layers)
       if (layer >= 0 && window_of(layer) == window) own.push_back(layer);
     const std::string which =
         own.empty() ? "every layer" : (own.size() == 1 ? "layer " : "layers ") + layers_text(own);
-    if (window == not_known_window) {
+    const Index chunk = own.empty() ? 0 : model.chunk_of_layer(own.front());
+    if (window == not_known_window && chunk == 0) {
       text += "/* " + which + ": the window is not known from this file, set attention_options yourself */\n";
       continue;
     }
-    if (windows.size() > 1) text += "/* " + which + " */\n";
-    text += "const rope::attention_options " + name;
-    if (windows.size() > 1) text += window == 0 ? "_without_window" : "_window_" + std::to_string(window);
+    if (chunk > 0)
+      text += "/* " + which +
+              " attend in chunks: before a call, set key_ranges of these options to the result "
+              "of rope::chunk_ranges(" +
+              std::to_string(chunk) + ", {.queries = queries, .keys = keys}) */\n";
+    else if (windows.size() > 1)
+      text += "/* " + which + " */\n";
+    text += (chunk > 0 ? "rope::attention_options " : "const rope::attention_options ") + name;
+    if (chunk > 0)
+      text += "_in_chunks";
+    else if (windows.size() > 1)
+      text += window == 0 ? "_without_window" : "_window_" + std::to_string(window);
     text += " = {";
     std::string set;
     const auto add = [&](const std::string& field) { set += (set.empty() ? "" : ", ") + field; };
     if (!equal(group.scale, 0)) add(".scale = " + exact_digits(group.scale));
     if (!model.causal) add(".causal = false");
-    if (window != 0) add(".window = " + std::to_string(window));
+    if (window > 0) add(".window = " + std::to_string(window));
     if (group.softcap > 0) add(".softcap = " + exact_digits(group.softcap));
     text += set + "};\n";
   }
