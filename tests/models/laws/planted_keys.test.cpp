@@ -148,7 +148,8 @@ TEST_CASE("a key inside a value that a note is about has a warning", "[models][i
   CHECK_FALSE(has_warning(model.warnings, "plain"));
 }
 
-// Found by the fuzzer: hidden_size tells a text model from a dictionary of parts, and Bailing needs no number.
+// Found by the fuzzer: a list of architectures may say that the model is MiniMax-M2, and hidden_size tells a text model
+// from a dictionary of parts, and Bailing needs no number.
 TEST_CASE("a key has a warning inside a dictionary of which only the presence was read", "[models][import]") {
   const auto model = import_hugging_face(json{{"model_type", "bailing_moe_v3_vl"},
                                               {"text_config",
@@ -158,6 +159,8 @@ TEST_CASE("a key has a warning inside a dictionary of which only the presence wa
                                                 {"layer_group_size", 6},
                                                 {"rope_theta", 6000000}}}});
   CHECK(has_warning(model.warnings, "text_config.hidden_size", "thud_rotary"));
+  const auto minimax = import("minimax", {{"num_hidden_layers", 4}, {"architectures", {{"yarn_bar", 1}}}});
+  CHECK(has_warning(minimax.warnings, "architectures.yarn_bar"));
 }
 
 TEST_CASE("a dictionary in a rope dictionary does not hide the keys next to it", "[models][import]") {

@@ -153,12 +153,12 @@ class json_reader {
     return object_ && !hides(name) && object_->contains(name) && object_->at(name).is_null();
   }
   bool is_text(const char* key) {
-    const J* value = find(key);
-    return value && value->is_string();
+    const J* value = peek(key);
+    return value && value->is_string() && find(key);
   }
   bool is_list(const char* key) {
-    const J* value = find(key);
-    return value && value->is_array();
+    const J* value = peek(key);
+    return value && value->is_array() && find(key);
   }
   std::optional<std::string> text(const char* key) {
     const J* value = find(key);
