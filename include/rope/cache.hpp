@@ -15,6 +15,7 @@
 #include <rope/cache/latent_cache.hpp>
 #include <rope/cache/page_calls.hpp>
 #include <rope/cache/page_view.hpp>
+#include <rope/cache/page_weights.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/cache/shift_keys.hpp>

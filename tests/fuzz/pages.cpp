@@ -4,6 +4,7 @@
 // according to its comment is made too, and changes nothing.
 #include <rope/cache/page_calls.hpp>
 #include <rope/cache/page_view.hpp>
+#include <rope/cache/page_weights.hpp>
 #include <rope/cache/shift_keys.hpp>
 
 #include <algorithm>
@@ -682,6 +683,14 @@ class engine {
     check(keys_.untouched() && values_.untouched() && asked.q_memory.untouched(),
           "attention changes no pages");
     check(asked.out_memory.untouched_outside(whole), "only the channels of the output are written");
+    weights_and_sums weighed(n, sequences(), heads, chosen % 4 == 1 ? heads : heads_, longest);
+    if (chosen % 2 == 1)
+      with_pages<const T>([&](const page_view<const T>& pages) {
+        if (!rotated) return weighed.find(asked.asking(), pages, options);
+        with_layout(interleaved_one, [&]<class Layout>(Layout) {
+          weighed.template find<Layout>(asked.asking(), pages, by, options);
+        });
+      });
     for (Index s = 0; s < sequences(); ++s) {
       // Keys as they are stored, which check_all compares. Raw ones are rotated.
       std::vector<key> keys;
@@ -707,10 +716,14 @@ class engine {
               std::remove_if(seen.begin(), seen.end(),
                              [&](Index t) { return !lists.has(n.row(s), n.first(s) + i, n.tokens, t); }),
               seen.end());
-        for (Index h = 0; h < heads; ++h)
+        for (Index h = 0; h < heads; ++h) {
           check_output(asked.out, n.row(s), n.first(s) + i, h, group, query, keys, values, seen);
+          if (chosen % 2 == 1)
+            check_weights(weighed, s, n.row(s), n.first(s) + i, h, group, query, keys, seen);
+        }
       }
     }
+    if (chosen % 2 == 1) weighed.check_sums();
   }
 
   /// Queries or outputs of another shape, or without memory.
@@ -738,30 +751,110 @@ class engine {
     }
   }
 
-  /// One head of one query. A score is a sum of dim_ products of channels with an error of `error` each. With
-  /// L the sum of their magnitudes its error is (dim_ + 8) u L plus the effect of the errors, and the
-  /// relative error of a weight is twice that.
-  void check_output(const head_view<Q>& out, Index row, Index i, Index h, Index group, const key& query,
-                    const std::vector<key>& keys, const std::vector<channels>& values,
-                    const std::vector<Index>& seen) const {
+  /// The weights of a call and their sums, and what the sums should be.
+  struct weights_and_sums {
+    Index batch, queries, heads, heads_of_sums, keys;
+    std::vector<Q> weights, sums;         // [batch, heads, queries, keys], [sequences, heads of sums, keys]
+    std::vector<wide> exact, error;       // of the sums
+    std::vector<bool> is_of_visible_key;  // as weights
+
+    weights_and_sums(const newest& n, Index sequences, Index of_q, Index of_sums, Index longest)
+        : batch(n.batch),
+          queries(n.tokens),
+          heads(of_q),
+          heads_of_sums(of_sums),
+          keys(longest),
+          weights(static_cast<std::size_t>(batch * heads * queries * keys), Q(-7)),
+          sums(static_cast<std::size_t>(sequences * of_sums * keys), Q(-7)),
+          exact(sums.size(), 0),
+          error(sums.size(), 0),
+          is_of_visible_key(weights.size(), false) {}
+
+    template <class Layout = void, class... Call>
+    void find(const head_view<const Q>& q, const page_view<const T>& pages, const Call&... call) {
+      if constexpr (std::is_void_v<Layout>) {
+        attention_weights(q, pages, weights, call...);
+        attention_weight_sums(q, pages, sums, call...);
+      } else {
+        attention_weights<Layout>(q, pages, weights, call...);
+        attention_weight_sums<Layout>(q, pages, sums, call...);
+      }
+    }
+    std::size_t weight(Index row, Index h, Index i, Index j) const {
+      return static_cast<std::size_t>(((row * heads + h) * queries + i) * keys + j);
+    }
+    void check_sums() const {
+      for (std::size_t n = 0; n < sums.size(); ++n)
+        check(testing::abs(static_cast<wide>(sums[n]) - exact[n]) <=
+                  error[n] + tolerance::unit_roundoff<Q>() * exact[n],
+              "each token has the sum of its weights");
+      for (std::size_t n = 0; n < weights.size(); ++n)
+        check(is_of_visible_key[n] || weights[n] == Q(0),
+              "a key that a query does not see has a weight of 0");
+    }
+  };
+
+  /// The weights of one head of one query, which are the output if the value of key n is 1 in channel n.
+  void check_weights(weights_and_sums& of, Index s, Index row, Index i, Index h, Index group,
+                     const key& query, const std::vector<key>& keys, const std::vector<Index>& seen) const {
+    std::vector<channels> one(seen.size(), channels(seen.size(), 0));
+    std::vector<const wide*> seen_keys, values;
+    for (std::size_t n = 0; n < seen.size(); ++n) {
+      one[n][n] = 1;
+      values.push_back(one[n].data());
+      seen_keys.push_back(keys[static_cast<std::size_t>(seen[n])].exact.data() + h / group * dim_);
+    }
+    const channels exact = fuzz::attend(query.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
+                                        seen_keys, values, seen.size());
+    const wide u = tolerance::unit_roundoff<Q>(), bound = 2.02L * score_error(query, keys, seen, h, group) +
+                                                          (60 + static_cast<wide>(seen.size())) * u;
+    for (std::size_t n = 0; n < seen.size(); ++n) {
+      const std::size_t at = of.weight(row, h, i, seen[n]);
+      of.is_of_visible_key[at] = true;
+      check(testing::abs(static_cast<wide>(of.weights[at]) - exact[n]) <= bound,
+            "weights for pages are those of the tokens of each sequence");
+      const Index of_sums = of.heads_of_sums == of.heads ? h : h / group;
+      const auto sum = static_cast<std::size_t>((s * of.heads_of_sums + of_sums) * of.keys + seen[n]);
+      of.exact[sum] += exact[n];
+      of.error[sum] += bound;
+    }
+  }
+
+  /// The largest error of a score of one head of one query. A score is a sum of dim_ products of channels
+  /// with an error of `error` each. With L the sum of their magnitudes its error is (dim_ + 8) u L plus the
+  /// effect of the errors. The relative error of a weight is twice that.
+  wide score_error(const key& query, const std::vector<key>& keys, const std::vector<Index>& seen, Index h,
+                   Index group) const {
     const wide u = tolerance::unit_roundoff<Q>(), dim = static_cast<wide>(dim_);
-    std::vector<const wide*> seen_keys, seen_values;
-    wide off = 0, largest_value = 0;
+    wide off = 0;
     for (const Index t : seen) {
       const key& k = keys[static_cast<std::size_t>(t)];
-      seen_keys.push_back(k.exact.data() + h / group * dim_);
-      seen_values.push_back(values[static_cast<std::size_t>(t)].data() + h / group * value_dim_);
       wide score = 0;
       for (Index d = 0; d < dim_; ++d) {
         const wide a = testing::abs(query.exact[static_cast<std::size_t>(h * dim_ + d)]),
-                   b = testing::abs(seen_keys.back()[d]);
+                   b = testing::abs(k.exact[static_cast<std::size_t>(h / group * dim_ + d)]);
         score += (dim + 8) * u * a * b + query.error * b + k.error * a + query.error * k.error;
       }
       off = std::max(off, score / testing::sqrt(dim));
+    }
+    return off;
+  }
+
+  /// One head of one query.
+  void check_output(const head_view<Q>& out, Index row, Index i, Index h, Index group, const key& query,
+                    const std::vector<key>& keys, const std::vector<channels>& values,
+                    const std::vector<Index>& seen) const {
+    const wide u = tolerance::unit_roundoff<Q>();
+    std::vector<const wide*> seen_keys, seen_values;
+    wide largest_value = 0;
+    for (const Index t : seen) {
+      seen_keys.push_back(keys[static_cast<std::size_t>(t)].exact.data() + h / group * dim_);
+      seen_values.push_back(values[static_cast<std::size_t>(t)].data() + h / group * value_dim_);
       for (Index d = 0; d < value_dim_; ++d)
         largest_value = std::max(largest_value, testing::abs(seen_values.back()[d]));
     }
-    const wide bound = largest_value * (2.02L * off + (60 + static_cast<wide>(seen.size())) * u);
+    const wide off = score_error(query, keys, seen, h, group),
+               bound = largest_value * (2.02L * off + (60 + static_cast<wide>(seen.size())) * u);
     const channels exact = fuzz::attend(query.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
                                         seen_keys, seen_values, static_cast<std::size_t>(value_dim_));
     check(near(out, row, i, h, exact.data(), bound),

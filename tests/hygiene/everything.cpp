@@ -200,6 +200,11 @@ void use_attention() {
   attention_weights<Layout>(q, k, std::span(weights), table);
   std::vector<detail::arithmetic<T>> received(static_cast<std::size_t>(batch * heads * tokens));
   attention_weight_sums<Layout>(q, k, std::span(received), table);
+  const std::vector<detail::arithmetic<T>> weights_of_k = weights, received_by_k = received;
+  attention_weights<Layout>(q, pages, std::span(weights), table);
+  expect(agree(weights, weights_of_k), "weights for pages are those of one call");
+  attention_weight_sums<Layout>(q, pages, std::span(received), table);
+  expect(agree(received, received_by_k), "sums of weights for pages are those of one call");
 
   operands<T> d;
   std::vector<double> d_bias(static_cast<std::size_t>(tokens)), d_sinks(static_cast<std::size_t>(heads));

@@ -319,6 +319,12 @@ TEST_CASE("calls of the pages: memory of your own", "[library]") {
   write_pages<Layout>(k, v, pages, table, offsets);
   attention<Layout>(q, pages, out, table, {.query_offsets = offsets});
   CHECK(*out.at(0, 0, 0) == 1);
+  std::vector<float> weights(static_cast<std::size_t>(2 * tokens * heads * tokens)),
+      sums(static_cast<std::size_t>(2 * kv_heads * tokens));
+  attention_weights<Layout>(q, pages, weights, table, {.query_offsets = offsets});
+  CHECK(weights[0] == 1);
+  attention_weight_sums<Layout>(q, pages, sums, table, {.query_offsets = offsets});
+  CHECK(sums[0] + sums[1] + sums[2] == testing::Approx(tokens * heads / kv_heads));
   const Index n = 1;
   shift_keys<Layout>(keys, -n, table);
   rebase_keys<Layout>(pages, from, to);

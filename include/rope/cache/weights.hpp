@@ -31,53 +31,56 @@ namespace detail {
 
 /// The kernel calls of attention without values. The constructor checks the call, and for_each_call calls
 /// visit(call, part) for each of them.
-template <class Layout, class T, class Cache, class S, class Threads>
-attended_call<Layout, T, Cache, S, Threads> weights_call(const head_view<const T>& q, const Cache& cache,
-                                                         const placed_table<S>* table,
-                                                         attention_options options, const row_counts& counts,
-                                                         const Threads& threads) {
+template <class Layout, class T, class Rows, class S, class Threads>
+attended_call<Layout, T, Rows, S, Threads> weights_call(const head_view<const T>& q, const Rows& rows,
+                                                        const row_queries& queries,
+                                                        const placed_table<S>* table,
+                                                        attention_options options, const Threads& threads) {
   options.log_sum_exp = {};
   options.products = product_precision::full;
   const head_view<T> none = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  return {q, cache, none, table, options, queries_of(q, cache, counts), threads, true};
+  return {q, rows, none, table, options, queries, threads, true};
 }
 
-/// Implements `attention_weights` for a cache.
-template <class Layout, class T, class Cache, class S, class W, class Threads>
-void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, const Cache& cache, W& weights,
-                           const placed_table<S>* table, const attention_options& options,
-                           const row_counts& counts, const Threads& threads) {
+/// Implements `attention_weights` for stored tokens.
+template <class Layout, class T, class Rows, class S, class W, class Threads>
+void find_weights_of_rows(const std::type_identity_t<head_view<const T>>& q, const Rows& rows,
+                          const row_queries& queries, W& weights, const placed_table<S>* table,
+                          const attention_options& options, const Threads& threads) {
   using A = arithmetic<T>;
-  const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
+  const auto calls = weights_call<Layout, T>(q, rows, queries, table, options, threads);
   const attention_shape& shape = calls.shape();
   const weights_view<A> all = weights_in<T, W&>(weights, shape);
+  if (shape.heads == 0) return;  // weights without elements may be null
   for (Index b = 0; b < shape.batch; ++b)
     for (Index h = 0; h < shape.heads; ++h)
       for (Index i = 0; i < shape.queries; ++i)
         for (Index j = 0; j < shape.keys; ++j) all.at(b, h, i)[j * all.key_stride] = A(0);
   calls.for_each_call([&](const auto& call, const attended_part& part) {
     weights_view<A> to = all;
-    to.data = all.at(part.b, part.first_head, part.first_query);
+    to.data = all.at(queries.row(part.b), part.first_head, queries.first(part.b) + part.first_query);
+    to.batch_stride = queries.row_stride(part.b, all.batch_stride, all.query_stride);
     if (part.rank < 0) return write_weights(call, to, threads);
     const Index keys = call.k.tokens;
     storage<A> by_rank(static_cast<std::size_t>(call.q.heads * keys));
     write_weights(call, weights_view<A>{by_rank.data(), 0, keys, 0, 1}, threads);
     for (Index h = 0; h < call.q.heads; ++h)
       for (Index j = 0; j < keys; ++j)
-        to.at(0, h, 0)[part.slot(cache, j) * to.key_stride] = by_rank.data()[h * keys + j];
+        to.at(0, h, 0)[part.slot(rows, j) * to.key_stride] = by_rank.data()[h * keys + j];
   });
 }
 
-/// Implements `attention_weight_sums` for a cache.
-template <class Layout, class T, class Cache, class S, class Threads>
-void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q, const Cache& cache,
-                               const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
-                               const attention_options& options, const row_counts& counts,
-                               const Threads& threads) {
-  const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
-  const attention_shape& shape = calls.shape();
+/// Implements `attention_weight_sums` for stored tokens.
+template <class Layout, class T, class Rows, class S, class Threads>
+void find_weight_sums_of_rows(const std::type_identity_t<head_view<const T>>& q, const Rows& rows,
+                              const row_queries& queries, const std::span<arithmetic<T>>& sums,
+                              const placed_table<S>* table, const attention_options& options,
+                              const Threads& threads) {
+  const auto calls = weights_call<Layout, T>(q, rows, queries, table, options, threads);
+  attention_shape shape = calls.shape();
+  shape.batch = queries.asking();
   const Index kv_heads =
-      cache.batch() == 0 ? q.heads : token_source<typename Cache::value_type>(cache.keys(0)).heads;
+      rows.batch() == 0 ? q.heads : token_source<typename Rows::value_type>(rows.keys(0)).heads;
   const weight_sums_view all = weight_sums_in(sums, shape, kv_heads);
   calls.for_each_call([&](const auto& call, const attended_part& part) {
     const Index group = call.group(), head = all.by_key_head ? part.first_head / group : part.first_head;
@@ -91,7 +94,7 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
     weight_sums_passes(call, weight_sums_view{by_rank, 0, keys, all.by_key_head}).run(threads);
     for (Index h = 0; h < heads; ++h)
       for (Index j = 0; j < keys; ++j)
-        to.data[h * to.head_stride + part.slot(cache, j)] += by_rank[h * keys + j];
+        to.data[h * to.head_stride + part.slot(rows, j)] += by_rank[h * keys + j];
   });
   write_weight_sums(all.data, sums);
 }
@@ -125,8 +128,8 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const at
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const placed_table<float>* none = nullptr;
-  detail::find_weights_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(q, cache, weights, none,
-                                                                                options, counts, threads);
+  detail::find_weights_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, cache, detail::queries_of(q, cache, counts), weights, none, options, threads);
 }
 
 /// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
@@ -143,8 +146,8 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::find_weights_of_cache<Layout, std::remove_const_t<Q>>(q, cache, weights, &rotation, options, counts,
-                                                                threads);
+  detail::find_weights_of_rows<Layout, std::remove_const_t<Q>>(q, cache, detail::queries_of(q, cache, counts),
+                                                               weights, &rotation, options, threads);
 }
 
 /// The attention that each token of a cache receives from queries that are already rotated or need no
@@ -179,8 +182,8 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const placed_table<float>* none = nullptr;
-  detail::find_weight_sums_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, cache, detail::sums_in<Q, W>(sums), none, options, counts, threads);
+  detail::find_weight_sums_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), none, options, threads);
 }
 
 /// The attention that each token of a cache receives from unrotated queries.
@@ -197,8 +200,9 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums, const T
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::find_weight_sums_of_cache<Layout, std::remove_const_t<Q>>(q, cache, detail::sums_in<Q, W>(sums),
-                                                                    &rotation, options, counts, threads);
+  detail::find_weight_sums_of_rows<Layout, std::remove_const_t<Q>>(
+      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), &rotation, options,
+      threads);
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -31,10 +31,16 @@ class row_queries {
   Index count(Index b) const {
     return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
   }
+  /// The row of the call that has the tokens of row b.
+  Index row(Index b) const { return offsets_.empty() ? b : 0; }
   /// The index of the first token of row b within its row of the call (with offsets: within the only row).
   Index first(Index b) const { return offsets_.empty() ? 0 : to_index(offset(b)); }
   /// The index of token i of row b among all tokens of the call.
-  Index place(Index b, Index i) const { return (offsets_.empty() ? b * tokens_ : first(b)) + i; }
+  Index place(Index b, Index i) const { return row(b) * tokens_ + first(b) + i; }
+  /// The distance in memory from row b to row b + 1, which have equal counts.
+  Index row_stride(Index b, Index batch_stride, Index token_stride) const {
+    return offsets_.empty() ? batch_stride : count(b) * token_stride;
+  }
   /// The number of tokens of row b of the call that are padding.
   Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
 
