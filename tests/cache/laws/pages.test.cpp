@@ -10,6 +10,7 @@
 #include <numeric>
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
+#include <rope/cache/page_weights.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>
 #include <type_traits>
@@ -430,4 +431,23 @@ TEST_CASE("sequences without queries or keys write nothing", "[cache]") {
   x.offsets = {0, 0, 0};
   CHECK_NOTHROW(attention(x.queries().token_range(0, 0), x.pages(), x.output().token_range(0, 0),
                           {.query_offsets = x.offsets}));
+}
+
+TEST_CASE("heads that are not those of the pages throw although there is no sequence", "[cache]") {
+  call x;
+  x.lengths = {}, x.blocks = {}, x.offsets = {0};
+  const auto q = x.queries().token_range(0, 0);
+  const auto out = x.output().token_range(0, 0);
+  const attention_options options = {.query_offsets = x.offsets};
+  std::vector<float> none;
+  CHECK_NOTHROW(attention(q, x.pages(), out, options));
+  CHECK_NOTHROW(attention_weights(q, x.pages(), none, options));
+  const auto rejects = [](const auto& run, const char* text) {
+    return throws_saying<std::invalid_argument>(run, "attention: ", text);
+  };
+  CHECK(rejects([&] { attention(q, x.pages(), out.channels(0, value_dim - 1), options); }, "head_dim"));
+  const auto narrow = q.channels(0, dim - 1);
+  CHECK(rejects([&] { attention(narrow, x.pages(), out, options); }, "head_dim"));
+  CHECK(rejects([&] { attention_weights(narrow, x.pages(), none, options); }, "head_dim"));
+  CHECK(rejects([&] { attention_weight_sums(narrow, x.pages(), none, options); }, "head_dim"));
 }
