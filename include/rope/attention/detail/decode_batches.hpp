@@ -23,7 +23,9 @@
 /// (benchmark row bshd/1x4096x32+8x128).
 ///
 /// Listed tokens, and those of pages of one token, are anywhere in memory. Kernels get the address of each,
-/// and of as many tokens to prefetch. Runs of one token would take longer, since every run has a fixed cost.
+/// and of as many tokens to prefetch. Runs of one token would take longer, since every run has a fixed cost,
+/// and so has every batch. If listed tokens are read in place, a batch is therefore a whole tile, and each
+/// token is prefetched a fixed number of tokens before its use (benchmark rows selected/step_of_2048).
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -68,25 +70,29 @@ struct key_place {
 template <class C>
 class decode_batches {
  public:
-  /// \param heads  key heads to process
-  /// \param rows   query rows of each key head
-  decode_batches(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
+  /// \param heads   key heads to process
+  /// \param rows    query rows of each key head
+  /// \param copies  whether listed tokens are copied before they are multiplied
+  decode_batches(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows,
+                 bool copies)
       : k_(k),
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
         heads_per_pass_(!k.is_listed() && (k.head_stride <= k.token_stride || short_pages_) ? heads : 1),
-        tokens_(k.is_listed() ? tokens_of_list((std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
-                              : tokens_of_batch(heads_per_pass_,
-                                                (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
+        tokens_(!k.is_listed() ? tokens_of_batch(heads_per_pass_, bytes_of(k, v))
+                : copies       ? even_tokens_in(Index{1} << 14, bytes_of(k, v))
+                               : panel_shape<float>::tile),
         run_((std::min)(tokens_, k.run_from(0))),
         // int8 tokens are so small that a second prefetch costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {
     struct copied_tokens {};
     struct addresses {};
     if (!k.is_listed()) return;
+    // Far enough ahead for memory, and near enough to stay in an L1 cache of 32 KiB.
+    listed_ahead_ = even_tokens_in(3 << 12, bytes_of(k, v));
     copies_ = workspace<copied_tokens, C>(tokens_ * (std::max)(k.head_dim, v.head_dim));
-    rows_ = workspace<addresses, const C*>(2 * tokens_);
-    rows_of_next_ = rows_ + tokens_;
+    rows_ = workspace<addresses, const C*>(2 * (tokens_ + listed_ahead_));
+    rows_of_next_ = rows_ + tokens_ + listed_ahead_;
   }
 
   /// The number of heads that are processed alternately, one batch each: all heads, or 1.
@@ -106,7 +112,7 @@ class decode_batches {
       batch.run[0] = {j, end};
       if (!next_.has(x, head, 0, begin + j)) find_next(x, {head, begin + j, begin + hull.last});
       std::swap(rows_, rows_of_next_);
-      batch.list = {rows_, rows_of_next_, 0};
+      batch.list = {rows_, rows_ + (std::min)(listed_ahead_, end - j), 0};
       batch.copies = copies_;
       batch.depth = x.head_dim;
       return batch;
@@ -134,6 +140,8 @@ class decode_batches {
     }
     if (!x.is_listed()) return;
     find_next(x, after);
+    const Index count = batch.last() - batch.first();
+    std::copy_n(rows_of_next_, (std::min)(listed_ahead_, count), rows_ + count);
     batch.ahead[0] = {copies_, batch.depth, batch.depth, Index{0}};  // of kernels that read copies
   }
   /// Moves a batch of x to head first_head + `heads`. Then sets what each run reads next: the next run or,
@@ -176,9 +184,13 @@ class decode_batches {
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
 
-  /// Listed tokens of a batch, an even number of at most 16 KiB.
-  static constexpr Index tokens_of_list(Index head) {
-    return (std::min)(Index{64}, (std::max)(Index{1}, (Index{1} << 13) / (std::max)(Index{1}, head)) * 2);
+  /// The bytes of a token of one head of keys or of values, whichever is larger.
+  static Index bytes_of(const token_source<C>& k, const token_source<C>& v) {
+    return (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C));
+  }
+  /// How many tokens of `head` bytes fit in `bytes`: an even number from 2 to 64.
+  static constexpr Index even_tokens_in(Index bytes, Index head) {
+    return (std::min)(Index{64}, (std::max)(Index{1}, bytes / 2 / (std::max)(Index{1}, head)) * 2);
   }
   /// Finds the listed tokens of the batch that reads `source` from `place` on. Its last token repeats.
   EIGEN_DONT_INLINE void find_next(const token_source<C>& source, const key_place& place) {
@@ -211,8 +223,9 @@ class decode_batches {
   Index heads_per_pass_, tokens_;
   Index run_;                 // tokens of a run, at most
   Index again_;               // a cache line is prefetched again this many tokens before its use
+  Index listed_ahead_ = 0;    // a listed token is prefetched this many tokens before its use
   C* copies_ = nullptr;       // [tokens_, head_dim], of the listed tokens of a batch
-  const C** rows_ = nullptr;  // [tokens_], the addresses of these
+  const C** rows_ = nullptr;  // [tokens_ + listed_ahead_], the addresses of these, then of the next ones
   const C** rows_of_next_ = nullptr;
   place_of_next next_;
 };

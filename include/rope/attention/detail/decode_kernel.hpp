@@ -138,7 +138,7 @@ class decode_split {
         factors_(call.rules),
         first_row_(part.first_row),
         rows_(part.rows),
-        batches_(call.k, call.v, part.b, part.heads, part.rows),
+        batches_(call.k, call.v, part.b, part.heads, part.rows, copies_lists(call, part.rows)),
         operands_(call, {part.b, part.first_head, part.heads, part.first_row, part.rows}) {
     struct decode_scores {};
     struct decode_tile_sums {};
@@ -184,6 +184,11 @@ class decode_split {
   }
 
  private:
+  /// Whether listed keys are copied before they are multiplied, see decode_operands::score.
+  static bool copies_lists(const call_type& call, Index rows) {
+    return call.rotation.is_given() || rows > shape::rows ||
+           call.rules.options().products != product_precision::full;
+  }
   /// The number of strips of a head (see block_keys.hpp).
   Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
   rows_of_head rows_in(Index strip) const {

@@ -30,17 +30,6 @@ EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
   prefetch_after(static_cast<const char*>(nullptr), address);
 }
 
-/// Prefetches the cache line at `address` to L2, so that it takes no space in L1 before it is used.
-EIGEN_ALWAYS_INLINE void prefetch_to_l2(std::uintptr_t address) {
-#if defined(__GNUC__)
-  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
-#elif defined(EIGEN_VECTORIZE_SSE)
-  _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T1);
-#else
-  prefetch_line(address);
-#endif
-}
-
 /// The address of x[channels], which need not be inside an allocation.
 template <class X>
 EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
@@ -136,13 +125,12 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
   again.advance(tokens);
 }
 
-/// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory. They are used a batch
-/// later, so they wait in L2: in L1 they would replace rows of the current batch.
+/// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory.
 template <Index bytes, class X>
 EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index tokens, Index c) {
   for (Index token = 0; token < tokens; ++token)
     for (Index byte = 0; byte < bytes; byte += line_bytes)
-      prefetch_to_l2(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
+      prefetch_line(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
