@@ -8323,16 +8323,6 @@ inline constexpr Index line_bytes = 64;
 EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
   prefetch_after(static_cast<const char*>(nullptr), address);
 }
-/// Prefetches the cache line at `address` to L2, so that it takes no space in L1 before it is used.
-EIGEN_ALWAYS_INLINE void prefetch_to_l2(std::uintptr_t address) {
-#if defined(__GNUC__)
-  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
-#elif defined(EIGEN_VECTORIZE_SSE)
-  _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T1);
-#else
-  prefetch_line(address);
-#endif
-}
 /// The address of x[channels], which need not be inside an allocation.
 template <class X>
 EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
@@ -8420,13 +8410,12 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
       prefetch_line(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
   again.advance(tokens);
 }
-/// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory. They are used a batch
-/// later, so they wait in L2: in L1 they would replace rows of the current batch.
+/// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory.
 template <Index bytes, class X>
 EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index tokens, Index c) {
   for (Index token = 0; token < tokens; ++token)
     for (Index byte = 0; byte < bytes; byte += line_bytes)
-      prefetch_to_l2(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
+      prefetch_line(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFETCH_HPP
@@ -8695,7 +8684,9 @@ void for_groups_of_rows(Index rows, const Body& body) {
 /// (benchmark row bshd/1x4096x32+8x128).
 ///
 /// Listed tokens, and those of pages of one token, are anywhere in memory. Kernels get the address of each,
-/// and of as many tokens to prefetch. Runs of one token would take longer, since every run has a fixed cost.
+/// and of as many tokens to prefetch. Runs of one token would take longer, since every run has a fixed cost,
+/// and so has every batch. If listed tokens are read in place, a batch is therefore a whole tile, and each
+/// token is prefetched a fixed number of tokens before its use (benchmark rows selected/step_of_2048).
 namespace rope::inline ROPE_ABI::detail {
 /// The keys or values of one batch in a tile, for the current head, as runs. Each run has the memory to
 /// prefetch while it is processed.
@@ -8734,25 +8725,29 @@ struct key_place {
 template <class C>
 class decode_batches {
  public:
-  /// \param heads  key heads to process
-  /// \param rows   query rows of each key head
-  decode_batches(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
+  /// \param heads   key heads to process
+  /// \param rows    query rows of each key head
+  /// \param copies  whether listed tokens are copied before they are multiplied
+  decode_batches(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows,
+                 bool copies)
       : k_(k),
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
         heads_per_pass_(!k.is_listed() && (k.head_stride <= k.token_stride || short_pages_) ? heads : 1),
-        tokens_(k.is_listed() ? tokens_of_list((std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
-                              : tokens_of_batch(heads_per_pass_,
-                                                (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
+        tokens_(!k.is_listed() ? tokens_of_batch(heads_per_pass_, bytes_of(k, v))
+                : copies       ? even_tokens_in(Index{1} << 14, bytes_of(k, v))
+                               : panel_shape<float>::tile),
         run_((std::min)(tokens_, k.run_from(0))),
         // int8 tokens are so small that a second prefetch costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {
     struct copied_tokens {};
     struct addresses {};
     if (!k.is_listed()) return;
+    // Far enough ahead for memory, and near enough to stay in an L1 cache of 32 KiB.
+    listed_ahead_ = even_tokens_in(3 << 12, bytes_of(k, v));
     copies_ = workspace<copied_tokens, C>(tokens_ * (std::max)(k.head_dim, v.head_dim));
-    rows_ = workspace<addresses, const C*>(2 * tokens_);
-    rows_of_next_ = rows_ + tokens_;
+    rows_ = workspace<addresses, const C*>(2 * (tokens_ + listed_ahead_));
+    rows_of_next_ = rows_ + tokens_ + listed_ahead_;
   }
   /// The number of heads that are processed alternately, one batch each: all heads, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
@@ -8770,7 +8765,7 @@ class decode_batches {
       batch.run[0] = {j, end};
       if (!next_.has(x, head, 0, begin + j)) find_next(x, {head, begin + j, begin + hull.last});
       std::swap(rows_, rows_of_next_);
-      batch.list = {rows_, rows_of_next_, 0};
+      batch.list = {rows_, rows_ + (std::min)(listed_ahead_, end - j), 0};
       batch.copies = copies_;
       batch.depth = x.head_dim;
       return batch;
@@ -8797,6 +8792,8 @@ class decode_batches {
     }
     if (!x.is_listed()) return;
     find_next(x, after);
+    const Index count = batch.last() - batch.first();
+    std::copy_n(rows_of_next_, (std::min)(listed_ahead_, count), rows_ + count);
     batch.ahead[0] = {copies_, batch.depth, batch.depth, Index{0}};  // of kernels that read copies
   }
   /// Moves a batch of x to head first_head + `heads`. Then sets what each run reads next: the next run or,
@@ -8836,9 +8833,13 @@ class decode_batches {
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
-  /// Listed tokens of a batch, an even number of at most 16 KiB.
-  static constexpr Index tokens_of_list(Index head) {
-    return (std::min)(Index{64}, (std::max)(Index{1}, (Index{1} << 13) / (std::max)(Index{1}, head)) * 2);
+  /// The bytes of a token of one head of keys or of values, whichever is larger.
+  static Index bytes_of(const token_source<C>& k, const token_source<C>& v) {
+    return (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C));
+  }
+  /// How many tokens of `head` bytes fit in `bytes`: an even number from 2 to 64.
+  static constexpr Index even_tokens_in(Index bytes, Index head) {
+    return (std::min)(Index{64}, (std::max)(Index{1}, bytes / 2 / (std::max)(Index{1}, head)) * 2);
   }
   /// Finds the listed tokens of the batch that reads `source` from `place` on. Its last token repeats.
   EIGEN_DONT_INLINE void find_next(const token_source<C>& source, const key_place& place) {
@@ -8867,8 +8868,9 @@ class decode_batches {
   Index heads_per_pass_, tokens_;
   Index run_;                 // tokens of a run, at most
   Index again_;               // a cache line is prefetched again this many tokens before its use
+  Index listed_ahead_ = 0;    // a listed token is prefetched this many tokens before its use
   C* copies_ = nullptr;       // [tokens_, head_dim], of the listed tokens of a batch
-  const C** rows_ = nullptr;  // [tokens_], the addresses of these
+  const C** rows_ = nullptr;  // [tokens_ + listed_ahead_], the addresses of these, then of the next ones
   const C** rows_of_next_ = nullptr;
   place_of_next next_;
 };
@@ -10212,7 +10214,7 @@ class decode_split {
         factors_(call.rules),
         first_row_(part.first_row),
         rows_(part.rows),
-        batches_(call.k, call.v, part.b, part.heads, part.rows),
+        batches_(call.k, call.v, part.b, part.heads, part.rows, copies_lists(call, part.rows)),
         operands_(call, {part.b, part.first_head, part.heads, part.first_row, part.rows}) {
     struct decode_scores {};
     struct decode_tile_sums {};
@@ -10256,6 +10258,11 @@ class decode_split {
     for (Index kv = first_head_; kv < last_head; ++kv) leave_results(kv);
   }
  private:
+  /// Whether listed keys are copied before they are multiplied, see decode_operands::score.
+  static bool copies_lists(const call_type& call, Index rows) {
+    return call.rotation.is_given() || rows > shape::rows ||
+           call.rules.options().products != product_precision::full;
+  }
   /// The number of strips of a head (see block_keys.hpp).
   Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
   rows_of_head rows_in(Index strip) const {
@@ -15556,10 +15563,16 @@ class row_queries {
   Index count(Index b) const {
     return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
   }
+  /// The row of the call that has the tokens of row b.
+  Index row(Index b) const { return offsets_.empty() ? b : 0; }
   /// The index of the first token of row b within its row of the call (with offsets: within the only row).
   Index first(Index b) const { return offsets_.empty() ? 0 : to_index(offset(b)); }
   /// The index of token i of row b among all tokens of the call.
-  Index place(Index b, Index i) const { return (offsets_.empty() ? b * tokens_ : first(b)) + i; }
+  Index place(Index b, Index i) const { return row(b) * tokens_ + first(b) + i; }
+  /// The distance in memory from row b to row b + 1, which have equal counts.
+  Index row_stride(Index b, Index batch_stride, Index token_stride) const {
+    return offsets_.empty() ? batch_stride : count(b) * token_stride;
+  }
   /// The number of tokens of row b of the call that are padding.
   Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
   /// The tokens of rows [b, b + number), which have equal counts, [number, count(b), heads, head_dim].
@@ -20097,6 +20110,7 @@ template <class Layout, class T, class P, class S, class Threads>
 void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
                      const placed_table<S>* table, const attention_options& options, const Threads& threads) {
   const rows_in_pages<P> rows("attention", pages, q.batch, q.tokens, options.query_offsets);
+  if (rows.batch() == 0) check_heads(q, pages.keys(), pages.values(), out);  // otherwise for each sequence
   attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, rows, threads).run();
 }
 }  // namespace detail
@@ -20157,6 +20171,296 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_PAGE_CALLS_HPP
+
+#ifndef ROPE_CACHE_PAGE_WEIGHTS_HPP
+#define ROPE_CACHE_PAGE_WEIGHTS_HPP
+
+#ifndef ROPE_CACHE_WEIGHTS_HPP
+#define ROPE_CACHE_WEIGHTS_HPP
+/// The probabilities of attention to the tokens of a cache, and their sums for each token.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The kernel calls of attention without values. The constructor checks the call, and for_each_call calls
+/// visit(call, part) for each of them.
+template <class Layout, class T, class Rows, class S, class Threads>
+attended_call<Layout, T, Rows, S, Threads> weights_call(const head_view<const T>& q, const Rows& rows,
+                                                        const row_queries& queries,
+                                                        const placed_table<S>* table,
+                                                        attention_options options, const Threads& threads) {
+  options.log_sum_exp = {};
+  options.products = product_precision::full;
+  const head_view<T> none = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
+  return {q, rows, none, table, options, queries, threads, true};
+}
+/// Implements `attention_weights` for stored tokens.
+template <class Layout, class T, class Rows, class S, class W, class Threads>
+void find_weights_of_rows(const std::type_identity_t<head_view<const T>>& q, const Rows& rows,
+                          const row_queries& queries, W& weights, const placed_table<S>* table,
+                          const attention_options& options, const Threads& threads) {
+  using A = arithmetic<T>;
+  const auto calls = weights_call<Layout, T>(q, rows, queries, table, options, threads);
+  const attention_shape& shape = calls.shape();
+  const weights_view<A> all = weights_in<T, W&>(weights, shape);
+  if (shape.heads == 0) return;  // weights without elements may be null
+  for (Index b = 0; b < shape.batch; ++b)
+    for (Index h = 0; h < shape.heads; ++h)
+      for (Index i = 0; i < shape.queries; ++i)
+        for (Index j = 0; j < shape.keys; ++j) all.at(b, h, i)[j * all.key_stride] = A(0);
+  calls.for_each_call([&](const auto& call, const attended_part& part) {
+    weights_view<A> to = all;
+    to.data = all.at(queries.row(part.b), part.first_head, queries.first(part.b) + part.first_query);
+    to.batch_stride = queries.row_stride(part.b, all.batch_stride, all.query_stride);
+    if (part.rank < 0) return write_weights(call, to, threads);
+    const Index keys = call.k.tokens;
+    storage<A> by_rank(static_cast<std::size_t>(call.q.heads * keys));
+    write_weights(call, weights_view<A>{by_rank.data(), 0, keys, 0, 1}, threads);
+    for (Index h = 0; h < call.q.heads; ++h)
+      for (Index j = 0; j < keys; ++j)
+        to.at(0, h, 0)[part.slot(rows, j) * to.key_stride] = by_rank.data()[h * keys + j];
+  });
+}
+/// Implements `attention_weight_sums` for stored tokens.
+template <class Layout, class T, class Rows, class S, class Threads>
+void find_weight_sums_of_rows(const std::type_identity_t<head_view<const T>>& q, const Rows& rows,
+                              const row_queries& queries, const std::span<arithmetic<T>>& sums,
+                              const placed_table<S>* table, const attention_options& options,
+                              const Threads& threads) {
+  const auto calls = weights_call<Layout, T>(q, rows, queries, table, options, threads);
+  attention_shape shape = calls.shape();
+  shape.batch = queries.asking();
+  const Index kv_heads =
+      rows.batch() == 0 ? q.heads : token_source<typename Rows::value_type>(rows.keys(0)).heads;
+  const weight_sums_view all = weight_sums_in(sums, shape, kv_heads);
+  calls.for_each_call([&](const auto& call, const attended_part& part) {
+    const Index group = call.group(), head = all.by_key_head ? part.first_head / group : part.first_head;
+    weight_sums_view to = all;
+    to.data = all.data + part.b * all.batch_stride + head * all.head_stride;
+    if (part.rank < 0) return add_weight_sums(call, to, threads);
+    struct sums_by_rank {};
+    const Index keys = call.k.tokens, heads = all.by_key_head ? call.k.heads : call.q.heads;
+    double* const by_rank = workspace<sums_by_rank, double>(heads * keys);
+    std::fill_n(by_rank, heads * keys, 0.0);
+    weight_sums_passes(call, weight_sums_view{by_rank, 0, keys, all.by_key_head}).run(threads);
+    for (Index h = 0; h < heads; ++h)
+      for (Index j = 0; j < keys; ++j)
+        to.data[h * to.head_stride + part.slot(rows, j)] += by_rank[h * keys + j];
+  });
+  write_weight_sums(all.data, sums);
+}
+}  // namespace detail
+/// The probabilities of attention(q, cache, out, options, counts), whose queries are already rotated, or need
+/// no rotation.
+///
+///     std::vector<float> weights(std::size_t(batch * heads * tokens * cache.size()));
+///     attention_weights(q, cache, weights, {.queries_are_rotated = true});
+///
+/// \param q        [rows, tokens, q.heads, head_dim], as in attention
+/// \param cache    kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows
+/// \param weights  [rows, q.heads, tokens, keys] of float, or of double if q is double, as for views;
+///                 overwritten. keys is the number of tokens of the longest row. In a ring_cache it is the
+///                 largest order(b).size(). Key j of row b is its token j, or, in a ring_cache, the token
+///                 order(b)[j]. Entries without a query or a key are 0
+/// \param options  those of attention. log_sum_exp is not written. `products` has no effect: it is always
+///                 product_precision::full
+/// \param counts   as in attention
+///
+/// Throws:    std::invalid_argument as attention does, or if weights has another shape; weights is then
+///            unchanged
+/// Accuracy:  scores in the arithmetic type, softmax in double (tests/cache/weights.test.cpp)
+/// Cost:      as attention_weights for views. This function is for inspection
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const attention_options& options = {},
+                       const detail::row_counts& counts = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  const placed_table<float>* none = nullptr;
+  detail::find_weights_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, cache, detail::queries_of(q, cache, counts), weights, none, options, threads);
+}
+/// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
+///
+///     attention_weights<Layout>(q, cache, weights, table);
+///
+/// Throws:  as above, and as attention<Layout> does
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, rotation_table Table,
+          class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Table& table,
+                       const attention_options& options = {}, const detail::row_counts& counts = {},
+                       const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  const auto rotation = detail::placed_in(cache, table);
+  detail::find_weights_of_rows<Layout, std::remove_const_t<Q>>(q, cache, detail::queries_of(q, cache, counts),
+                                                               weights, &rotation, options, threads);
+}
+/// The attention that each token of a cache receives from queries that are already rotated or need no
+/// rotation. It is the sum of the token's weights over the queries, for every query head or summed over the
+/// query heads of its key head.
+///
+///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
+///
+/// H2O removes the tokens with the smallest sums over all queries so far. SnapKV and TOVA use the sums over
+/// the newest queries. examples/thin_a_cache.cpp is an example.
+///
+///     std::vector<float> sums(std::size_t(batch * kv_heads * cache.size()));
+///     attention_weight_sums(q, cache, sums, {.queries_are_rotated = true});
+///
+/// \param q      [rows, tokens, q.heads, head_dim], as in attention
+/// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys] of float, or of double if q is double;
+///               overwritten. The length of sums decides between the two shapes. keys is the number of tokens
+///               of the longest row. Key j of row b is its token j, or, in a ring_cache, the token
+///               order(b)[j]. A token that no query sees has a sum of 0
+/// \param options, counts  as in attention_weights
+///
+/// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged
+/// Accuracy:  scores and weights as in attention, added up in double and rounded once; no array
+///            [queries, keys] exists (tests/cache/weights.test.cpp)
+/// Cost:      as for views (attention/weight_sums.hpp)
+template <class Layout = detail::unnamed_layout, class Q, class Cache,
+          class W = std::span<detail::weight_of<Q>>, class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
+                           const attention_options& options = {}, const detail::row_counts& counts = {},
+                           const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const placed_table<float>* none = nullptr;
+  detail::find_weight_sums_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), none, options, threads);
+}
+/// The attention that each token of a cache receives from unrotated queries.
+///
+///     attention_weight_sums<Layout>(q, cache, sums, table);
+///
+/// Throws:  as above, and as attention<Layout> does
+template <class Layout = detail::unnamed_layout, class Q, class Cache,
+          class W = std::span<detail::weight_of<Q>>, rotation_table Table, class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums, const Table& table,
+                           const attention_options& options = {}, const detail::row_counts& counts = {},
+                           const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const auto rotation = detail::placed_in(cache, table);
+  detail::find_weight_sums_of_rows<Layout, std::remove_const_t<Q>>(
+      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), &rotation, options,
+      threads);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_CACHE_WEIGHTS_HPP
+/// The probabilities of attention to keys in pages, and their sums for each token.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+template <class Layout, class T, class P, class S, class W, class Threads>
+void find_weights_of_pages(const std::type_identity_t<head_view<const T>>& q, const page_view<P>& pages,
+                           W& weights, const placed_table<S>* table, const attention_options& options,
+                           const Threads& threads) {
+  const rows_in_pages<P> rows("attention_weights", pages, q.batch, q.tokens, options.query_offsets);
+  if (rows.batch() == 0) check_heads(q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
+  find_weights_of_rows<Layout, T>(q, rows, rows, weights, table, options, threads);
+}
+template <class Layout, class T, class P, class S, class Threads>
+void find_weight_sums_of_pages(const std::type_identity_t<head_view<const T>>& q, const page_view<P>& pages,
+                               const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
+                               const attention_options& options, const Threads& threads) {
+  const rows_in_pages<P> rows("attention_weight_sums", pages, q.batch, q.tokens, options.query_offsets);
+  if (rows.batch() == 0) check_heads(q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
+  find_weight_sums_of_rows<Layout, T>(q, rows, rows, sums, table, options, threads);
+}
+}  // namespace detail
+/// The probabilities of attention(q, pages, out, options), whose queries are already rotated, or need no
+/// rotation.
+///
+///     std::vector<float> weights(std::size_t(heads * tokens * longest));
+///     attention_weights(q, pages, weights, {.query_offsets = offsets});
+///
+/// \param q        [1, tokens, q.heads, head_dim] with options.query_offsets, or [sequences, tokens, ...], as
+///                 in attention to pages
+/// \param weights  [q.batch, q.heads, q.tokens, keys] of float, or of double if q is double, as for views;
+///                 overwritten. keys is the length of the longest sequence. Key j of a query is token j of
+///                 its sequence. Entries without a key are 0
+/// \param options  those of attention to pages. log_sum_exp is not written. `products` has no effect: it is
+///                 always product_precision::full
+///
+/// Requires:  weights share no element with q or the pages
+/// Throws:    as attention to pages does, std::invalid_argument if weights has another shape; weights is then
+///            unchanged
+/// Accuracy:  the bits of attention_weights for the same keys in one view (tests/cache/page_weights.test.cpp)
+/// Cost:      as attention_weights for views. This function is for inspection
+template <class Layout = detail::unnamed_layout, class Q, class P, class W = std::span<detail::weight_of<Q>>,
+          class Threads = this_thread>
+void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights,
+                       const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  const placed_table<float>* none = nullptr;
+  detail::find_weights_of_pages<detail::unnamed_layout, std::remove_const_t<Q>>(q, pages, weights, none,
+                                                                                options, threads);
+}
+/// The probabilities of attention<Layout>(q, pages, out, table, options).
+///
+///     attention_weights<Layout>(q, pages, weights, table);
+///
+/// Throws:  as above, and as attention<Layout> to pages does
+template <class Layout = detail::unnamed_layout, class Q, class P, class W = std::span<detail::weight_of<Q>>,
+          rotation_table Table, class Threads = this_thread>
+void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights, const Table& table,
+                       const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  const auto rotation = detail::placed(table);
+  detail::find_weights_of_pages<Layout, std::remove_const_t<Q>>(q, pages, weights, &rotation, options,
+                                                                threads);
+}
+/// The attention that each token of each sequence receives from queries that are already rotated or need no
+/// rotation. It is the sum of the token's weights over the queries of its sequence, for every query head or
+/// summed over the query heads of its key head.
+///
+///     std::vector<float> sums(std::size_t(pages.sequences() * kv_heads * longest));
+///     attention_weight_sums(q, pages, sums, {.query_offsets = offsets});
+///
+/// \param q     as in attention_weights
+/// \param sums  [sequences, q.heads, keys] or [sequences, kv_heads, keys] of float, or of double if q is
+///              double; overwritten. The length of sums decides between the two shapes. keys is the length of
+///              the longest sequence. A token that no query sees has a sum of 0. If sequences share a page,
+///              each has sums of its own for the tokens in it
+/// \param options  as in attention_weights
+///
+/// Requires:  sums shares no element with q or the pages
+/// Throws:    as attention to pages does, std::invalid_argument if sums has another length; sums is then
+///            unchanged
+/// Accuracy:  the bits of attention_weight_sums for the same keys in one view
+///            (tests/cache/page_weights.test.cpp)
+/// Cost:      as for views (attention/weight_sums.hpp)
+template <class Layout = detail::unnamed_layout, class Q, class P, class W = std::span<detail::weight_of<Q>>,
+          class Threads = this_thread>
+void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums,
+                           const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const placed_table<float>* none = nullptr;
+  detail::find_weight_sums_of_pages<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, pages, detail::sums_in<Q, W>(sums), none, options, threads);
+}
+/// The attention that each token of each sequence receives from unrotated queries.
+///
+///     attention_weight_sums<Layout>(q, pages, sums, table);
+///
+/// Throws:  as above, and as attention<Layout> to pages does
+template <class Layout = detail::unnamed_layout, class Q, class P, class W = std::span<detail::weight_of<Q>>,
+          rotation_table Table, class Threads = this_thread>
+void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums, const Table& table,
+                           const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const auto rotation = detail::placed(table);
+  detail::find_weight_sums_of_pages<Layout, std::remove_const_t<Q>>(q, pages, detail::sums_in<Q, W>(sums),
+                                                                    &rotation, options, threads);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_CACHE_PAGE_WEIGHTS_HPP
 
 #ifndef ROPE_CACHE_SHIFT_KEYS_HPP
 #define ROPE_CACHE_SHIFT_KEYS_HPP
@@ -20319,178 +20623,6 @@ ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Argument
                 detail::lacks_table<Arguments...>);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_SHIFT_KEYS_HPP
-
-#ifndef ROPE_CACHE_WEIGHTS_HPP
-#define ROPE_CACHE_WEIGHTS_HPP
-/// The probabilities of attention to the tokens of a cache, and their sums for each token.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// The kernel calls of attention without values. The constructor checks the call, and for_each_call calls
-/// visit(call, part) for each of them.
-template <class Layout, class T, class Cache, class S, class Threads>
-attended_call<Layout, T, Cache, S, Threads> weights_call(const head_view<const T>& q, const Cache& cache,
-                                                         const placed_table<S>* table,
-                                                         attention_options options, const row_counts& counts,
-                                                         const Threads& threads) {
-  options.log_sum_exp = {};
-  options.products = product_precision::full;
-  const head_view<T> none = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  return {q, cache, none, table, options, queries_of(q, cache, counts), threads, true};
-}
-/// Implements `attention_weights` for a cache.
-template <class Layout, class T, class Cache, class S, class W, class Threads>
-void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, const Cache& cache, W& weights,
-                           const placed_table<S>* table, const attention_options& options,
-                           const row_counts& counts, const Threads& threads) {
-  using A = arithmetic<T>;
-  const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
-  const attention_shape& shape = calls.shape();
-  const weights_view<A> all = weights_in<T, W&>(weights, shape);
-  for (Index b = 0; b < shape.batch; ++b)
-    for (Index h = 0; h < shape.heads; ++h)
-      for (Index i = 0; i < shape.queries; ++i)
-        for (Index j = 0; j < shape.keys; ++j) all.at(b, h, i)[j * all.key_stride] = A(0);
-  calls.for_each_call([&](const auto& call, const attended_part& part) {
-    weights_view<A> to = all;
-    to.data = all.at(part.b, part.first_head, part.first_query);
-    if (part.rank < 0) return write_weights(call, to, threads);
-    const Index keys = call.k.tokens;
-    storage<A> by_rank(static_cast<std::size_t>(call.q.heads * keys));
-    write_weights(call, weights_view<A>{by_rank.data(), 0, keys, 0, 1}, threads);
-    for (Index h = 0; h < call.q.heads; ++h)
-      for (Index j = 0; j < keys; ++j)
-        to.at(0, h, 0)[part.slot(cache, j) * to.key_stride] = by_rank.data()[h * keys + j];
-  });
-}
-/// Implements `attention_weight_sums` for a cache.
-template <class Layout, class T, class Cache, class S, class Threads>
-void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q, const Cache& cache,
-                               const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
-                               const attention_options& options, const row_counts& counts,
-                               const Threads& threads) {
-  const auto calls = weights_call<Layout, T>(q, cache, table, options, counts, threads);
-  const attention_shape& shape = calls.shape();
-  const Index kv_heads =
-      cache.batch() == 0 ? q.heads : token_source<typename Cache::value_type>(cache.keys(0)).heads;
-  const weight_sums_view all = weight_sums_in(sums, shape, kv_heads);
-  calls.for_each_call([&](const auto& call, const attended_part& part) {
-    const Index group = call.group(), head = all.by_key_head ? part.first_head / group : part.first_head;
-    weight_sums_view to = all;
-    to.data = all.data + part.b * all.batch_stride + head * all.head_stride;
-    if (part.rank < 0) return add_weight_sums(call, to, threads);
-    struct sums_by_rank {};
-    const Index keys = call.k.tokens, heads = all.by_key_head ? call.k.heads : call.q.heads;
-    double* const by_rank = workspace<sums_by_rank, double>(heads * keys);
-    std::fill_n(by_rank, heads * keys, 0.0);
-    weight_sums_passes(call, weight_sums_view{by_rank, 0, keys, all.by_key_head}).run(threads);
-    for (Index h = 0; h < heads; ++h)
-      for (Index j = 0; j < keys; ++j)
-        to.data[h * to.head_stride + part.slot(cache, j)] += by_rank[h * keys + j];
-  });
-  write_weight_sums(all.data, sums);
-}
-}  // namespace detail
-/// The probabilities of attention(q, cache, out, options, counts), whose queries are already rotated, or need
-/// no rotation.
-///
-///     std::vector<float> weights(std::size_t(batch * heads * tokens * cache.size()));
-///     attention_weights(q, cache, weights, {.queries_are_rotated = true});
-///
-/// \param q        [rows, tokens, q.heads, head_dim], as in attention
-/// \param cache    kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows
-/// \param weights  [rows, q.heads, tokens, keys] of float, or of double if q is double, as for views;
-///                 overwritten. keys is the number of tokens of the longest row. In a ring_cache it is the
-///                 largest order(b).size(). Key j of row b is its token j, or, in a ring_cache, the token
-///                 order(b)[j]. Entries without a query or a key are 0
-/// \param options  those of attention. log_sum_exp is not written. `products` has no effect: it is always
-///                 product_precision::full
-/// \param counts   as in attention
-///
-/// Throws:    std::invalid_argument as attention does, or if weights has another shape; weights is then
-///            unchanged
-/// Accuracy:  scores in the arithmetic type, softmax in double (tests/cache/weights.test.cpp)
-/// Cost:      as attention_weights for views. This function is for inspection
-template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, class Threads = this_thread>
-requires attended_rows<Cache>
-void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const attention_options& options = {},
-                       const detail::row_counts& counts = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  const placed_table<float>* none = nullptr;
-  detail::find_weights_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(q, cache, weights, none,
-                                                                                options, counts, threads);
-}
-/// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
-///
-///     attention_weights<Layout>(q, cache, weights, table);
-///
-/// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, rotation_table Table,
-          class Threads = this_thread>
-requires attended_rows<Cache>
-void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Table& table,
-                       const attention_options& options = {}, const detail::row_counts& counts = {},
-                       const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  const auto rotation = detail::placed_in(cache, table);
-  detail::find_weights_of_cache<Layout, std::remove_const_t<Q>>(q, cache, weights, &rotation, options, counts,
-                                                                threads);
-}
-/// The attention that each token of a cache receives from queries that are already rotated or need no
-/// rotation. It is the sum of the token's weights over the queries, for every query head or summed over the
-/// query heads of its key head.
-///
-///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
-///
-/// H2O removes the tokens with the smallest sums over all queries so far. SnapKV and TOVA use the sums over
-/// the newest queries. examples/thin_a_cache.cpp is an example.
-///
-///     std::vector<float> sums(std::size_t(batch * kv_heads * cache.size()));
-///     attention_weight_sums(q, cache, sums, {.queries_are_rotated = true});
-///
-/// \param q      [rows, tokens, q.heads, head_dim], as in attention
-/// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys] of float, or of double if q is double;
-///               overwritten. The length of sums decides between the two shapes. keys is the number of tokens
-///               of the longest row. Key j of row b is its token j, or, in a ring_cache, the token
-///               order(b)[j]. A token that no query sees has a sum of 0
-/// \param options, counts  as in attention_weights
-///
-/// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged
-/// Accuracy:  scores and weights as in attention, added up in double and rounded once; no array
-///            [queries, keys] exists (tests/cache/weights.test.cpp)
-/// Cost:      as for views (attention/weight_sums.hpp)
-template <class Layout = detail::unnamed_layout, class Q, class Cache,
-          class W = std::span<detail::weight_of<Q>>, class Threads = this_thread>
-requires attended_rows<Cache>
-void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
-                           const attention_options& options = {}, const detail::row_counts& counts = {},
-                           const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
-  const placed_table<float>* none = nullptr;
-  detail::find_weight_sums_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, cache, detail::sums_in<Q, W>(sums), none, options, counts, threads);
-}
-/// The attention that each token of a cache receives from unrotated queries.
-///
-///     attention_weight_sums<Layout>(q, cache, sums, table);
-///
-/// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class Cache,
-          class W = std::span<detail::weight_of<Q>>, rotation_table Table, class Threads = this_thread>
-requires attended_rows<Cache>
-void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums, const Table& table,
-                           const attention_options& options = {}, const detail::row_counts& counts = {},
-                           const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
-  const auto rotation = detail::placed_in(cache, table);
-  detail::find_weight_sums_of_cache<Layout, std::remove_const_t<Q>>(q, cache, detail::sums_in<Q, W>(sums),
-                                                                    &rotation, options, counts, threads);
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_CACHE_WEIGHTS_HPP
 #endif  // ROPE_CACHE_HPP
 
 #ifndef ROPE_FREQUENCIES_HPP

@@ -52,8 +52,8 @@ void find_weight_sums_of_pages(const std::type_identity_t<head_view<const T>>& q
 /// \param q        [1, tokens, q.heads, head_dim] with options.query_offsets, or [sequences, tokens, ...], as
 ///                 in attention to pages
 /// \param weights  [q.batch, q.heads, q.tokens, keys] of float, or of double if q is double, as for views;
-///                 overwritten. keys is the length of the longest sequence. Key j of a query is token j of its
-///                 sequence. Entries without a key are 0
+///                 overwritten. keys is the length of the longest sequence. Key j of a query is token j of
+///                 its sequence. Entries without a key are 0
 /// \param options  those of attention to pages. log_sum_exp is not written. `products` has no effect: it is
 ///                 always product_precision::full
 ///

@@ -293,3 +293,29 @@ TEST_CASE("the examples in the comments of weights of a cache work", "[cache]") 
   CHECK(weights[2] + weights[3] == testing::Approx(1));
   CHECK(sums[0] == testing::Approx(1 + weights[2]));
 }
+
+TEST_CASE("the examples in the comments of weights for pages work", "[cache]") {
+  step s;
+  const Index heads = kv_heads, tokens = 4, longest = 2;
+  std::vector<float> memory(4 * kv_heads * head_dim, 1.0f);
+  const std::vector<int> blocks = {1, 0}, lengths = {2, 2};
+  const auto pool = bshd(memory.data(), 2, 2, kv_heads, head_dim);
+  const page_view<float> pages({.keys = pool, .values = pool}, blocks, lengths);
+  const std::vector<std::int64_t> offsets = {0, 2, 4};
+  const auto& table = s.table;
+  const auto packed = [&](const head_view<float>& q) {
+    std::vector<float> weights(std::size_t(heads * tokens * longest));
+    attention_weights(q, pages, weights, {.query_offsets = offsets});
+    std::vector<float> sums(std::size_t(pages.sequences() * kv_heads * longest));
+    attention_weight_sums(q, pages, sums, {.query_offsets = offsets});
+    CHECK(weights[0] == 1);
+    CHECK(sums[0] == testing::Approx(1.5));
+  };
+  packed(thd(memory.data(), 4, kv_heads, head_dim));
+  const auto q = bshd(memory.data(), 2, 2, kv_heads, head_dim);
+  std::vector<float> weights(std::size_t(2 * heads * 2 * longest)), sums(std::size_t(2 * kv_heads * longest));
+  attention_weights<Layout>(q, pages, weights, table);
+  attention_weight_sums<Layout>(q, pages, sums, table);
+  CHECK(weights[2] + weights[3] == testing::Approx(1));
+  CHECK(sums[0] == testing::Approx(1 + weights[2]));
+}
