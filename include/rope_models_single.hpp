@@ -4840,6 +4840,12 @@ enum class layer_rotation {
   none,      ///< it does not rotate
   not_known  ///< there is no such layer, or it is not known how it rotates
 };
+/// Whether model_rope::attention_of_layer returns the options of a layer.
+enum class layer_attention {
+  in_options,  ///< it returns all of them
+  in_chunks,   ///< it needs the key ranges of chunks, which rotate_layer makes (Llama 4)
+  not_known    ///< there is no such layer, or the file does not describe its window or scale
+};
 /// Which layers multiply their queries by model_rope::query_rule.
 enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
 /// Facts about a model, except how each of its layers rotates.
@@ -6602,7 +6608,7 @@ class model_rope : public model_facts {
   const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
   /// The layer type of every layer. Empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
-  /// The number of layers, from the list of types or of windows. 0 if unknown.
+  /// The number of layers, from the list of types or of windows. 0 if unknown, or if all layers are alike.
   Index layer_count() const {
     if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
     return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
@@ -6644,9 +6650,9 @@ class model_rope : public model_facts {
   /// Attention options of layer `layer`, with or without rotation: causal, scale, softcap and window, as in
   /// training. Sink logits are weights: set sink_logits yourself if the model has them.
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are unknown:
-  ///          an unknown window, or several scales and no group for this layer. Also if the layer attends in
-  ///          chunks (Llama 4), which no window can express. rotate_layer provides the key_ranges of chunks
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument unless
+  ///          attention_kind_of_layer is in_options: an unknown window, several scales and no group for this
+  ///          layer, or chunks (Llama 4), which no window can express
   attention_options attention_of_layer(Index layer) const {
     attention_options options = numbers_of_layer(layer);
     if (const Index chunk = chunk_of_layer(layer); chunk > 0)
@@ -6661,6 +6667,19 @@ class model_rope : public model_facts {
                             " looks is not known from this file", reason_of_no_window(layer).c_str(),
                             "; set attention_options yourself");
     return options;
+  }
+  /// Whether attention_of_layer returns the options of layer `layer`. A file may leave out a window, or the
+  /// number of layers if layers differ.
+  ///
+  ///     std::vector<key_range> ranges;
+  ///     for (Index layer = 0; layer < layers; ++layer)
+  ///       if (model.attention_kind_of_layer(layer) != layer_attention::not_known)  // set the others yourself
+  ///         attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
+  layer_attention attention_kind_of_layer(Index layer) const {
+    if (!may_be_layer(layer) || !numbers_group(layer)) return layer_attention::not_known;
+    if (chunk_of_layer(layer) > 0) return layer_attention::in_chunks;
+    return window_of_layer(layer) == not_known_window ? layer_attention::not_known
+                                                      : layer_attention::in_options;
   }
   /// The number of tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate),
   /// or 0. A query at position p attends to the keys at positions p - p % chunk .. p.
@@ -6694,7 +6713,8 @@ class model_rope : public model_facts {
   }
   /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
   /// then types of groups without layers. If layers have no types, the list has one empty type, which means
-  /// all layers.
+  /// all layers. Types whose layers attend in chunks or differ, or whose window is unknown, are not in the
+  /// list: attention_kind_of_layer describes each of their layers.
   ///
   ///     for (const std::string& type : model.attention_types())
   ///       options_of[type] = model.attention_of_group(type);
@@ -6707,6 +6727,14 @@ class model_rope : public model_facts {
       if (rotation_of_layer(static_cast<Index>(i)) == layer_rotation::in_group) add(layers()[i]);
     for (const layer_group& g : groups_)
       if (!g.layer_type.empty() || types.empty()) add(g.layer_type);
+    std::erase_if(types, [&](const std::string& type) {
+      const std::vector<Index> own = layers_of_type(type);
+      if (own.empty()) return !group(type) || window_without_layers(*group(type)) == not_known_window;
+      return std::any_of(own.begin(), own.end(), [&](Index layer) {
+        return attention_kind_of_layer(layer) != layer_attention::in_options ||
+               window_of_layer(layer) != window_of_layer(own.front());
+      });
+    });
     return types;
   }
   /// Attention options of the layers of that type that rotate, if they are the same for all of them. A group
@@ -6719,28 +6747,27 @@ class model_rope : public model_facts {
   ///          otherwise as attention_of_layer
   attention_options attention_of_group(std::string_view layer_type) const {
     const layer_group* own = group(layer_type);
-    std::optional<attention_options> common;
-    for (Index layer = 0; own && layer < std::max<Index>(layer_count(), 1); ++layer) {
-      if (rotation_of_layer(layer) != layer_rotation::in_group || group_of_layer(layer) != own) continue;
-      if (!layer_type.empty() && !layers().empty() && layers()[static_cast<std::size_t>(layer)] != layer_type)
-        continue;
-      const attention_options options = attention_of_layer(layer);
-      if (common && common->window != options.window)
-        detail::throw_invalid("attention_of_group", "layers of type \"", std::string(layer_type).c_str(),
-                              "\" have the windows ", common->window, " and ", options.window, "; ",
-                              layer_type.empty() && !layers().empty()
-                                  ? "call it for each of attention_types, or call attention_of_layer"
-                                  : "call attention_of_layer");
-      common = options;
-    }
-    if (common) return *common;
     if (!own)
       detail::throw_invalid("attention_of_group", "no layer rotates as type \"",
                             std::string(layer_type).c_str(), "\"; call attention_of_layer");
-    const bool slides = own->layer_type.find("sliding") != std::string::npos;
-    const Index window =
-        window_of_sliding == not_known_window ? static_cast<Index>(sliding_window) : window_of_sliding;
-    return {.scale = own->scale, .causal = causal, .window = slides ? window : 0, .softcap = own->softcap};
+    const std::vector<Index> list = layers_of_type(layer_type);
+    if (list.empty()) {
+      const Index window = window_without_layers(*own);
+      if (window == not_known_window)
+        detail::throw_invalid("attention_of_group", "the window of layers of type \"",
+                              std::string(layer_type).c_str(),
+                              "\" is not known from this file; set attention_options yourself");
+      return {.scale = own->scale, .causal = causal, .window = window, .softcap = own->softcap};
+    }
+    const attention_options common = attention_of_layer(list.front());
+    for (const Index layer : list)
+      if (const Index window = attention_of_layer(layer).window; window != common.window)
+        detail::throw_invalid("attention_of_group", "layers of type \"", std::string(layer_type).c_str(),
+                              "\" have the windows ", common.window, " and ", window, "; ",
+                              layer_type.empty() && !layers().empty()
+                                  ? "call it for each of attention_types, or call attention_of_layer"
+                                  : "call attention_of_layer");
+    return common;
   }
   /// Whether layer `layer` has sink logits in the checkpoint. In MiMo-V2 only sliding layers have them.
   ///
@@ -6778,16 +6805,38 @@ class model_rope : public model_facts {
       detail::throw_invalid(
           "attention_of_layer", "how layer ", layer,
           " attends is not known: no layer of this model rotates; set attention_options yourself");
-    const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
-    bool alike = true;
-    for (const layer_group& g : groups_)
-      alike = alike && detail::equal(g.scale, groups_.front().scale) &&
-              detail::equal(g.softcap, groups_.front().softcap);
-    if (!own && !alike)
+    const layer_group* g = numbers_group(layer);
+    if (!g)
       detail::throw_invalid("attention_of_layer", "the scale of layer ", layer,
                             " is not known: no group is of its type; set attention_options yourself");
-    const layer_group& g = own ? *own : groups_.front();
-    return {.scale = g.scale, .causal = causal, .softcap = g.softcap};
+    return {.scale = g->scale, .causal = causal, .softcap = g->softcap};
+  }
+  /// The group with the scale and softcap of a layer. Null if they are unknown.
+  const layer_group* numbers_group(Index layer) const {
+    if (const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]))
+      return own;
+    const bool alike = std::all_of(groups_.begin(), groups_.end(), [&](const layer_group& g) {
+      return detail::equal(g.scale, groups_.front().scale) &&
+             detail::equal(g.softcap, groups_.front().softcap);
+    });
+    return alike && !groups_.empty() ? &groups_.front() : nullptr;
+  }
+  /// The layers that rotate as that type. Layer 0 stands for all layers if they are alike.
+  std::vector<Index> layers_of_type(std::string_view layer_type) const {
+    std::vector<Index> list;
+    const layer_group* own = group(layer_type);
+    for (Index layer = 0; own && layer < std::max<Index>(layer_count(), 1); ++layer)
+      if (rotation_of_layer(layer) == layer_rotation::in_group && group_of_layer(layer) == own &&
+          (layer_type.empty() || layers().empty() || layers()[static_cast<std::size_t>(layer)] == layer_type))
+        list.push_back(layer);
+    return list;
+  }
+  /// The window that layers of a group would have, if none is known to have its type. An unknown window is 0
+  /// if no layer has it.
+  Index window_without_layers(const layer_group& g) const {
+    const bool slides = g.layer_type.find("sliding") != std::string::npos;
+    const Index window = slides ? window_of_sliding : keys_are_values ? not_known_window : 0;
+    return layers().empty() ? window : std::max<Index>(window, 0);
   }
   /// attention_options::window of a layer, or not_known_window.
   Index window_of_layer(Index layer) const {
@@ -7290,8 +7339,18 @@ inline std::string name_in_code(const std::string& layer_type) {
 template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
-  if (layers.empty()) return "/* " + name + ": it is not known from this file which layers these are */\n";
+  std::string text;
   std::vector<Index> windows;  // a layer of -1 in `layers` means every layer, if their number is unknown
+  if (layers.empty()) {
+    const bool unused = !model.layers().empty();
+    const auto types = model.attention_types();
+    if (unused && model.keys_are_values) return "/* " + name + ": no layer of this model has this type */\n";
+    if (std::find(types.begin(), types.end(), group.layer_type) == types.end())
+      return "/* " + name + ": the window is not known from this file, set attention_options yourself */\n";
+    text = unused ? "/* no layer of this model has this type */\n"
+                  : "/* it is not known from this file which layers these are */\n";
+    windows.push_back(model.attention_of_group(group.layer_type).window);
+  }
   const auto window_of = [&](Index layer) {
     const auto at = model.windows.size() == 1 || layer < 0 ? 0 : static_cast<std::size_t>(layer);
     return at < model.windows.size() ? model.windows[at] : not_known_window;
@@ -7299,26 +7358,35 @@ std::string options_code(const Model& model, const Group& group, const std::stri
   for (const Index layer : layers)
     if (std::find(windows.begin(), windows.end(), window_of(layer)) == windows.end())
       windows.push_back(window_of(layer));
-  std::string text;
   for (const Index window : windows) {
     Layers own;
     for (const Index layer : layers)
       if (layer >= 0 && window_of(layer) == window) own.push_back(layer);
     const std::string which =
         own.empty() ? "every layer" : (own.size() == 1 ? "layer " : "layers ") + layers_text(own);
-    if (window == not_known_window) {
+    const Index chunk = own.empty() ? 0 : model.chunk_of_layer(own.front());
+    if (window == not_known_window && chunk == 0) {
       text += "/* " + which + ": the window is not known from this file, set attention_options yourself */\n";
       continue;
     }
-    if (windows.size() > 1) text += "/* " + which + " */\n";
-    text += "const rope::attention_options " + name;
-    if (windows.size() > 1) text += window == 0 ? "_without_window" : "_window_" + std::to_string(window);
+    if (chunk > 0)
+      text += "/* " + which +
+              " attend in chunks: before a call, set key_ranges of these options to the result "
+              "of rope::chunk_ranges(" +
+              std::to_string(chunk) + ", {.queries = queries, .keys = keys}) */\n";
+    else if (windows.size() > 1)
+      text += "/* " + which + " */\n";
+    text += (chunk > 0 ? "rope::attention_options " : "const rope::attention_options ") + name;
+    if (chunk > 0)
+      text += "_in_chunks";
+    else if (windows.size() > 1)
+      text += window == 0 ? "_without_window" : "_window_" + std::to_string(window);
     text += " = {";
     std::string set;
     const auto add = [&](const std::string& field) { set += (set.empty() ? "" : ", ") + field; };
     if (!equal(group.scale, 0)) add(".scale = " + exact_digits(group.scale));
     if (!model.causal) add(".causal = false");
-    if (window != 0) add(".window = " + std::to_string(window));
+    if (window > 0) add(".window = " + std::to_string(window));
     if (group.softcap > 0) add(".softcap = " + exact_digits(group.softcap));
     text += set + "};\n";
   }
@@ -8081,14 +8149,21 @@ class json_reader {
   /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in these
   /// files.
   const J* find(const char* key) {
-    if (hides(key)) return nullptr;
-    if (!contains(asked_, key)) asked_.emplace_back(key);
+    if (!hides(key) && !contains(asked_, key)) asked_.emplace_back(key);
+    return peek(key);
+  }
+  /// As above, but does not count as reading the key.
+  const J* peek(const char* key) const {
     const std::string name = key;
-    if (!object_ || !object_->contains(name)) return nullptr;
+    if (hides(name) || !object_ || !object_->contains(name)) return nullptr;
     const J& value = object_->at(name);
     return value.is_null() ? nullptr : &value;
   }
-  bool has(const char* key) { return find(key) != nullptr; }
+  /// Whether the key has a value. This does not count as reading a dictionary, whose keys may be unread.
+  bool has(const char* key) {
+    const J* value = peek(key);
+    return value && (value->is_object() || find(key));
+  }
   /// Sets the value of a key for files without the key: the default of the architecture's class. The first
   /// default of a key holds.
   ///
@@ -8144,12 +8219,12 @@ class json_reader {
     return object_ && !hides(name) && object_->contains(name) && object_->at(name).is_null();
   }
   bool is_text(const char* key) {
-    const J* value = find(key);
-    return value && value->is_string();
+    const J* value = peek(key);
+    return value && value->is_string() && find(key);
   }
   bool is_list(const char* key) {
-    const J* value = find(key);
-    return value && value->is_array();
+    const J* value = peek(key);
+    return value && value->is_array() && find(key);
   }
   std::optional<std::string> text(const char* key) {
     const J* value = find(key);
@@ -10399,7 +10474,8 @@ void assume_sizes(json_reader<J>& text, const class_sizes* sizes, const std::str
   assume(sizes->head_dim, {"head_dim"});
   bool has_base = false;
   for (const char* key : {"rope_parameters", "rope_scaling"})
-    if (const J* rope = text.object(key)) has_base = has_base || rope->contains("rope_theta");
+    if (const J* rope = text.peek(key))
+      has_base = has_base || (rope->is_object() && rope->contains(std::string("rope_theta")));
   if (!has_base) assume(sizes->base, {"rope_theta"});
 }
 }  // namespace rope::inline ROPE_ABI::detail

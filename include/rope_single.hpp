@@ -208,8 +208,10 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #define ROPE_ATTENTION_DETAIL_ATTEND_HPP
 #include <algorithm>  // std::min, std::max
 
-#ifndef ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
-#define ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+#include <atomic>
+#include <new>
 
 #ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
@@ -466,7 +468,6 @@ inline void check_equal(const char* function, const char* names, const char* ext
 
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
-#include <new>  // std::align_val_t
 /// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
 ///
 /// First, Eigen's allocation functions have the same names for every instruction set but differ: some call
@@ -3557,28 +3558,42 @@ class dropout_mask {
 /// A block is the query tokens and heads of one task. A strip is the query rows of a block that a kernel
 /// processes together, a row being one head of one token. hidden_keys.hpp defines tile and hull.
 namespace rope::inline ROPE_ABI::detail {
-/// The visible keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head +
-/// heads). For the current tile, the object has the visible keys of each query: none, all or some. Positions,
-/// segments, window, sinks, mask and bias are evaluated once per tile. A thread may use only one object of
-/// this class at a time, because all objects of a thread share its scratch memory.
+/// Query tokens [first_token, first_token + tokens) of row b, in `heads` query heads from first_head on. If
+/// all of these heads use one key head, it is kv. Row r of a block is head head_of(r) of token token_of(r).
+struct query_block {
+  Index b, kv, first_head, heads, first_token, tokens;
+  Index rows() const { return tokens * heads; }
+  Index token_of(Index r) const { return first_token + r / heads; }
+  Index head_of(Index r) const { return first_head + r % heads; }
+};
+/// Rows [first_row, first_row + count) of a block, numbered from 0.
+struct strip_rows {
+  query_block block;
+  Index first_row, count;
+  Index token_of(Index r) const { return block.token_of(first_row + r); }
+  Index head_of(Index r) const { return block.head_of(first_row + r); }
+};
+/// Strip s of a block whose strips have `size` rows, except the last one, which may have fewer.
+inline strip_rows strip_of(const query_block& block, Index s, Index size) {
+  return {block, s * size, (std::min)(size, block.rows() - s * size)};
+}
+/// The visible keys of the queries of a block. For the current tile, the object has the visible keys of each
+/// query: none, all or some. Positions, segments, window, sinks, mask and bias are evaluated once per tile. A
+/// thread may use only one object of this class at a time, because all objects of a thread share its scratch
+/// memory.
 class block_keys {
  public:
-  block_keys(const visibility& rules, Index b, Index first, Index tokens, Index first_head, Index heads)
+  block_keys(const visibility& rules, const query_block& block)
       : rules_(rules),
-        b_(b),
-        first_(first),
-        tokens_(tokens),
-        first_head_(first_head),
-        heads_(differs_by_head(rules.options()) ? heads : (std::min)(heads, Index{1})),
+        block_(block),
+        heads_(differs_by_head(rules.options()) ? block.heads : (std::min)(block.heads, Index{1})),
+        keys_(workspace<struct keys_of_tokens, key_set>(block.tokens)),
         begin_(rules.shape().keys),
         gap_end_(rules.shape().keys),
-        seen_by_all_{0, rules.shape().keys} {
-    struct keys_of_tokens {};
-    struct keys_of_rows {};
-    keys_ = workspace<keys_of_tokens, key_set>(tokens);
-    visible_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
-    for (Index t = 0; t < tokens; ++t) {
-      const key_set keys = keys_[t] = rules.keys_of(b, first + t);
+        seen_by_all_{0, rules.shape().keys},
+        visible_(workspace<struct keys_of_rows, row_in_tile>(block.tokens * heads_)) {
+    for (Index t = 0; t < block.tokens; ++t) {
+      const key_set keys = keys_[t] = rules.keys_of(block.b, block.first_token + t);
       seen_by_all_ = {(std::max)(seen_by_all_.first, keys.hull_begin()),
                       (std::min)(seen_by_all_.last, keys.hull_end())};
       if (keys.gap_begin < keys.gap_end) gaps_.include({keys.gap_begin, keys.gap_end});
@@ -3599,7 +3614,7 @@ class block_keys {
   /// One past the last key that may be visible to some query.
   Index end() const { return end_; }
   /// The ranges of keys of a query token. A mask, a bias or unordered positions may hide some of these keys.
-  const key_set& of(Index token) const { return keys_[token - first_]; }
+  const key_set& of(Index token) const { return keys_[token - block_.first_token]; }
   /// Enters every tile of `size` keys in which a key may be visible to some query, and calls tile(begin,
   /// count) for it. The last tile ends at end(). Tiles begin at multiples of their size, so results do not
   /// depend on how queries are split into blocks.
@@ -3617,7 +3632,7 @@ class block_keys {
     begin_of_tile_ = begin;
     if (is_seen_by_all(begin, begin + count)) {
       if (!all_see_all_ || hull_.last != count)
-        std::fill_n(visible_, tokens_ * heads_, row_in_tile{{0, count}, false});
+        std::fill_n(visible_, block_.tokens * heads_, row_in_tile{{0, count}, false});
       hull_ = {0, count};
       all_see_all_ = true;
       return true;
@@ -3625,7 +3640,7 @@ class block_keys {
     hull_ = {0, 0};
     all_see_all_ = true;
     const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
-    for (Index t = 0; t < tokens_; ++t)
+    for (Index t = 0; t < block_.tokens; ++t)
       for (Index h = 0; h < heads_; ++h) {
         const row_in_tile visible = visible_[t * heads_ + h] = find_visible(t, h, count, held);
         all_see_all_ = all_see_all_ && visible.sees_all(count);
@@ -3639,7 +3654,7 @@ class block_keys {
   bool all_see_all() const { return all_see_all_; }
   /// The keys of the tile visible to one query.
   const row_in_tile& visible_in_tile(Index token, Index head) const {
-    return visible_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
+    return visible_[(token - block_.first_token) * heads_ + (heads_ == 1 ? 0 : head - block_.first_head)];
   }
  private:
   /// Whether the ranges of keys alone show that keys [begin, end) are visible to every query. If they do,
@@ -3650,7 +3665,7 @@ class block_keys {
            (gaps_.empty() || end <= gaps_.first || begin >= gaps_.last);
   }
   position_range positions_of_keys(Index begin, Index count) const {
-    const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
+    const std::int64_t* keys = rules_.listed_key_positions(block_.b) + begin;
     position_range range;
     for_each_index(0, count, [&](Index j) { range.include(keys[j]); });
     return range;
@@ -3658,29 +3673,30 @@ class block_keys {
   /// \param held  the range of the tile's key positions if they are unordered, otherwise empty
   row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
     row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
-    const Index head = first_head_ + h, token = first_ + t;
+    const Index b = block_.b, head = block_.first_head + h, token = block_.first_token + t;
     if (!held.empty() && !visible.range.empty()) {
-      const position_rule admits = rules_.rule_of(rules_.query_position(b_, token));
-      const std::int64_t* positions = rules_.listed_key_positions(b_) + begin_of_tile_;
+      const position_rule admits = rules_.rule_of(rules_.query_position(b, token));
+      const std::int64_t* positions = rules_.listed_key_positions(b) + begin_of_tile_;
       if (!admits.overlaps(held.smallest, held.largest)) return {{0, 0}, false};
       if (!admits.covers(held.smallest, held.largest))
         hide(visible, [&](Index j) { return !admits(positions[j]); });
     }
     if (const auto& mask = rules_.options().mask; mask && !visible.range.empty()) {
-      const bool* row = mask.at(b_, head, token) + begin_of_tile_ * mask.key_step();
+      const bool* row = mask.at(b, head, token) + begin_of_tile_ * mask.key_step();
       if (mask.key_step() == 1)
         hide(visible, row);
       else
         hide(visible, [&](Index j) { return !row[j * mask.key_step()]; });
     }
     if (const auto& bias = rules_.options().bias; bias && !visible.range.empty())
-      hide(visible, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
+      hide(visible, bias.at(b, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
            visibility::hides);
     return visible;
   }
   const visibility& rules_;
-  Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 if all heads see the same keys
-  key_set* keys_;                                  // [tokens]
+  query_block block_;
+  Index heads_;    // 1 if all heads see the same keys
+  key_set* keys_;  // [tokens]
   Index begin_, end_ = 0;
   Index gap_begin_ = 0, gap_end_;  // keys [gap_begin, gap_end) are hidden from all queries
   tile_range seen_by_all_;         // visible to every query, except its gap
@@ -3690,12 +3706,6 @@ class block_keys {
   tile_range hull_ = {0, 0};
   bool all_see_all_ = false;
   row_in_tile* visible_;  // [tokens, heads]
-};
-/// The queries of a strip: row r is head head_of(r) of token token_of(r).
-struct strip_rows {
-  Index batch_row, first_token, first_head, group, first_row, count;
-  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
-  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
 /// A strip of at most `max_rows` queries of a block, and, for each query, the visible keys of the current
 /// tile.
@@ -3731,8 +3741,8 @@ struct strip_in_tile {
     std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, of_query.gap_end - begin)),
               Mark{1});
     if (!rules.in_ranges()) {
-      const position_rule admits = rules.rule_of(rules.query_position(rows.batch_row, token));
-      const std::int64_t* positions = rules.listed_key_positions(rows.batch_row) + begin;
+      const position_rule admits = rules.rule_of(rules.query_position(rows.block.b, token));
+      const std::int64_t* positions = rules.listed_key_positions(rows.block.b) + begin;
       for_each_index(range.first, range.last, [&](Index j) { hidden[j] |= Mark{!admits(positions[j])}; });
     }
     if (const auto& mask = rules.options().mask)
@@ -3746,7 +3756,7 @@ struct strip_in_tile {
   /// The entries of a mask or bias of row r, starting with key 0.
   template <class X>
   const X* entries_of(const score_view<X>& scores, Index r) const {
-    return scores.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
+    return scores.at(rows.block.b, rows.head_of(r), rows.token_of(r));
   }
   /// If there is a bias, calls body(j, bias of key j) for the keys in the range of row r.
   void for_each_bias(Index r, const auto& body) const {
@@ -3757,7 +3767,7 @@ struct strip_in_tile {
   /// key j.
   void for_each_kept(Index r, const auto& body) const {
     const attention_options& options = rules.options();
-    const Index b = rows.batch_row, token = rows.token_of(r);
+    const Index b = rows.block.b, token = rows.token_of(r);
     const tile_range range = visible[r].range;
     const auto mask = dropout_mask(options.dropout, options.dropout_seed)
                           .row_of(b, rows.head_of(r), rules.query_position(b, token));
@@ -8213,6 +8223,14 @@ row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arith
     return {wide, channels};
   }
 }
+/// Places arrays one after another in one piece of scratch memory, and sets the pointer to each.
+template <class User, class T>
+void place_arrays(std::initializer_list<std::pair<T**, Index>> arrays) {
+  Index size = 0;
+  for (const auto& [array, count] : arrays) size += count;
+  T* next = workspace<User, T>(size);
+  for (const auto& [array, count] : arrays) *array = std::exchange(next, next + count);
+}
 /// Buffers for copies of the rows that are read at a time.
 template <class T>
 struct row_buffers {
@@ -8904,6 +8922,21 @@ struct softmax_rows {
   A* sum;
   softmax_rows from(Index row) const { return {maximum + row, sum + row}; }
 };
+/// Weighted sums of values and the softmax of each row.
+template <class A>
+struct weighted_rows {
+  Index channels;
+  A* sums;                // [rows, channels]
+  softmax_rows<A> state;  // [rows]
+  /// In scratch memory of the calling thread.
+  template <class User>
+  static weighted_rows in_scratch(Index rows, Index channels) {
+    weighted_rows all = {channels, nullptr, {}};
+    place_arrays<User, A>({{&all.sums, rows * channels}, {&all.state.maximum, rows}, {&all.state.sum, rows}});
+    return all;
+  }
+  weighted_rows from(Index row) const { return {channels, sums + row * channels, state.from(row)}; }
+};
 /// When two softmaxes are joined, their weighted sums are multiplied by these factors.
 template <class A>
 struct joined_factors {
@@ -8949,6 +8982,7 @@ class tile_softmax {
       hides_ = hides_ || strip_.visible[r].has_holes || strip_.visible[r].range.first != strip_.hull.first ||
                strip_.visible[r].range.last != strip_.hull.last;
   }
+  const strip_rows& strip() const { return strip_.rows; }
   /// The smallest range that contains all keys that are visible to some row, and the `hull` of the
   /// constructor.
   const tile_range& hull() const { return strip_.hull; }
@@ -9143,18 +9177,24 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
 #endif  // ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
 /// Operands of decoding in the arithmetic type: a copy of the queries, and keys and values in place.
 namespace rope::inline ROPE_ABI::detail {
+/// Rows [first, first + count) of the query rows of a task in one key head.
+struct rows_of_head {
+  Index first, count;
+};
 /// Query rows [first_row, first_row + rows) of each of key heads [first_head, first_head + heads) of row b.
 /// Row t * group + g of a key head is query head g of the group at token t.
 struct decode_queries {
   Index b, first_head, heads, first_row, rows;
-  /// The query heads g of token t that are among these rows.
-  tile_range heads_of(Index t, Index group) const {
-    return {(std::max)(Index{0}, first_row - t * group), (std::min)(group, first_row + rows - t * group)};
+  /// Those of these rows that are at token t.
+  rows_of_head rows_at(Index t, Index group) const {
+    const Index first = (std::max)(Index{0}, t * group - first_row),
+                last = (std::min)(rows, (t + 1) * group - first_row);
+    return {first, (std::max)(Index{0}, last - first)};
   }
-};
-/// Rows [first, first + count) of a head.
-struct rows_of_head {
-  Index first, count;
+  /// The query head of row `row` of key head kv, which is at token t.
+  Index head_of(Index kv, Index t, Index row, Index group) const {
+    return (kv - t) * group + first_row + row;
+  }
 };
 template <class T, class Rotation, class C>
 class decode_operands {
@@ -9166,28 +9206,24 @@ class decode_operands {
  public:
   using sum = A;  // of weighted values
   decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
-    struct decode_numbers {};
-    struct decode_rotated {};
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, of_.rows) * widest;
-    queries_ = workspace<decode_numbers, A>(of_.rows * of_.heads * depth + copied);
-    buffers_.wide = queries_ + of_.rows * of_.heads * depth;
-    buffers_.rotated = workspace<decode_rotated, T>(copied);
+    place_arrays<struct decode_numbers, A>(
+        {{&queries_, of_.rows * of_.heads * depth}, {&buffers_.wide, copied}});
+    buffers_.rotated = workspace<struct decode_rotated, T>(copied);
   }
   /// Packs the query heads of key head kv at token t, multiplied by `factor`.
   void pack_queries(Index kv, Index t, double factor) {
-    const Index group = call_.group();
-    const tile_range heads = of_.heads_of(t, group);
-    if (heads.empty()) return;
-    read_queries(
-        call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, static_cast<A>(factor), buffers_,
-        [&](Index g) { return std::pair(query(kv, t * group + heads.first + g - of_.first_row), Index{1}); });
+    const rows_of_head rows = of_.rows_at(t, call_.group());
+    if (rows.count == 0) return;
+    read_queries(call_, of_.b, t, of_.head_of(kv, t, rows.first, call_.group()), rows.count,
+                 static_cast<A>(factor), buffers_,
+                 [&](Index g) { return std::pair(query(kv, rows.first + g), Index{1}); });
   }
   /// Packs zeros for token t, which has no visible key.
   void clear_queries(Index kv, Index t) {
-    const tile_range heads = of_.heads_of(t, call_.group());
-    for (Index g = heads.first; g < heads.last; ++g)
-      std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
+    const rows_of_head rows = of_.rows_at(t, call_.group());
+    std::fill_n(query(kv, rows.first), rows.count * call_.q.head_dim, A(0));
   }
   /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,
   /// the other groups from a cache. For many rows listed keys are copied first, because the rows read a copy
@@ -9302,6 +9338,287 @@ class decode_operands {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_DECODE_OPERANDS_HPP
+/// Decoding: attention of a few queries to many keys. Keys and values are read from memory once for all query
+/// heads of their group, in the order of memory, and nothing is packed. Keys are divided into splits of fixed
+/// size, each with its own softmax. Splits are merged in order at the end, so results do not depend on the
+/// threads.
+namespace rope::inline ROPE_ABI::detail {
+/// The splits to process, ordered by row, then by key. These are the first split of every row, which includes
+/// the learned sink, and all other splits with a key that is visible to some query of their row.
+///
+/// The heads and queries of a row are divided into pieces. The thread that completes the last split of a
+/// piece merges the splits of this piece, so no thread waits.
+class seen_splits {
+ public:
+  struct split_of_row {
+    Index b, split;
+  };
+  /// \param size  keys of a split
+  seen_splits(const visibility& rules, Index size) {
+    const auto [batch, queries, keys, heads, head_dim] = rules.shape();
+    list_ =
+        workspace<struct decode_splits, split_of_row>(batch * (std::max)(Index{1}, (keys + size - 1) / size));
+    first_ = workspace<struct decode_places, Index>(batch + 1);
+    for (Index b = 0; b < batch; ++b) {
+      first_[b] = count_;
+      list_[count_++] = {b, 0};
+      block_keys(rules, {b, 0, 0, heads, 0, queries}).for_each_tile(size, [&](Index begin, Index /*count*/) {
+        if (begin > 0) list_[count_++] = {b, begin / size};
+      });
+    }
+    first_[batch] = count_;
+    batch_ = batch;
+  }
+  Index count() const { return count_; }
+  const split_of_row& operator[](Index place) const { return list_[place]; }
+  /// The splits of row b are those at the places [first_of(b), first_of(b + 1)).
+  Index first_of(Index b) const { return first_[b]; }
+  /// Divides each row into `pieces`, which have no complete split yet.
+  void divide(Index pieces) {
+    pieces_ = pieces;
+    pending_ = workspace<struct pending_splits, std::atomic<Index>>(batch_ * pieces);
+    for (Index n = 0; n < batch_ * pieces; ++n)
+      ::new (static_cast<void*>(pending_ + n))
+          std::atomic<Index>(first_[n / pieces + 1] - first_[n / pieces]);
+  }
+  /// Marks one split of a piece of row b as complete, and returns whether it was the last one.
+  bool complete(Index b, Index piece) const {
+    return pending_[b * pieces_ + piece].fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+ private:
+  split_of_row* list_;
+  Index* first_;  // [batch + 1]
+  Index count_ = 0, batch_, pieces_ = 0;
+  std::atomic<Index>* pending_ = nullptr;  // [batch, pieces]: incomplete splits
+};
+/// The results of all splits: a weighted sum and a softmax for each query row of every key head. The place of
+/// a split is its index in seen_splits.
+template <class A>
+struct decode_results {
+  static constexpr Index split = 1024;  // keys
+  Index rows;            // of all key heads
+  weighted_rows<A> all;  // [places, rows]
+  /// Allocates in scratch memory of the calling thread.
+  decode_results(Index places, Index rows_of_place, Index channels)
+      : rows(rows_of_place),
+        all(weighted_rows<A>::template in_scratch<struct decode_sums>(places * rows_of_place, channels)) {}
+  weighted_rows<A> of(Index place, Index row) const { return all.from(place * rows + row); }
+};
+/// The work of one task: the keys of split `split`, for some query rows. The results are written at `place`.
+struct key_split {
+  decode_queries queries;
+  Index split, place;
+};
+/// \tparam Operands  decode_operands or paired_decode_operands
+template <class T, class Rotation, class C, class Operands = decode_operands<T, Rotation, C>>
+class decode_split {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Rotation, C>;
+  using sum_type = typename Operands::sum;
+ public:
+  decode_split(const call_type& call, const decode_results<A>& results, const key_split& part)
+      : call_(call),
+        results_(results),
+        part_(part),
+        of_(part.queries),
+        factors_(call.rules),
+        batches_(call.k, call.v, of_.b, of_.heads, of_.rows, copies_lists(call, of_.rows)),
+        scores_(workspace<struct decode_scores, A>(of_.rows * of_.heads * shape::tile)),
+        tile_sums_(workspace<struct decode_tile_sums, sum_type>(of_.rows * of_.heads * call.v.head_dim)),
+        all_(weighted_rows<A>::template in_scratch<struct decode_split_sums>(of_.rows * of_.heads,
+                                                                             call.v.head_dim)),
+        operands_(call, of_),
+        careful_(workspace<struct decode_care, char>(of_.heads * strips())) {}
+  void run() {
+    // Keys are read in memory order. Either the tokens of a head are adjacent, or the heads of a token or of
+    // a short page. In the second case the heads alternate, with a few tokens each.
+    const Index per_pass = batches_.heads_per_pass(), last_head = of_.first_head + of_.heads;
+    const auto keys_of = [&](Index kv) { return block_keys(call_.rules, queries_of(kv, per_pass)); };
+    const auto attend_heads = [&](block_keys& keys, Index kv) {
+      for (Index head = kv; head < kv + per_pass; ++head) start(head, keys);
+      const Index split = results_.split,
+                  begin = (std::max)(keys.begin() / shape::tile * shape::tile, part_.split * split),
+                  end = (std::min)(keys.end(), (part_.split + 1) * split);
+      for (Index tile = begin; tile < end; tile += shape::tile) {
+        const bool last_tile = tile + shape::tile >= end, last = kv + per_pass >= last_head;
+        const key_place after = last_tile ? key_place{last ? kv : kv + per_pass, begin, end}
+                                          : key_place{kv, tile + shape::tile, end};
+        if (keys.enter_tile(tile, (std::min)(shape::tile, end - tile)))
+          attend_tile(keys, kv, per_pass, after);
+      }
+    };
+    block_keys keys = keys_of(of_.first_head);
+    const bool alike = !block_keys::differs_by_head(call_.rules.options());
+    for (Index kv = of_.first_head; kv < last_head; kv += per_pass)
+      if (alike || kv == of_.first_head) {
+        attend_heads(keys, kv);
+      } else {
+        block_keys own = keys_of(kv);
+        attend_heads(own, kv);
+      }
+    for (Index kv = of_.first_head; kv < last_head; ++kv) leave_results(kv);
+  }
+ private:
+  /// Whether listed keys are copied before they are multiplied, see decode_operands::score.
+  static bool copies_lists(const call_type& call, Index rows) {
+    return call.rotation.is_given() || rows > shape::rows ||
+           call.rules.options().products != product_precision::full;
+  }
+  /// All queries of key heads [kv, kv + heads).
+  query_block queries_of(Index kv, Index heads = 1) const {
+    return {of_.b, kv, kv * call_.group(), heads * call_.group(), 0, call_.q.tokens};
+  }
+  /// The number of strips of a head (see block_keys.hpp).
+  Index strips() const { return (of_.rows + shape::rows - 1) / shape::rows; }
+  rows_of_head rows_in(Index strip) const {
+    const Index first = strip * shape::rows;
+    return {first, (std::min)(Index{shape::rows}, of_.rows - first)};
+  }
+  /// The index of the first row of a strip among the rows of all heads of the task.
+  Index row_of(Index kv, Index strip) const { return (kv - of_.first_head) * of_.rows + strip * shape::rows; }
+  A* scores_of(Index kv, Index strip = 0) const { return scores_ + row_of(kv, strip) * shape::tile; }
+  sum_type* tile_sums_of(Index kv, Index strip) const {
+    return tile_sums_ + row_of(kv, strip) * call_.v.head_dim;
+  }
+  weighted_rows<A> rows_of(Index kv, Index strip = 0) const { return all_.from(row_of(kv, strip)); }
+  char& careful(Index kv, Index strip) { return careful_[(kv - of_.first_head) * strips() + strip]; }
+  /// Calls body(kv, strip) for every strip of heads [head, head + heads).
+  void for_each_strip(Index head, Index heads, const auto& body) const {
+    for (Index kv = head; kv < head + heads; ++kv)
+      for (Index strip = 0; strip < strips(); ++strip) body(kv, strip);
+  }
+  void start(Index kv, const block_keys& keys) {
+    const weighted_rows<A> rows = rows_of(kv);
+    std::fill_n(rows.sums, of_.rows * rows.channels, A(0));
+    std::fill_n(rows.state.maximum, of_.rows, A(0));
+    std::fill_n(rows.state.sum, of_.rows, A(0));
+    if (part_.split == 0) begin_softmax(call_.rules, {queries_of(kv), of_.first_row, of_.rows}, rows.state);
+    for (Index t = 0; t < call_.q.tokens; ++t)
+      if (keys.of(t).empty())
+        operands_.clear_queries(kv, t);
+      else
+        operands_.pack_queries(kv, t, factors_.query);
+  }
+  /// Copies the results of a head to the memory in which splits are merged. Results are computed in memory of
+  /// this thread. If the results of several threads were adjacent, one core would prefetch cache lines that
+  /// another core writes for every tile.
+  void leave_results(Index kv) const {
+    const weighted_rows<A> from = rows_of(kv),
+                           to = results_.of(part_.place, kv * call_.q.tokens * call_.group() + of_.first_row);
+    std::copy_n(from.sums, of_.rows * from.channels, to.sums);
+    std::copy_n(from.state.maximum, of_.rows, to.state.maximum);
+    std::copy_n(from.state.sum, of_.rows, to.state.sum);
+  }
+  /// \param after  the keys to read after this tile
+  void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
+    const Index begin = keys.begin_of_tile();
+    const tile_range hull = keys.hull();
+    for (Index j = hull.first; j < hull.last;) {
+      key_runs<C> batch = batches_.batch_from(call_.k, head, begin, j, hull);
+      j = batch.last();
+      const token_source<C>& x = j == hull.last ? call_.v : call_.k;
+      const key_place place = {head, begin + (j == hull.last ? hull.first : j), begin + hull.last};
+      batches_.prefetch_next(batch, x, place);
+      for (Index kv = head; kv < head + heads; ++kv) {
+        batches_.go_to(batch, call_.k, head, kv - head);
+        for (Index i = 0; i < batch.count; ++i) operands_.score(batch, i, scores_of(kv));
+      }
+    }
+    for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
+    for (Index j = hull.first; j < hull.last;) {
+      key_runs<C> batch = batches_.batch_from(call_.v, head, begin, j, hull);
+      j = batch.last();
+      const token_source<C>& x = j == hull.last ? call_.k : call_.v;
+      const key_place place = j == hull.last ? after : key_place{head, begin + j, begin + hull.last};
+      batches_.prefetch_next(batch, x, place);
+      for (Index kv = head; kv < head + heads; ++kv) {
+        batches_.go_to(batch, call_.v, head, kv - head);
+        for (Index strip = 0; strip < strips(); ++strip)  // the first one prefetches
+          if (!careful(kv, strip))
+            operands_.add_values(batch, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
+                                 strip == 0);
+      }
+    }
+    for_each_strip(head, heads, [&](Index kv, Index strip) {
+      if (!careful(kv, strip)) add_tile_sums(kv, strip);
+    });
+  }
+  /// Replaces the scores of a head by weights. For careful strips, also adds the weighted values (see
+  /// careful_).
+  void find_weights(const block_keys& keys, Index kv) {
+    const Index begin = keys.begin_of_tile();
+    const tile_range hull = keys.hull();
+    bool known = false, finite = true;
+    for (Index strip = 0; strip < strips(); ++strip) {
+      const rows_of_head in_strip = rows_in(strip);
+      const weighted_rows<A> rows = rows_of(kv, strip);
+      A* const scores = scores_of(kv, strip);
+      tile_softmax<A> softmax(keys, {queries_of(kv), of_.first_row + in_strip.first, in_strip.count}, hull);
+      softmax.run(scores, factors_, rows.state);
+      operands_.scale_weights(kv, begin, hull, in_strip, scores);
+      if (softmax.hides() && !known) {
+        known = true;
+        finite = operands_.finite_values(kv, begin, hull);
+      }
+      careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !finite);
+      if (careful(kv, strip))
+        operands_.add_visible_values(kv, begin, in_strip, scores, softmax, rows.sums);
+      else
+        shrink(kv, strip, softmax.shrink());
+    }
+  }
+  /// Multiplies the sums of a strip by `factor`, and sets the sums of the current tile to zero. Each tile has
+  /// sums of its own, for the reason given at value_panel.
+  void shrink(Index kv, Index strip, const A* factor) {
+    const Index channels = call_.v.head_dim, rows = rows_in(strip).count;
+    std::fill_n(tile_sums_of(kv, strip), rows * channels, sum_type(0));
+    for (Index r = 0; r < rows; ++r)
+      if (!equal(factor[r], A(1))) channels_map<A>(rows_of(kv, strip).from(r).sums, channels) *= factor[r];
+  }
+  void add_tile_sums(Index kv, Index strip) {
+    const auto [first, count] = rows_in(strip);
+    for (Index r = 0; r < count; ++r)
+      operands_.add_sums(kv, first + r, tile_sums_of(kv, strip) + r * call_.v.head_dim,
+                         rows_of(kv, strip).from(r).sums);
+  }
+  const call_type& call_;
+  decode_results<A> results_;
+  key_split part_;
+  decode_queries of_;
+  score_factors factors_;
+  decode_batches<C> batches_;
+  A* scores_;             // [heads, rows, tile]
+  sum_type* tile_sums_;   // [heads, rows, value_dim]
+  weighted_rows<A> all_;  // [heads, rows]
+  Operands operands_;
+  char* careful_;  // [heads, strips]: whether values are added key by key in this tile
+};
+/// Merges the splits s of one query row of row b and writes the output. Split s has the maximum m_s, the
+/// sum of weights sum_s and the weighted sums sums_s.
+///
+///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
+template <class T, class Rotation, class C>
+void merge_splits(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
+                  const seen_splits& splits, Index b, Index row) {
+  using A = arithmetic<T>;
+  const weighted_rows<A> total = results.of(splits.first_of(b), row);
+  for (Index place = splits.first_of(b) + 1; place < splits.first_of(b + 1); ++place) {
+    const weighted_rows<A> part = results.of(place, row);
+    if (equal(*part.state.sum, A(0))) continue;
+    const joined_factors<A> factors = join(total.state, part.state);
+    add_shares<A>(total.sums, factors.total, part.sums, factors.part, call.v.head_dim);
+  }
+  const Index group = call.group(), rows = call.q.tokens * group;
+  const Index i = row % rows / group, h = row / rows * group + row % group;
+  write_channels(call.rules, total.sums, *total.state.sum, call.v.head_dim, call.out.at(b, i, h));
+  write_log_sum_exp(call.rules, b, i, h, *total.state.maximum, *total.state.sum);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+
+#ifndef ROPE_ATTENTION_DETAIL_PAIR_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_PAIR_OPERANDS_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
@@ -9511,12 +9828,6 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
 /// Operands of the prefill kernel: the queries of a block, packed into strips, and a tile of keys and values,
 /// packed into panels. base/simd/panels.hpp defines strips and panels.
 namespace rope::inline ROPE_ABI::detail {
-/// Query tokens [first_token, first_token + tokens) of row b, in `heads` query heads from first_head on. All
-/// of these heads use key head kv.
-struct query_block {
-  Index b, kv, first_head, heads, first_token, tokens;
-  Index rows() const { return tokens * heads; }
-};
 /// Calls visit(n, keys, values) for runs of keys and values of a tile. The tokens of a run are at regular
 /// strides. A run begins with key n of the tile, and fills columns of one panel from column n % width on.
 /// Packing a run also writes zeros to the later columns of the panel, which the next run overwrites. Listed
@@ -9525,11 +9836,9 @@ template <class T, class Turn, class C, class Visit>
 void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
   constexpr Index width = panel_shape<arithmetic<T>>::width;
-  struct copied_keys {};
-  struct copied_values {};
   const bool is_listed = call.k.is_listed();
-  C* const keys = workspace<copied_keys, C>(is_listed ? width * call.k.head_dim : 0);
-  C* const values = workspace<copied_values, C>(is_listed ? width * call.v.head_dim : 0);
+  C* const keys = workspace<struct copied_keys, C>(is_listed ? width * call.k.head_dim : 0);
+  C* const values = workspace<struct copied_values, C>(is_listed ? width * call.v.head_dim : 0);
   for (Index n = 0, here; n < count; n += here) {
     here = (std::min)({width - n % width, count - n, is_listed ? width : call.k.run_from(begin + n)});
     const auto run_of = [&](const token_source<C>& x, C* copies) {
@@ -9571,6 +9880,31 @@ concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* nu
   x.add_visible_values(n, numbers, softmax, numbers);
   { x.in_order(shrink, numbers) } -> std::same_as<const A*>;
 };
+/// Packs the queries of a block. Rows without visible keys, and rows after the last one, become zeros.
+template <class Operands>
+void pack_block(Operands& operands, const query_block& block, const block_keys& keys, Index packed_rows,
+                double factor) {
+  for (Index t = 0; t < block.tokens; ++t)
+    if (!keys.of(block.first_token + t).empty())
+      operands.pack_queries(t, factor);
+    else
+      for (Index row = t * block.heads; row < (t + 1) * block.heads; ++row) operands.clear_query(row);
+  for (Index row = block.rows(); row < packed_rows; ++row) operands.clear_query(row);
+}
+/// Packs the current tile of `keys`. Then calls visit(softmax) for every strip of the block to which a key of
+/// the tile may be visible, with the scores of the strip in `scores`.
+template <class A, class Operands>
+void score_tile(Operands& operands, const query_block& block, const block_keys& keys, Index count, A* scores,
+                const auto& visit) {
+  constexpr Index rows = panel_shape<A>::rows;
+  operands.pack_tile(keys.begin_of_tile(), count);
+  for (Index s = 0; s * rows < block.rows(); ++s) {
+    tile_softmax<A> softmax(keys, strip_of(block, s, rows));
+    if (softmax.hull().empty()) continue;
+    operands.score(s, softmax.hull(), scores);
+    visit(softmax);
+  }
+}
 /// Products in the arithmetic type.
 template <class T, class Rotation, class C>
 class prefill_operands {
@@ -9580,16 +9914,12 @@ class prefill_operands {
  public:
   prefill_operands(const call_type& call, const query_block& block, Index strips)
       : call_(call), block_(block), depth_(call.k.head_dim), value_dim_(call.v.head_dim) {
-    struct prefill_numbers {};
-    struct prefill_rotated {};
-    const Index padded_values = shape::padded(value_dim_);
     const Index copied = (std::max)(shape::width, block.heads) * (std::max)(depth_, value_dim_);
-    queries_ = workspace<prefill_numbers, A>(strips * shape::rows * depth_ +
-                                             shape::tile * (depth_ + padded_values) + copied);
-    keys_ = queries_ + strips * shape::rows * depth_;
-    values_ = keys_ + shape::tile * depth_;
-    buffers_.wide = values_ + shape::tile * padded_values;
-    buffers_.rotated = workspace<prefill_rotated, T>(copied);
+    place_arrays<struct prefill_numbers, A>({{&queries_, strips * shape::rows * depth_},
+                                             {&keys_, shape::tile * depth_},
+                                             {&values_, shape::tile * shape::padded(value_dim_)},
+                                             {&buffers_.wide, copied}});
+    buffers_.rotated = workspace<struct prefill_rotated, T>(copied);
   }
   void pack_queries(Index t, double factor) {
     read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
@@ -9651,113 +9981,6 @@ class prefill_operands {
   A* keys_;     // [tile / width, depth, width]
   A* values_;   // [value_panels, tile, width]
   row_buffers<T> buffers_;
-};
-/// The common part of bfloat16_operands and integer_operands, which multiply in pairs. Each derived class
-/// converts queries and weights to its type.
-template <class T, class Rotation, class C, pair_products Products>
-class paired_operands {
- protected:
-  using shape = panel_shape<float>;
-  using call_type = attention_call<T, Rotation, C>;
-  using number = typename Products::number;
- public:
-  void clear_query(Index row) {
-    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, number{});
-    factors_[row] = 0;
-  }
-  void pack_tile(Index begin, Index count) {
-    begin_ = begin;
-    count_ = count;
-    for_each_run_of_panel(
-        call_, block_, begin, count, [&](Index n, const token_run<C>& k, const token_run<C>& v) {
-          const Index column = n % shape::width;
-          const auto keys = read_keys<C>(call_, k, buffers_);
-          pack_pairs_transposed<Products>(keys.rows, keys.stride, k.count, shape::width - column,
-                                          call_.k.head_dim, keys_ + 2 * ((n - column) * pairs_ + column));
-          pack_values(n, v.count, read_values<C>(call_, v, buffers_));
-        });
-    if constexpr (is_quantized<C>) {
-      std::fill(key_scales_ + count, key_scales_ + shape::tile, 0.0f);
-      read_scales(call_.k, block_.b, block_.kv, begin, {0, count}, key_scales_);
-    }
-  }
-  void score(Index s, const tile_range& hull, float* scores) const {
-    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      score_panel_of_pairs<Products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
-                                     factors_ + s * shape::rows, is_quantized<C> ? key_scales_ + n : nullptr,
-                                     scores + n);
-  }
-  bool finite_values(Index count) const {
-    return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
-  }
-  static const float* in_order(const float* sums, float* ordered) {
-    for (Index c = 0; c < shape::width; ++c) ordered[c] = sums[place_of_channel<Products>(c)];
-    return ordered;
-  }
- protected:
-  paired_operands(const call_type& call, const query_block& block, Index strips)
-      : call_(call), block_(block), pairs_((call.k.head_dim + 1) / 2) {
-    struct prefill_pairs {};
-    struct prefill_factors {};
-    struct prefill_rotated {};
-    const Index rows = strips * shape::rows;
-    queries_ = workspace<prefill_pairs, number>(2 * pairs_ * (rows + shape::tile + 1) +
-                                                shape::tile * (shape::rows + shape::padded(call.v.head_dim)));
-    keys_ = queries_ + 2 * pairs_ * rows;
-    row_ = keys_ + 2 * pairs_ * shape::tile;
-    weights_ = row_ + 2 * pairs_;
-    values_ = weights_ + shape::rows * shape::tile;
-    factors_ = workspace<prefill_factors, float>(rows + shape::tile);
-    key_scales_ = factors_ + rows;
-    buffers_ = {workspace<prefill_rotated, T>((std::max)(shape::width, block.heads) *
-                                              (std::max)(call.k.head_dim, call.v.head_dim)),
-                nullptr};
-  }
-  number* query(Index row) const {
-    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
-  }
-  /// The panel of values that begins with `channel`, [tile / 2, width] of pairs.
-  const number* panel(Index channel) const { return values_ + channel * shape::tile; }
-  /// sums = shrink * sums + factors * weights_ * values of the hull
-  ///
-  /// \param factors  [rows], or null for ones
-  void multiply_values(const tile_range& hull, const float* shrink, const float* factors, float* sums) const {
-    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
-      value_panel_of_pairs<Products>(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, factors,
-                                     sums);
-  }
-  const call_type& call_;
-  query_block block_;
-  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query; the first key and the keys of the tile
-  row_buffers<T> buffers_;
-  number* row_;      // [pairs] of pairs
-  number* weights_;  // [rows, tile]
-  float* factors_;   // [strips, rows]: factors of the products with a query
- private:
-  /// Packs values [n, n + count) of the tile in pairs. If a run of tokens begins or ends inside a pair, half
-  /// of this pair is packed.
-  void pack_values(Index n, Index count, const row_block<C>& rows) const {
-    constexpr Index stride = shape::tile * shape::width;
-    const Index channels = call_.v.head_dim;
-    for (Index j = 0; j < count;) {
-      const C* row = rows.rows + j * rows.stride;
-      number* to = values_ + (n + j) / 2 * 2 * shape::width;
-      if ((n + j) % 2 == 0 && j + 1 < count) {
-        pack_rows_of_pairs<Products>(row, row + rows.stride, channels, to, stride);
-        j += 2;
-      } else {
-        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
-          for (Index c = 0; c < channels; c += shape::width)
-            std::fill_n(to + c * shape::tile, 2 * shape::width, number{});
-        pack_row_of_pairs<Products>(row, (n + j) % 2, channels, to, stride);
-        ++j;
-      }
-    }
-  }
-  number* queries_;    // [strips, pairs, rows] of pairs
-  number* keys_;       // [tile / width, pairs, width] of pairs
-  number* values_;     // [value_panels, tile / 2, width] of pairs
-  float* key_scales_;  // [tile], of quantized keys
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
@@ -9916,517 +10139,6 @@ struct bfloat16_products {
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
-/// Operands of products in bfloat16 for the prefill and decode kernels. Queries and keys are not rounded:
-/// they have the bits of memory or of `rotate`. The factor of scores therefore multiplies the products of
-/// queries and keys, not the queries. Weights are rounded to bfloat16. hidden_keys.hpp defines tile and hull.
-namespace rope::inline ROPE_ABI::detail {
-/// to[j] = weights[j], rounded to bfloat16, for j in [0, panel width).
-inline void round_panel(const float* weights, Eigen::bfloat16* to) {
-  if constexpr (lanes < pair_sums >> 1) {
-    const auto both = load_even_odd<pair_sums>(weights);
-    store_even_odd(to, both.even, both.odd);
-  } else {
-    for (Index j = 0; j < panel_shape<float>::width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
-  }
-}
-/// Rounds weights [rows, tile] of the keys of `hull`. Keys 2 i and 2 i + 1 are later multiplied as a pair. If
-/// only one of them is in the hull, the weight of the other is set to zero.
-inline void round_weights(const tile_range& hull, Index rows, const float* weights,
-                          Eigen::bfloat16* rounded) {
-  using shape = panel_shape<float>;
-  for (Index r = 0; r < rows; ++r) {
-    Eigen::bfloat16* row = rounded + r * shape::tile;
-    for (Index j = hull.first / shape::width * shape::width; j < hull.last; j += shape::width)
-      round_panel(weights + r * shape::tile + j, row + j);
-    if (hull.first % 2 == 1) row[hull.first - 1] = Eigen::bfloat16(0.0f);
-    if (hull.last % 2 == 1) row[hull.last] = Eigen::bfloat16(0.0f);
-  }
-}
-template <class Rotation>
-class bfloat16_operands
-    : public paired_operands<Eigen::bfloat16, Rotation, Eigen::bfloat16, bfloat16_products> {
-  using T = Eigen::bfloat16;
-  using base = paired_operands<T, Rotation, T, bfloat16_products>;
-  using typename base::shape;
- public:
-  bfloat16_operands(const typename base::call_type& call, const query_block& block, Index strips)
-      : base(call, block, strips) {}
-  void pack_queries(Index t, double factor) {
-    const row_block<T> rows =
-        query_rows(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads, buffers_);
-    for (Index g = 0; g < block_.heads; ++g) {
-      const Index row = t * block_.heads + g;
-      factors_[row] = static_cast<float>(factor);
-      pack_strided_pairs(rows.rows + g * rows.stride, call_.q.head_dim, this->query(row), 2 * shape::rows);
-    }
-  }
-  /// Whether a pair of keys at an end of the hull has one key that is not in the hull.
-  bool exceeds(const tile_range& hull) const {
-    return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
-  }
-  void add_values(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
-    round_weights(hull, shape::rows, weights, weights_);
-    this->multiply_values(hull, shrink, nullptr, sums);
-  }
-  void add_visible_values(Index rows, const float* weights, tile_softmax<float>& softmax, float* sums) {
-    round_weights(softmax.hull(), shape::rows, weights, weights_);
-    for (Index c = 0; c < call_.v.head_dim; c += shape::width)
-      for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
-        for (Index place = 0; r < rows && place < shape::width; ++place)
-          sums[place] = multiply_add(softmax.shrink()[r], sums[place],
-                                     visible_sum(softmax, r, this->panel(c) + 2 * place));
-  }
- private:
-  using base::block_;
-  using base::buffers_;
-  using base::call_;
-  using base::count_;
-  using base::factors_;
-  using base::weights_;
-  /// The sum of weights times values of one channel, over the keys visible to row r. `values` is in a panel
-  /// of pairs: each row of the panel has the values of two keys.
-  float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
-    const tile_range hull = softmax.hull();
-    const T* weights = weights_ + r * shape::tile;
-    float sum = 0;
-    for (Index pair = hull.first / 2; 2 * pair < hull.last; ++pair)
-      for (const Index j : {2 * pair + 1, 2 * pair})  // the order of multiply_add_pairs
-        if (softmax.sees(r, j))
-          sum = multiply_add_bfloat16(weights[j], values[pair * 2 * shape::width + j % 2], sum);
-    return sum;
-  }
-};
-template <class Rotation>
-class bfloat16_decode_operands {
-  using T = Eigen::bfloat16;
-  using shape = panel_shape<float>;
-  using call_type = attention_call<T, Rotation, T>;
-  using pairs_of_values = value_pairs<bfloat16_products>;
- public:
-  using sum = arithmetic<typename call_type::stored>;
-  bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
-    struct decode_pairs {};
-    struct decode_visible_sums {};
-    struct decode_rotated {};
-    const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
-    queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + shape::tile));
-    weights_ = queries_ + of_.rows * of_.heads * depth;
-    visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
-    buffers_ = {workspace<decode_rotated, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
-  }
-  void pack_queries(Index kv, Index t, double factor) {
-    factor_ = static_cast<float>(factor);
-    const Index group = call_.group(), depth = call_.q.head_dim;
-    const tile_range heads = of_.heads_of(t, group);
-    if (heads.empty()) return;
-    const row_block<T> rows =
-        query_rows(call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, buffers_);
-    for (Index g = heads.first; g < heads.last; ++g)
-      std::copy_n(rows.rows + (g - heads.first) * rows.stride, depth,
-                  query(kv, t * group + g - of_.first_row));
-  }
-  void clear_queries(Index kv, Index t) {
-    const tile_range heads = of_.heads_of(t, call_.group());
-    for (Index g = heads.first; g < heads.last; ++g)
-      std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, T(0.0f));
-  }
-  void score(key_runs<T>& keys, Index i, float* scores) {
-    const token_run<T> run = keys.tokens(i);
-    const Index first = keys.run[i].first;
-    const auto block = read_keys<T>(call_, run, buffers_);
-    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-      score_rows_of_pairs<bfloat16_products, group()>(query(run.head, r), block, run.count, call_.q.head_dim,
-                                                      scores + r * shape::tile + first,
-                                                      r == 0 ? &keys.ahead[i] : nullptr);
-    });
-    for (Index r = 0; r < of_.rows; ++r)
-      channels_map<sum>(scores + r * shape::tile + first, run.count) *= factor_;
-  }
-  static void scale_weights(Index /*kv*/, Index /*begin*/, const tile_range& /*hull*/,
-                            const rows_of_head& /*rows*/, float* /*weights*/) {}
-  void add_values(key_runs<T>& keys, const rows_of_head& rows, const float* weights, float* sums, bool asks) {
-    for (Index i = 0; i < keys.count; ++i) {
-      const pairs_of_values values =
-          pairs_with(keys.run[i], rows.count, weights, read_values<T>(call_, keys.tokens(i), buffers_));
-      for_groups_of_rows(rows.count, [&](auto group, Index r) {
-        value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                     asks && r == 0 ? &keys.ahead[i] : nullptr);
-      });
-    }
-  }
-  void add_sums(Index /*kv*/, Index /*row*/, const float* sums, float* total) const {
-    channels_map<sum>(total, call_.v.head_dim) += const_channels_map<sum>(sums, call_.v.head_dim);
-  }
-  /// Whether values cannot be read in place, because pages with an odd number of tokens split pairs of keys.
-  bool must_gather() const { return call_.v.page_size() % 2 == 1; }
-  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    return are_finite(call_.v, of_.b, kv, begin, hull);
-  }
-  /// Replaces add_values for tiles with values that are not finite: for each row, the values of keys that are
-  /// hidden from the row are replaced by zeros. If all values are finite, the bits are those of add_values.
-  void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
-                          tile_softmax<float>& softmax, float* sums) {
-    const tile_range& hull = softmax.hull();
-    const Index channels = call_.v.head_dim;
-    const pairs_of_values values = pairs_with(hull, rows.count, weights, {buffers_.rotated, channels});
-    for (Index r = 0; r < rows.count; ++r) {
-      for (Index j = hull.first; j < hull.last; ++j) {
-        T* to = buffers_.rotated + (j - hull.first) * channels;
-        if (softmax.sees(r, j))
-          std::copy_n(call_.v.at(of_.b, begin + j, kv), channels, to);
-        else
-          std::fill_n(to, channels, T(0.0f));
-      }
-      std::fill_n(visible_sums_, channels, 0.0f);
-      value_rows_of_pairs<1>(values.from_row(r), channels, visible_sums_, nullptr);
-      channels_map<sum> of_row(sums + r * channels, channels);
-      if (!equal(softmax.shrink()[r], 1.0f)) of_row *= softmax.shrink()[r];
-      of_row += const_channels_map<sum>(visible_sums_, channels);
-    }
-  }
- private:
-  T* query(Index kv, Index row) const {
-    return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
-  }
-  /// Rounds the weights of `rows` rows for keys [keys.first, keys.last), and returns them together with
-  /// `values`.
-  pairs_of_values pairs_with(const tile_range& keys, Index rows, const float* weights,
-                             const row_block<T>& values) {
-    round_weights(keys, rows, weights, weights_);
-    return {values, keys.first, keys.last, weights_, shape::tile};
-  }
-  const call_type& call_;
-  decode_queries of_;
-  float factor_ = 0;
-  T* queries_;           // [heads, rows, head_dim]
-  T* weights_;           // [rows, tile], of the current keys
-  float* visible_sums_;  // [value_dim]
-  row_buffers<T> buffers_;
-};
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ATTENTION_DETAIL_BFLOAT16_OPERANDS_HPP
-
-#ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-#define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-#include <atomic>
-/// Decoding: attention of a few queries to many keys. Keys and values are read from memory once for all query
-/// heads of their group, in the order of memory, and nothing is packed. Keys are divided into splits of fixed
-/// size, each with its own softmax. Splits are merged in order at the end, so results do not depend on the
-/// threads.
-namespace rope::inline ROPE_ABI::detail {
-/// The splits to process. These are the first split of every row, which includes the learned sink, and all
-/// other splits with a key that is visible to some query of their row. They are ordered by row, then by key.
-struct seen_splits {
-  struct split_of_row {
-    Index b, split;
-  };
-  split_of_row* list;
-  Index count;
-};
-template <class T, class Rotation, class C>
-seen_splits splits_of(const attention_call<T, Rotation, C>& call, Index size) {
-  struct decode_splits {};
-  const Index most = (std::max)(Index{1}, (call.k.tokens + size - 1) / size);
-  seen_splits splits = {workspace<decode_splits, seen_splits::split_of_row>(call.q.batch * most), 0};
-  for (Index b = 0; b < call.q.batch; ++b) {
-    splits.list[splits.count++] = {b, 0};
-    block_keys(call.rules, b, 0, call.q.tokens, 0, call.q.heads)
-        .for_each_tile(size, [&](Index begin, Index /*count*/) {
-          if (begin > 0) splits.list[splits.count++] = {b, begin / size};
-        });
-  }
-  return splits;
-}
-/// The splits of row b of the batch: elements [first, first + count) of seen_splits::list.
-struct split_places {
-  Index b, first, count;
-};
-/// The number of incomplete splits of each row. The heads and queries of a row are divided into pieces, and
-/// each piece has its own number. The thread that completes the last split of a piece merges the splits of
-/// this piece, so no thread waits.
-class pending_splits {
- public:
-  pending_splits(const seen_splits& splits, Index batch, Index pieces) : pieces_(pieces) {
-    struct pending_places {};
-    struct pending_counts {};
-    places_ = workspace<pending_places, split_places>(batch);
-    counts_ = workspace<pending_counts, std::atomic<Index>>(batch * pieces);
-    for (Index place = 0, next; place < splits.count; place = next) {
-      const Index b = splits.list[place].b;
-      for (next = place; next < splits.count && splits.list[next].b == b;) ++next;
-      places_[b] = {b, place, next - place};
-      for (Index piece = 0; piece < pieces; ++piece)
-        ::new (static_cast<void*>(counts_ + b * pieces + piece)) std::atomic<Index>(next - place);
-    }
-  }
-  const split_places& places_of(Index b) const { return places_[b]; }
-  /// Marks one split of a piece of row b as complete, and returns whether it was the last one.
-  bool complete(Index b, Index piece) const {
-    return counts_[b * pieces_ + piece].fetch_sub(1, std::memory_order_acq_rel) == 1;
-  }
- private:
-  Index pieces_;
-  split_places* places_;        // [batch]
-  std::atomic<Index>* counts_;  // [batch, pieces]
-};
-/// The results of all splits: a weighted sum and a softmax for each query row of every key head. The place of
-/// a split is its index in seen_splits::list.
-template <class A>
-struct decode_results {
-  static constexpr Index split = 1024;  // keys
-  Index rows, channels;   // rows of all key heads, channels of a row
-  A* sums;                // [places, rows, channels]
-  softmax_rows<A> state;  // [places, rows]
-  /// Allocates in scratch memory of the calling thread.
-  decode_results(Index places, Index rows_of_place, Index channels_of_row)
-      : rows(rows_of_place), channels(channels_of_row) {
-    struct decode_sums {};
-    sums = workspace<decode_sums, A>(places * rows * (channels + 2));
-    state.maximum = sums + places * rows * channels;
-    state.sum = state.maximum + places * rows;
-  }
-  A* sums_of(Index place, Index row) const { return sums + (place * rows + row) * channels; }
-  softmax_rows<A> state_of(Index place, Index row) const {
-    return {state.maximum + place * rows + row, state.sum + place * rows + row};
-  }
-};
-/// The work of one task: split `split` of the keys of row b, for query rows [first_row, first_row + rows) of
-/// each key head in [first_head, first_head + heads). The results are written at `place`.
-struct key_split {
-  Index b, split, place, first_head, heads, first_row, rows;
-};
-/// \tparam Operands  decode_operands, bfloat16_decode_operands or integer_decode_operands
-template <class T, class Rotation, class C, class Operands = decode_operands<T, Rotation, C>>
-class decode_split {
-  using A = arithmetic<T>;
-  using shape = panel_shape<A>;
-  using call_type = attention_call<T, Rotation, C>;
-  using sum_type = typename Operands::sum;
- public:
-  decode_split(const call_type& call, const decode_results<A>& results, const key_split& part)
-      : call_(call),
-        b_(part.b),
-        results_(results),
-        split_(part.split),
-        place_(part.place),
-        first_head_(part.first_head),
-        heads_(part.heads),
-        factors_(call.rules),
-        first_row_(part.first_row),
-        rows_(part.rows),
-        batches_(call.k, call.v, part.b, part.heads, part.rows, copies_lists(call, part.rows)),
-        operands_(call, {part.b, part.first_head, part.heads, part.first_row, part.rows}) {
-    struct decode_scores {};
-    struct decode_tile_sums {};
-    struct decode_care {};
-    struct decode_split_sums {};
-    scores_ = workspace<decode_scores, A>(rows_ * heads_ * shape::tile);
-    tile_sums_ = workspace<decode_tile_sums, sum_type>(rows_ * heads_ * call.v.head_dim);
-    careful_ = workspace<decode_care, char>(heads_ * strips());
-    sums_ = workspace<decode_split_sums, A>(rows_ * heads_ * (results_.channels + 2));
-    state_.maximum = sums_ + rows_ * heads_ * results_.channels;
-    state_.sum = state_.maximum + rows_ * heads_;
-  }
-  void run() {
-    // Keys are read in memory order. Either the tokens of a head are adjacent, or the heads of a token or of
-    // a short page. In the second case the heads alternate, with a few tokens each.
-    const Index per_pass = batches_.heads_per_pass(), last_head = first_head_ + heads_;
-    const auto keys_of = [&](Index kv) {
-      return block_keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), per_pass * call_.group());
-    };
-    const auto attend_heads = [&](block_keys& keys, Index kv) {
-      for (Index head = kv; head < kv + per_pass; ++head) start(head, keys);
-      const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
-                  end = (std::min)(keys.end(), (split_ + 1) * results_.split);
-      for (Index tile = begin; tile < end; tile += shape::tile) {
-        const bool last_tile = tile + shape::tile >= end, last = kv + per_pass >= last_head;
-        const key_place after = last_tile ? key_place{last ? kv : kv + per_pass, begin, end}
-                                          : key_place{kv, tile + shape::tile, end};
-        if (keys.enter_tile(tile, (std::min)(shape::tile, end - tile)))
-          attend_tile(keys, kv, per_pass, after);
-      }
-    };
-    block_keys keys = keys_of(first_head_);
-    const bool alike = !block_keys::differs_by_head(call_.rules.options());
-    for (Index kv = first_head_; kv < last_head; kv += per_pass)
-      if (alike || kv == first_head_) {
-        attend_heads(keys, kv);
-      } else {
-        block_keys own = keys_of(kv);
-        attend_heads(own, kv);
-      }
-    for (Index kv = first_head_; kv < last_head; ++kv) leave_results(kv);
-  }
- private:
-  /// Whether listed keys are copied before they are multiplied, see decode_operands::score.
-  static bool copies_lists(const call_type& call, Index rows) {
-    return call.rotation.is_given() || rows > shape::rows ||
-           call.rules.options().products != product_precision::full;
-  }
-  /// The number of strips of a head (see block_keys.hpp).
-  Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
-  rows_of_head rows_in(Index strip) const {
-    const Index first = strip * shape::rows;
-    return {first, (std::min)(Index{shape::rows}, rows_ - first)};
-  }
-  strip_rows rows_of(Index kv, Index strip) const {
-    const auto [first, count] = rows_in(strip);
-    return {b_, 0, kv * call_.group(), call_.group(), first_row_ + first, count};
-  }
-  A* scores_of(Index kv, Index strip = 0) const {
-    return scores_ + ((kv - first_head_) * rows_ + strip * shape::rows) * shape::tile;
-  }
-  sum_type* tile_sums_of(Index kv, Index strip = 0) const {
-    return tile_sums_ + ((kv - first_head_) * rows_ + strip * shape::rows) * call_.v.head_dim;
-  }
-  char& careful(Index kv, Index strip) { return careful_[(kv - first_head_) * strips() + strip]; }
-  A* sums_of(Index kv, Index strip = 0) const {
-    return sums_ + ((kv - first_head_) * rows_ + strip * shape::rows) * results_.channels;
-  }
-  softmax_rows<A> state_of(Index kv, Index strip = 0) const {
-    const Index row = (kv - first_head_) * rows_ + strip * shape::rows;
-    return {state_.maximum + row, state_.sum + row};
-  }
-  /// Calls body(kv, strip) for every strip of heads [head, head + heads).
-  void for_each_strip(Index head, Index heads, const auto& body) const {
-    for (Index kv = head; kv < head + heads; ++kv)
-      for (Index strip = 0; strip < strips(); ++strip) body(kv, strip);
-  }
-  void start(Index kv, const block_keys& keys) {
-    const softmax_rows<A> state = state_of(kv);
-    std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
-    std::fill(state.maximum, state.maximum + rows_, A(0));
-    std::fill(state.sum, state.sum + rows_, A(0));
-    for (Index strip = 0; split_ == 0 && strip < strips(); ++strip)
-      begin_softmax(call_.rules, rows_of(kv, strip), state_of(kv, strip));
-    for (Index t = 0; t < call_.q.tokens; ++t)
-      if (keys.of(t).empty())
-        operands_.clear_queries(kv, t);
-      else
-        operands_.pack_queries(kv, t, factors_.query);
-  }
-  /// Copies the results of a head to the memory in which splits are merged. Results are computed in memory of
-  /// this thread. If the results of several threads were adjacent, one core would prefetch cache lines that
-  /// another core writes for every tile.
-  void leave_results(Index kv) const {
-    const Index row = kv * call_.q.tokens * call_.group() + first_row_;
-    const softmax_rows<A> from = state_of(kv), to = results_.state_of(place_, row);
-    std::copy_n(sums_of(kv), rows_ * results_.channels, results_.sums_of(place_, row));
-    std::copy_n(from.maximum, rows_, to.maximum);
-    std::copy_n(from.sum, rows_, to.sum);
-  }
-  /// \param after  the keys to read after this tile
-  void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
-    const Index begin = keys.begin_of_tile();
-    const tile_range hull = keys.hull();
-    for (Index j = hull.first; j < hull.last;) {
-      key_runs<C> batch = batches_.batch_from(call_.k, head, begin, j, hull);
-      j = batch.last();
-      const token_source<C>& x = j == hull.last ? call_.v : call_.k;
-      const key_place place = {head, begin + (j == hull.last ? hull.first : j), begin + hull.last};
-      batches_.prefetch_next(batch, x, place);
-      for (Index kv = head; kv < head + heads; ++kv) {
-        batches_.go_to(batch, call_.k, head, kv - head);
-        for (Index i = 0; i < batch.count; ++i) operands_.score(batch, i, scores_of(kv));
-      }
-    }
-    for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
-    for (Index j = hull.first; j < hull.last;) {
-      key_runs<C> batch = batches_.batch_from(call_.v, head, begin, j, hull);
-      j = batch.last();
-      const token_source<C>& x = j == hull.last ? call_.k : call_.v;
-      const key_place place = j == hull.last ? after : key_place{head, begin + j, begin + hull.last};
-      batches_.prefetch_next(batch, x, place);
-      for (Index kv = head; kv < head + heads; ++kv) {
-        batches_.go_to(batch, call_.v, head, kv - head);
-        for (Index strip = 0; strip < strips(); ++strip)  // the first one prefetches
-          if (!careful(kv, strip))
-            operands_.add_values(batch, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
-                                 strip == 0);
-      }
-    }
-    for_each_strip(head, heads, [&](Index kv, Index strip) {
-      if (!careful(kv, strip)) add_tile_sums(kv, strip);
-    });
-  }
-  /// Replaces the scores of a head by weights. For careful strips, also adds the weighted values (see
-  /// careful_).
-  void find_weights(const block_keys& keys, Index kv) {
-    const Index begin = keys.begin_of_tile();
-    const tile_range hull = keys.hull();
-    bool known = false, finite = true;
-    for (Index strip = 0; strip < strips(); ++strip) {
-      const strip_rows rows = rows_of(kv, strip);
-      tile_softmax<A> softmax(keys, rows, hull);
-      softmax.run(scores_of(kv, strip), factors_, state_of(kv, strip));
-      operands_.scale_weights(kv, begin, hull, rows_in(strip), scores_of(kv, strip));
-      if (softmax.hides() && !known) {
-        known = true;
-        finite = operands_.finite_values(kv, begin, hull);
-      }
-      careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !finite);
-      if (careful(kv, strip))
-        operands_.add_visible_values(kv, begin, rows_in(strip), scores_of(kv, strip), softmax,
-                                     sums_of(kv, strip));
-      else
-        shrink(kv, strip, softmax.shrink());
-    }
-  }
-  /// Multiplies the sums of a strip by `factor`, and sets the sums of the current tile to zero. Each tile has
-  /// sums of its own, for the reason given at value_panel.
-  void shrink(Index kv, Index strip, const A* factor) {
-    const Index channels = call_.v.head_dim, rows = rows_in(strip).count;
-    std::fill_n(tile_sums_of(kv, strip), rows * channels, sum_type(0));
-    for (Index r = 0; r < rows; ++r)
-      if (!equal(factor[r], A(1)))
-        channels_map<A>(sums_of(kv, strip) + r * results_.channels, channels) *= factor[r];
-  }
-  void add_tile_sums(Index kv, Index strip) {
-    const auto [first, count] = rows_in(strip);
-    for (Index r = 0; r < count; ++r)
-      operands_.add_sums(kv, first + r, tile_sums_of(kv, strip) + r * call_.v.head_dim,
-                         sums_of(kv, strip) + r * results_.channels);
-  }
-  const call_type& call_;
-  Index b_;
-  decode_results<A> results_;
-  Index split_, place_, first_head_, heads_;
-  score_factors factors_;
-  Index first_row_, rows_;
-  decode_batches<C> batches_;
-  A* scores_;              // [heads, rows, tile]
-  sum_type* tile_sums_;    // [heads, rows, value_dim]
-  A* sums_;                // [heads, rows, value_dim]
-  softmax_rows<A> state_;  // [heads, rows]
-  Operands operands_;
-  char* careful_;  // [heads, strips]: whether values are added key by key in this tile
-};
-/// Merges the splits s of one query row and writes the output of this row. Split s has the maximum m_s, the
-/// sum of weights sum_s and the weighted sums sums_s.
-///
-///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
-template <class T, class Rotation, class C>
-void merge_splits(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
-                  const split_places& places, Index row) {
-  using A = arithmetic<T>;
-  A* sums = results.sums_of(places.first, row);
-  const softmax_rows<A> total = results.state_of(places.first, row);
-  for (Index place = places.first + 1; place < places.first + places.count; ++place) {
-    const softmax_rows<A> part = results.state_of(place, row);
-    if (equal(*part.sum, A(0))) continue;
-    const joined_factors<A> factors = join(total, part);
-    add_shares<A>(sums, factors.total, results.sums_of(place, row), factors.part, call.v.head_dim);
-  }
-  const Index group = call.group(), rows = call.q.tokens * group;
-  const Index i = row % rows / group, h = row / rows * group + row % group;
-  write_channels(call.rules, sums, *total.sum, call.v.head_dim, call.out.at(places.b, i, h));
-  write_log_sum_exp(call.rules, places.b, i, h, *total.maximum, *total.sum);
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-
-#ifndef ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
-#define ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
 
 #ifndef ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
 #define ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
@@ -10652,11 +10364,18 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
-/// Operands of integer products, for the prefill kernel and the decode kernel.
+/// Operands of products in pairs, for the prefill and decode kernels. hidden_keys.hpp defines tile and hull.
+///
+/// Products in bfloat16: queries and keys are not rounded. They have the bits of memory or of `rotate`, so
+/// the factor of scores multiplies the products of queries and keys, not the queries. Weights are rounded to
+/// bfloat16.
+///
+/// Integer products: keys and values are used as stored. A query is rounded to 16-bit integers with one
+/// scale. Each weight is multiplied by the scale of its value, and the weights of a query in a tile are
+/// rounded to 16 bits with one new scale. The integers are limited, so that a sum of products stays below
+/// 2^31. Such a sum is exact.
 namespace rope::inline ROPE_ABI::detail {
-// A query is rounded to 16-bit integers with one scale, and so are its weights of a tile. These integers
-// multiply int8 keys and values. Their magnitude is limited, so that a sum of products stays below 2^31.
-/// Rounds the channels of a query and returns their scale.
+/// Rounds the channels of a query, and returns their scale.
 inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
   constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(),
                   sum = (std::numeric_limits<std::int32_t>::max)();
@@ -10664,209 +10383,339 @@ inline float round_query(const float* channels, Index head_dim, std::int16_t* ro
       channels, head_dim, rounded,
       static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, head_dim))));
 }
+/// Calls visit(g, numbers, factor) for query heads `head` + g of token i. Their products with a key have the
+/// given factor.
+///
+/// \param rounded  memory for the numbers of a query, if it is rounded
+template <class T, class Rotation, class C, class Number>
+void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
+                    double factor, const row_buffers<T>& buffers, Number* rounded, const auto& visit) {
+  const Index depth = call.q.head_dim;
+  if constexpr (is_quantized<C>) {
+    read_queries(call, b, i, head, heads, static_cast<float>(factor), buffers,
+                 [&](Index g) { return std::pair(buffers.rotated + g * depth, Index{1}); });
+    for (Index g = 0; g < heads; ++g) {
+      const float scale = round_query(buffers.rotated + g * depth, depth, rounded);
+      visit(g, rounded, scale);
+    }
+  } else {
+    const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
+    for (Index g = 0; g < heads; ++g) visit(g, rows.at(g), static_cast<float>(factor));
+  }
+}
+/// to[j] = weights[j], rounded to bfloat16, for j in [0, panel width).
+inline void round_panel(const float* weights, Eigen::bfloat16* to) {
+  if constexpr (lanes < pair_sums >> 1) {
+    const auto both = load_even_odd<pair_sums>(weights);
+    store_even_odd(to, both.even, both.odd);
+  } else {
+    for (Index j = 0; j < panel_shape<float>::width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
+  }
+}
 /// Rounds the weights of the keys of `hull` in a row [tile], and returns their scale. Keys 2 i and 2 i + 1
 /// are later multiplied as a pair. If only one of them is in the hull, the weight of the other is set to
 /// zero.
-inline float round_weights(const tile_range& hull, const float* weights, std::int16_t* rounded) {
-  constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(), tile = panel_shape<float>::tile;
-  static_assert(largest * 128 * tile < Index{(std::numeric_limits<std::int32_t>::max)()});
-  if (hull.first % 2 == 1) rounded[hull.first - 1] = 0;
-  if (hull.last % 2 == 1) rounded[hull.last] = 0;
-  return quantize_channels(weights + hull.first, hull.last - hull.first, rounded + hull.first,
-                           std::int32_t{largest});
+template <class Number>
+float round_weights(const tile_range& hull, const float* weights, Number* rounded) {
+  constexpr Index width = panel_shape<float>::width, tile = panel_shape<float>::tile;
+  float scale = 1;
+  if constexpr (std::is_same_v<Number, Eigen::bfloat16>) {
+    for (Index j = hull.first / width * width; j < hull.last; j += width)
+      round_panel(weights + j, rounded + j);
+  } else {
+    constexpr Index largest = (std::numeric_limits<Number>::max)();
+    static_assert(largest * 128 * tile < Index{(std::numeric_limits<std::int32_t>::max)()});
+    scale = quantize_channels(weights + hull.first, hull.last - hull.first, rounded + hull.first,
+                              std::int32_t{largest});
+  }
+  if (hull.first % 2 == 1) rounded[hull.first - 1] = Number{};
+  if (hull.last % 2 == 1) rounded[hull.last] = Number{};
+  return scale;
 }
-template <class Rotation>
-class integer_operands
-    : public paired_operands<float, Rotation, std::int8_t, integer_products<integer_floats>> {
-  static_assert(!Rotation::rotates, "keys that are rotated while they are read are no integers");
-  using base = paired_operands<float, Rotation, std::int8_t, integer_products<integer_floats>>;
-  using typename base::shape;
+/// Operands of prefill_block.
+template <class T, class Rotation, class C, pair_products Products>
+class paired_operands {
+  static_assert(!(is_quantized<C> && Rotation::rotates),
+                "keys that are rotated while they are read are no integers");
+  using shape = panel_shape<float>;
+  using call_type = attention_call<T, Rotation, C>;
+  using number = typename Products::number;
  public:
-  integer_operands(const typename base::call_type& call, const query_block& block, Index strips)
-      : base(call, block, strips) {}
+  paired_operands(const call_type& call, const query_block& block, Index strips)
+      : call_(call), block_(block), pairs_((call.k.head_dim + 1) / 2) {
+    const Index rows = strips * shape::rows;
+    place_arrays<struct prefill_pairs, number>({{&queries_, 2 * pairs_ * rows},
+                                                {&keys_, 2 * pairs_ * shape::tile},
+                                                {&rounded_, 2 * pairs_},
+                                                {&weights_, shape::rows * shape::tile},
+                                                {&values_, shape::tile * shape::padded(call.v.head_dim)}});
+    place_arrays<struct prefill_factors, float>({{&factors_, rows}, {&key_scales_, shape::tile}});
+    buffers_ = {workspace<struct prefill_rotated, T>((std::max)(shape::width, block.heads) *
+                                                     (std::max)(call.k.head_dim, call.v.head_dim)),
+                nullptr};
+  }
   void pack_queries(Index t, double factor) {
-    const Index depth = call_.q.head_dim;
-    float* const wide = buffers_.rotated;  // [heads, head_dim]
-    read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
-                 static_cast<float>(factor), buffers_,
-                 [&](Index g) { return std::pair(wide + g * depth, Index{1}); });
-    for (Index g = 0; g < block_.heads; ++g) {
-      const Index row = t * block_.heads + g;
-      factors_[row] = round_query(wide + g * depth, depth, row_);
-      pack_strided_pairs(row_, depth, this->query(row), 2 * shape::rows);
+    for_each_query(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads, factor, buffers_,
+                   rounded_, [&](Index g, const number* numbers, float of_products) {
+                     const Index row = t * block_.heads + g;
+                     factors_[row] = of_products;
+                     pack_strided_pairs(numbers, call_.q.head_dim, query(row), 2 * shape::rows);
+                   });
+  }
+  void clear_query(Index row) {
+    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, number{});
+    factors_[row] = 0;
+  }
+  void pack_tile(Index begin, Index count) {
+    begin_ = begin;
+    count_ = count;
+    for_each_run_of_panel(
+        call_, block_, begin, count, [&](Index n, const token_run<C>& k, const token_run<C>& v) {
+          const Index column = n % shape::width;
+          const auto keys = read_keys<C>(call_, k, buffers_);
+          pack_pairs_transposed<Products>(keys.rows, keys.stride, k.count, shape::width - column,
+                                          call_.k.head_dim, keys_ + 2 * ((n - column) * pairs_ + column));
+          pack_values(n, v);
+        });
+    if constexpr (is_quantized<C>) {
+      std::fill(key_scales_ + count, key_scales_ + shape::tile, 0.0f);
+      read_scales(call_.k, block_.b, block_.kv, begin, {0, count}, key_scales_);
     }
   }
-  /// False: values outside the hull are integers, so their products with a weight of 0 are 0.
-  static bool exceeds(const tile_range& /*hull*/) { return false; }
-  void add_values(const tile_range& hull, float* weights, const float* shrink, float* sums) {
-    multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, shape::rows);
-    add_scaled(hull, weights, shrink, sums);
+  void score(Index s, const tile_range& hull, float* scores) const {
+    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+      score_panel_of_pairs<Products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
+                                     factors_ + s * shape::rows, is_quantized<C> ? key_scales_ + n : nullptr,
+                                     scores + n);
   }
-  /// Replaces add_values if a scale of the tile is not finite: for each row, the weights of keys that are
-  /// hidden from the row are set to zero.
+  bool finite_values(Index count) const {
+    return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
+  }
+  /// Whether a pair of keys at an end of the hull has one key that is not in the hull. The product of an
+  /// integer and a weight of 0 is 0.
+  bool exceeds(const tile_range& hull) const {
+    return !is_quantized<C> && (hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_));
+  }
+  void add_values(const tile_range& hull, float* weights, const float* shrink, float* sums) {
+    if constexpr (is_quantized<C>)
+      multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, shape::rows);
+    multiply_values(hull, weights, shrink, sums);
+  }
   void add_visible_values(Index rows, float* weights, tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
-    multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, rows);
-    for (Index r = 0; r < shape::rows; ++r)
-      for (Index j = hull.first; j < hull.last; ++j)
-        if (r >= rows || !softmax.sees(r, j)) weights[r * shape::tile + j] = 0;
-    add_scaled(hull, weights, softmax.shrink(), sums);
+    if constexpr (is_quantized<C>) {
+      multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, rows);
+      for (Index r = 0; r < shape::rows; ++r)
+        for (Index j = hull.first; j < hull.last; ++j)
+          if (r >= rows || !softmax.sees(r, j)) weights[r * shape::tile + j] = 0;
+      multiply_values(hull, weights, softmax.shrink(), sums);
+    } else {
+      for (Index r = 0; r < rows; ++r)
+        round_weights(hull, weights + r * shape::tile, weights_ + r * shape::tile);
+      for (Index c = 0; c < call_.v.head_dim; c += shape::width)
+        for (Index r = 0; r < shape::rows; ++r, sums += shape::width)
+          for (Index place = 0; r < rows && place < shape::width; ++place)
+            sums[place] =
+                multiply_add(softmax.shrink()[r], sums[place], visible_sum(softmax, r, panel(c) + 2 * place));
+    }
+  }
+  static const float* in_order(const float* sums, float* ordered) {
+    for (Index c = 0; c < shape::width; ++c) ordered[c] = sums[place_of_channel<Products>(c)];
+    return ordered;
   }
  private:
-  using base::begin_;
-  using base::block_;
-  using base::buffers_;
-  using base::call_;
-  using base::factors_;
-  using base::row_;
-  using base::weights_;
-  /// sums = shrink * sums + weights * values of the hull. The weights already contain the scales of the
-  /// values.
-  void add_scaled(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
+  number* query(Index row) const {
+    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
+  }
+  /// The panel of values that begins with `channel`, [tile / 2, width] of pairs.
+  const number* panel(Index channel) const { return values_ + channel * shape::tile; }
+  /// sums = shrink * sums + weights * values of the hull
+  void multiply_values(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
     float scales[std::size_t(shape::rows)];
     for (Index r = 0; r < shape::rows; ++r)
       scales[r] = round_weights(hull, weights + r * shape::tile, weights_ + r * shape::tile);
-    this->multiply_values(hull, shrink, scales, sums);
+    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
+      value_panel_of_pairs<Products>(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink,
+                                     is_quantized<C> ? scales : nullptr, sums);
   }
+  /// The sum of weights times values of one channel, over the keys visible to row r. `values` is in a panel
+  /// of pairs: each row of the panel has the values of two keys.
+  float visible_sum(const tile_softmax<float>& softmax, Index r, const number* values) const {
+    const tile_range hull = softmax.hull();
+    const number* weights = weights_ + r * shape::tile;
+    float sum = 0;
+    for (Index pair = hull.first / 2; 2 * pair < hull.last; ++pair)
+      for (const Index j : {2 * pair + 1, 2 * pair})  // the order of multiply_add_pairs
+        if (softmax.sees(r, j))
+          sum = multiply_add_bfloat16(weights[j], values[pair * 2 * shape::width + j % 2], sum);
+    return sum;
+  }
+  /// Packs values of a run, which begins with key n of the tile, in pairs. If the run begins or ends inside a
+  /// pair, half of this pair is packed.
+  void pack_values(Index n, const token_run<C>& run) const {
+    constexpr Index stride = shape::tile * shape::width;
+    const Index channels = call_.v.head_dim, step = call_.v.token_stride;
+    for (Index j = 0; j < run.count;) {
+      const C* row = run.rows + j * step;
+      number* to = values_ + (n + j) / 2 * 2 * shape::width;
+      if ((n + j) % 2 == 0 && j + 1 < run.count) {
+        pack_rows_of_pairs<Products>(row, row + step, channels, to, stride);
+        j += 2;
+      } else {
+        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
+          for (Index c = 0; c < channels; c += shape::width)
+            std::fill_n(to + c * shape::tile, 2 * shape::width, number{});
+        pack_row_of_pairs<Products>(row, (n + j) % 2, channels, to, stride);
+        ++j;
+      }
+    }
+  }
+  const call_type& call_;
+  query_block block_;
+  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query; the first key and the keys of the tile
+  row_buffers<T> buffers_;
+  number* queries_;    // [strips, pairs, rows] of pairs
+  number* keys_;       // [tile / width, pairs, width] of pairs
+  number* values_;     // [value_panels, tile / 2, width] of pairs
+  number* rounded_;    // [pairs] of pairs: a query
+  number* weights_;    // [rows, tile]
+  float* factors_;     // [strips, rows]: factors of the products with a query
+  float* key_scales_;  // [tile], of quantized keys
 };
-// Operands of integer products in decoding. Keys and values are used as stored. Queries are rounded to 16
-// bits, with one scale per query. Each weight is multiplied by the scale of its value. The products are
-// rounded to 16 bits, with one new scale per query and tile of keys. Sums of products of integers are exact.
-template <class Rotation>
-class integer_decode_operands {
-  static_assert(!Rotation::rotates, "keys that are rotated while they are read are no integers");
+/// Operands of decode_split.
+template <class T, class Rotation, class C, pair_products Products>
+class paired_decode_operands {
+  static_assert(!(is_quantized<C> && Rotation::rotates),
+                "keys that are rotated while they are read are no integers");
   using shape = panel_shape<float>;
-  using call_type = attention_call<float, Rotation, std::int8_t>;
-  using products = integer_products<integer_floats>;
-  using number = products::number;
-  using real = arithmetic<typename call_type::stored>;  // float, as a dependent type
+  using call_type = attention_call<T, Rotation, C>;
+  using number = typename Products::number;
+  using real = arithmetic<C>;  // float, as a dependent type
  public:
-  using sum = std::int32_t;
-  integer_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
-    struct decode_integers {};
-    struct decode_integer_scales {};
-    struct decode_totals {};
-    const Index depth = call.q.head_dim, rows = of_.rows * of_.heads;
-    queries_ = workspace<decode_integers, number>(rows * (depth + shape::tile));
-    weights_ = queries_ + rows * depth;
-    query_scales_ = workspace<decode_integer_scales, float>(2 * rows + call.group() * depth + shape::tile);
-    weight_scales_ = query_scales_ + rows;
-    wide_ = weight_scales_ + rows;
-    visible_weights_ = wide_ + call.group() * depth;
-    totals_ = workspace<decode_totals, sum>(of_.rows * shape::tile + call.v.head_dim);
-    visible_sums_ = totals_ + of_.rows * shape::tile;
+  using sum = typename Products::sum;
+  paired_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
+    const Index depth = call.q.head_dim, channels = call.v.head_dim, rows = of_.rows * of_.heads;
+    place_arrays<struct decode_pairs, number>(
+        {{&queries_, rows * depth}, {&weights_, rows * shape::tile}, {&rounded_, depth}});
+    place_arrays<struct decode_factors, float>(
+        {{&query_factors_, rows}, {&weight_scales_, rows}, {&visible_weights_, shape::tile}});
+    place_arrays<struct decode_pair_sums, sum>(
+        {{&totals_, of_.rows * shape::tile}, {&visible_sums_, channels}});
+    buffers_ = {
+        workspace<struct decode_rotated, T>((std::max)(shape::tile, of_.rows) * (std::max)(depth, channels)),
+        nullptr};
   }
   void pack_queries(Index kv, Index t, double factor) {
-    const Index group = call_.group(), depth = call_.q.head_dim;
-    const tile_range heads = of_.heads_of(t, group);
-    if (heads.empty()) return;
-    read_queries(call_, of_.b, t, kv * group + heads.first, heads.last - heads.first,
-                 static_cast<float>(factor), row_buffers<float>{wide_, nullptr},
-                 [&](Index g) { return std::pair(wide_ + g * depth, Index{1}); });
-    for (Index g = heads.first; g < heads.last; ++g) {
-      const Index row = row_of(kv, t * group + g - of_.first_row);
-      query_scales_[row] = round_query(wide_ + (g - heads.first) * depth, depth, queries_ + row * depth);
-    }
+    const rows_of_head rows = of_.rows_at(t, call_.group());
+    if (rows.count == 0) return;
+    for_each_query(call_, of_.b, t, of_.head_of(kv, t, rows.first, call_.group()), rows.count, factor,
+                   buffers_, rounded_, [&](Index g, const number* numbers, float of_products) {
+                     const Index row = row_of(kv, rows.first + g);
+                     query_factors_[row] = of_products;
+                     std::copy_n(numbers, call_.q.head_dim, queries_ + row * call_.q.head_dim);
+                   });
   }
-  /// Sets queries without visible keys to 0, so that their scores are 0.
   void clear_queries(Index kv, Index t) {
-    const tile_range heads = of_.heads_of(t, call_.group());
-    for (Index g = heads.first; g < heads.last; ++g) {
-      const Index row = row_of(kv, t * call_.group() + g - of_.first_row);
-      std::fill_n(queries_ + row * call_.q.head_dim, call_.q.head_dim, number{0});
-      query_scales_[row] = 0;
-    }
+    const rows_of_head rows = of_.rows_at(t, call_.group());
+    const Index row = row_of(kv, rows.first), depth = call_.q.head_dim;
+    std::fill_n(queries_ + row * depth, rows.count * depth, number{});
+    std::fill_n(query_factors_ + row, rows.count, 0.0f);
   }
-  void score(key_runs<std::int8_t>& keys, Index i, float* scores) {
-    const token_run<std::int8_t> run = keys.tokens(i);
-    const Index depth = call_.q.head_dim, kv = run.head, first = keys.run[i].first;
-    const row_block<std::int8_t> block = {run.rows, call_.k.token_stride};
+  void score(key_runs<C>& keys, Index i, float* scores) {
+    const token_run<C> run = keys.tokens(i);
+    const Index depth = call_.q.head_dim, first = keys.run[i].first;
+    const row_block<C> block = read_keys<C>(call_, run, buffers_);
     for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-      score_rows_of_pairs<products, group()>(queries_ + row_of(kv, r) * depth, block, run.count, depth,
+      score_rows_of_pairs<Products, group()>(queries_ + row_of(run.head, r) * depth, block, run.count, depth,
                                              totals_ + r * shape::tile + first,
                                              r == 0 ? &keys.ahead[i] : nullptr);
     });
     for (Index r = 0; r < of_.rows; ++r)
       channels_map<real>(scores + r * shape::tile + first, run.count) =
-          query_scales_[row_of(kv, r)] * as_floats(totals_ + r * shape::tile + first, run.count);
-    multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
+          query_factors_[row_of(run.head, r)] * as_reals(totals_ + r * shape::tile + first, run.count);
+    if constexpr (is_quantized<C>)
+      multiply_by_scales(call_.k, of_.b, run.head, keys.begin, keys.run[i], scores, of_.rows);
   }
   void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
                      float* weights) {
-    multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
+    if constexpr (is_quantized<C>) multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
     for (Index r = 0; r < rows.count; ++r)
       round_row(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
   }
-  void add_values(key_runs<std::int8_t>& keys, const rows_of_head& rows, const float* /*weights*/, sum* sums,
+  void add_values(key_runs<C>& keys, const rows_of_head& rows, const float* /*weights*/, sum* sums,
                   bool asks) {
-    for (Index i = 0; i < keys.count; ++i)
-      add_run(keys.tokens(i), keys.run[i], rows, sums, asks ? &keys.ahead[i] : nullptr);
+    for (Index i = 0; i < keys.count; ++i) {
+      const token_run<C> run = keys.tokens(i);
+      const auto values =
+          values_of({run.rows, call_.v.token_stride}, keys.run[i], row_of(run.head, rows.first));
+      for_groups_of_rows(rows.count, [&](auto group, Index r) {
+        value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
+                                     asks && r == 0 ? &keys.ahead[i] : nullptr);
+      });
+    }
   }
   void add_sums(Index kv, Index row, const sum* sums, float* total) const {
     channels_map<real>(total, call_.v.head_dim) +=
-        weight_scales_[row_of(kv, row)] * as_floats(sums, call_.v.head_dim);
+        weight_scales_[row_of(kv, row)] * as_reals(sums, call_.v.head_dim);
   }
-  /// False: integer sums do not depend on which tokens form a pair.
-  static bool must_gather() { return false; }
+  /// Whether values cannot be read in place, because pages with an odd number of tokens split pairs of keys.
+  /// Sums of integers do not depend on which tokens form a pair.
+  bool must_gather() const { return !is_quantized<C> && call_.v.page_size() % 2 == 1; }
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    return has_finite_scales(call_.v, of_.b, kv, begin, hull);
+    return are_finite(call_.v, of_.b, kv, begin, hull);
   }
-  /// Replaces add_values if a scale of the tile is not finite: for each row, the weights of keys that are
-  /// hidden from the row are set to zero. If all scales are finite, the bits are those of add_values.
+  /// Replaces add_values for tiles with values or scales that are not finite: for each row, the weights and
+  /// the values of keys that are hidden from the row are replaced by zeros. If all values and scales are
+  /// finite, the bits are those of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     const Index channels = call_.v.head_dim;
+    C* const visible = workspace<struct decode_visible_values, C>((hull.last - hull.first) * channels);
     for (Index r = 0; r < rows.count; ++r) {
-      for (Index j = hull.first; j < hull.last; ++j)
+      const Index row = row_of(kv, rows.first + r);
+      for (Index j = hull.first; j < hull.last; ++j) {
+        C* const to = visible + (j - hull.first) * channels;
         visible_weights_[j] = softmax.sees(r, j) ? weights[r * shape::tile + j] : 0.0f;
-      round_row(row_of(kv, rows.first + r), hull, visible_weights_);
-      std::fill_n(visible_sums_, channels, sum{0});
-      for (Index j = hull.first, next; j < hull.last; j = next) {
-        next = j + (std::min)(hull.last - j, call_.v.run_from(begin + j));
-        add_run({of_.b, kv, begin + j, next - j, call_.v.at(of_.b, begin + j, kv)}, {j, next},
-                {rows.first + r, 1}, visible_sums_, nullptr);
+        if (softmax.sees(r, j))
+          std::copy_n(call_.v.at(of_.b, begin + j, kv), channels, to);
+        else
+          std::fill_n(to, channels, C{});
       }
+      round_row(row, hull, visible_weights_);
+      std::fill_n(visible_sums_, channels, sum{});
+      value_rows_of_pairs<1>(values_of({visible, channels}, hull, row), channels, visible_sums_, nullptr);
       if (!equal(softmax.shrink()[r], 1.0f))
         channels_map<real>(sums + r * channels, channels) *= softmax.shrink()[r];
       add_sums(kv, rows.first + r, visible_sums_, sums + r * channels);
     }
   }
  private:
-  template <class Integer>
-  static auto as_floats(const Integer* sums, Index count) {
-    return Eigen::Map<const Eigen::Array<Integer, Eigen::Dynamic, 1>>(sums, count).template cast<real>();
+  static auto as_reals(const sum* sums, Index count) {
+    return Eigen::Map<const Eigen::Array<sum, Eigen::Dynamic, 1>>(sums, count).template cast<real>();
   }
   Index row_of(Index kv, Index row) const { return (kv - of_.first_head) * of_.rows + row; }
   void round_row(Index row, const tile_range& hull, const float* weights) {
     weight_scales_[row] = round_weights(hull, weights, weights_ + row * shape::tile);
   }
-  /// sums += weights * values of keys at regular strides
-  void add_run(const token_run<std::int8_t>& run, const tile_range& keys, const rows_of_head& rows, sum* sums,
-               stream_ahead* ahead) const {
-    const value_pairs<products> values = {{run.rows, call_.v.token_stride},
-                                          keys.first,
-                                          keys.last,
-                                          weights_ + row_of(run.head, rows.first) * shape::tile,
-                                          shape::tile};
-    for_groups_of_rows(rows.count, [&](auto group, Index r) {
-      value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                   r == 0 ? ahead : nullptr);
-    });
+  /// The values of some keys of a tile, with the weights from `row` on.
+  value_pairs<Products> values_of(const row_block<C>& values, const tile_range& keys, Index row) const {
+    return {values, keys.first, keys.last, weights_ + row * shape::tile, shape::tile};
   }
   const call_type& call_;
   decode_queries of_;
+  row_buffers<T> buffers_;
   number* queries_;         // [heads, rows, head_dim]
-  number* weights_;         // [heads, rows, tile]
-  float* query_scales_;     // [heads, rows]
+  number* weights_;         // [heads, rows, tile], of the current tile
+  number* rounded_;         // [head_dim]: a query
+  float* query_factors_;    // [heads, rows]: factors of the products with a query
   float* weight_scales_;    // [heads, rows], of the current tile
-  float* wide_;             // [group, head_dim]
   float* visible_weights_;  // [tile]
   sum* totals_;             // [rows, tile]
   sum* visible_sums_;       // [value_dim]
 };
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ATTENTION_DETAIL_INTEGER_OPERANDS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_PAIR_OPERANDS_HPP
 
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_HPP
@@ -10876,34 +10725,7 @@ namespace rope::inline ROPE_ABI::detail {
 // packed into strips once. Each tile of keys and values is rotated and packed once per block, for all strips.
 // Between tiles a strip keeps only its softmax and its weighted sums, so memory does not depend on the number
 // of tokens.
-/// The state that strips keep between tiles, in scratch memory of the thread.
-template <class A>
-struct prefill_state {
-  using shape = panel_shape<A>;
-  Index strips, value_panels;
-  A* sums;                // [strips, value_panels, rows, width]
-  softmax_rows<A> state;  // [strips, rows]
-  A* total_sums;          // sums and state of earlier runs of tiles; only written if there are any
-  softmax_rows<A> total;
-  A* scores;  // [rows, tile]
-  prefill_state(Index strip_count, Index value_dim)
-      : strips(strip_count), value_panels(shape::padded(value_dim) / shape::width) {
-    struct prefill_sums {};
-    const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
-    sums = workspace<prefill_sums, A>(2 * all_rows * (padded_values + 2) + shape::rows * shape::tile);
-    state.maximum = sums + all_rows * padded_values;
-    state.sum = state.maximum + all_rows;
-    total_sums = state.sum + all_rows;
-    total.maximum = total_sums + all_rows * padded_values;
-    total.sum = total.maximum + all_rows;
-    scores = total.sum + all_rows;
-  }
-  A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
-  softmax_rows<A> strip_state(Index s) const {
-    return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
-  }
-};
-/// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
+/// \tparam Operands  prefill_operands or paired_operands
 template <class T, class Rotation, class C, class Operands = prefill_operands<T, Rotation, C>>
 requires prefill_products<Operands, arithmetic<T>>
 class prefill_block {
@@ -10918,108 +10740,97 @@ class prefill_block {
       : call_(call),
         block_(block),
         factors_(call.rules),
-        keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
-        m_((block.rows() + shape::rows - 1) / shape::rows, call.v.head_dim),
-        operands_(call, block, m_.strips) {}
+        keys_(call.rules, block),
+        strips_((block.rows() + shape::rows - 1) / shape::rows),
+        run_(in_scratch<struct prefill_sums>()),
+        total_(in_scratch<struct prefill_totals>()),
+        scores_(workspace<struct prefill_scores, A>(shape::rows * shape::tile)),
+        operands_(call, block, strips_) {}
   void run() {
-    pack_queries();
+    pack_block(operands_, block_, keys_, strips_ * shape::rows, factors_.query);
+    std::fill(run_.sums, run_.state.maximum, A(0));
+    begin_softmax(call_.rules, {block_, 0, block_.rows()}, run_.state);
     Index run = keys_.begin() / run_of_keys;
     keys_.for_each_tile(shape::tile, [&](Index begin, Index count) {
       if (begin / run_of_keys != run) end_run();
       run = begin / run_of_keys;
-      attend_tile(begin, count);
+      attend_tile(count);
     });
     if (has_total_) {
       end_run();
-      std::swap(m_.sums, m_.total_sums);
-      std::swap(m_.state, m_.total);
+      std::swap(run_, total_);
     }
-    for (Index s = 0; s < m_.strips; ++s) write(s);
+    for (Index row = 0; row < block_.rows(); ++row) write(row);
   }
  private:
   /// The keys of a run: 32 tiles. The sums of the tiles of a run are added up, and the sums of the runs are
   /// added to a total. A plain sum of n equal terms may have n roundings. In these three stages there are at
   /// most (keys of a tile) + (tiles of a run) + (runs of the call) roundings.
   static constexpr Index run_of_keys = 32 * shape::tile;
+  template <class User>
+  weighted_rows<A> in_scratch() const {
+    return weighted_rows<A>::template in_scratch<User>(strips_ * shape::rows,
+                                                       shape::padded(call_.v.head_dim));
+  }
+  /// The place of the first sum of a row. The sums of the next panel are panel_size places later.
+  static constexpr Index panel_size = shape::rows * shape::width;
+  Index place_of(Index row) const {
+    return row / shape::rows * shape::rows * run_.channels + row % shape::rows * shape::width;
+  }
   /// Adds the sums of the current run to the total of the earlier runs.
   void end_run() {
-    const Index panel = shape::rows * shape::width;
     if (!has_total_) {
-      std::fill_n(m_.total_sums, m_.strips * m_.value_panels * panel, A(0));
-      std::fill_n(m_.total.sum, m_.strips * shape::rows, A(0));
+      std::fill(total_.sums, total_.state.maximum, A(0));
+      std::fill_n(total_.state.sum, strips_ * shape::rows, A(0));
     }
     has_total_ = true;
-    for (Index s = 0; s < m_.strips; ++s)
-      for (Index r = 0; r < rows_of(s).count; ++r) {
-        const Index row = s * shape::rows + r;
-        if (equal(m_.state.sum[row], A(0))) continue;
-        const joined_factors<A> factors = join(softmax_rows<A>{m_.total.maximum + row, m_.total.sum + row},
-                                               softmax_rows<A>{m_.state.maximum + row, m_.state.sum + row});
-        for (Index p = 0; p < m_.value_panels; ++p) {
-          const Index at = (s * m_.value_panels + p) * panel + r * shape::width;
-          add_shares<A>(m_.total_sums + at, factors.total, m_.sums + at, factors.part, shape::width);
-          std::fill_n(m_.sums + at, Index{shape::width}, A(0));
-        }
-        m_.state.maximum[row] = m_.state.sum[row] = A(0);
+    for (Index row = 0; row < block_.rows(); ++row) {
+      if (equal(run_.state.sum[row], A(0))) continue;
+      const joined_factors<A> factors = join(total_.state.from(row), run_.state.from(row));
+      for (Index c = 0, at = place_of(row); c < run_.channels; c += shape::width, at += panel_size) {
+        add_shares<A>(total_.sums + at, factors.total, run_.sums + at, factors.part, shape::width);
+        std::fill_n(run_.sums + at, Index{shape::width}, A(0));
       }
+      run_.state.maximum[row] = run_.state.sum[row] = A(0);
+    }
   }
-  strip_rows rows_of(Index s) const {
-    const Index first_row = s * shape::rows, all = block_.tokens * block_.heads;
-    return {block_.b,     block_.first_token, block_.first_head,
-            block_.heads, first_row,          (std::min)(Index{shape::rows}, all - first_row)};
-  }
-  void pack_queries() {
-    const Index heads = block_.heads;
-    for (Index t = 0; t < block_.tokens; ++t)
-      if (!keys_.of(block_.first_token + t).empty())
-        operands_.pack_queries(t, factors_.query);
-      else
-        for (Index row = t * heads; row < (t + 1) * heads; ++row) operands_.clear_query(row);
-    for (Index row = block_.rows(); row < m_.strips * shape::rows; ++row) operands_.clear_query(row);
-    std::fill(m_.sums, m_.state.maximum, A(0));
-    for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
-  }
-  void attend_tile(Index begin, Index count) {
-    operands_.pack_tile(begin, count);
+  void attend_tile(Index count) {
     bool known = false, finite = true;
-    for (Index s = 0; s < m_.strips; ++s) {
-      const strip_rows rows = rows_of(s);
-      tile_softmax<A> softmax(keys_, rows);
+    score_tile(operands_, block_, keys_, count, scores_, [&](tile_softmax<A>& softmax) {
+      const weighted_rows<A> rows = run_.from(softmax.strip().first_row);
       const tile_range hull = softmax.hull();
-      if (hull.empty()) continue;
-      operands_.score(s, hull, m_.scores);
-      softmax.run(m_.scores, factors_, m_.strip_state(s));
+      softmax.run(scores_, factors_, rows.state);
       const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
       if (multiplies_hidden && !known) {
         known = true;
         finite = operands_.finite_values(count);
       }
       if (multiplies_hidden && !finite)
-        operands_.add_visible_values(rows.count, m_.scores, softmax, m_.strip_sums(s));
+        operands_.add_visible_values(softmax.strip().count, scores_, softmax, rows.sums);
       else
-        operands_.add_values(hull, m_.scores, softmax.shrink(), m_.strip_sums(s));
-    }
+        operands_.add_values(hull, scores_, softmax.shrink(), rows.sums);
+    });
   }
-  void write(Index s) {
-    const strip_rows rows = rows_of(s);
-    const softmax_rows<A> state = m_.strip_state(s);
+  void write(Index row) {
+    const Index token = block_.token_of(row), head = block_.head_of(row);
     const Index channels = call_.v.head_dim;
+    const A sum = run_.state.sum[row];
+    const A* sums = run_.sums + place_of(row);
     A ordered[std::size_t(shape::width)];
-    for (Index r = 0; r < rows.count; ++r) {
-      const A* sums = m_.strip_sums(s) + r * shape::width;
-      T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
-      for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
-        write_channels(call_.rules, operands_.in_order(sums, ordered), state.sum[r],
-                       (std::min)(shape::width, channels - c), out + c);
-      write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
-                        state.sum[r]);
-    }
+    T* out = call_.out.at(block_.b, token, head);
+    for (Index c = 0; c < channels; c += shape::width, sums += panel_size)
+      write_channels(call_.rules, operands_.in_order(sums, ordered), sum,
+                     (std::min)(shape::width, channels - c), out + c);
+    write_log_sum_exp(call_.rules, block_.b, token, head, run_.state.maximum[row], sum);
   }
   const call_type& call_;
   query_block block_;
   score_factors factors_;
   block_keys keys_;
-  prefill_state<A> m_;
+  Index strips_;
+  weighted_rows<A> run_;    // [strips, value_panels, rows, width], of the current run of tiles
+  weighted_rows<A> total_;  // of earlier runs; only written if there are any
+  A* scores_;               // [rows, tile]
   Operands operands_;
   bool has_total_ = false;
 };
@@ -11234,10 +11045,13 @@ template <class T, class Rotation, class C>
 void attend_block(const attention_call<T, Rotation, C>& call, const query_block& block) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
-      return prefill_block<T, Rotation, C, bfloat16_operands<Rotation>>(call, block).run();
+      return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, bfloat16_products>>(call, block)
+          .run();
   if constexpr (is_quantized<C> && !Rotation::rotates)
     if (call.rules.options().products == product_precision::integers)
-      return prefill_block<T, Rotation, C, integer_operands<Rotation>>(call, block).run();
+      return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, integer_products<integer_floats>>>(
+                 call, block)
+          .run();
   prefill_block<T, Rotation, C>(call, block).run();
 }
 template <class T, class Rotation, class C>
@@ -11245,10 +11059,15 @@ void attend_split(const attention_call<T, Rotation, C>& call, const decode_resul
                   const key_split& part) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
-      return decode_split<T, Rotation, C, bfloat16_decode_operands<Rotation>>(call, results, part).run();
+      return decode_split<T, Rotation, C, paired_decode_operands<T, Rotation, C, bfloat16_products>>(
+                 call, results, part)
+          .run();
   if constexpr (is_quantized<C> && !Rotation::rotates)
     if (call.rules.options().products == product_precision::integers)
-      return decode_split<T, Rotation, C, integer_decode_operands<Rotation>>(call, results, part).run();
+      return decode_split<T, Rotation, C,
+                          paired_decode_operands<T, Rotation, C, integer_products<integer_floats>>>(
+                 call, results, part)
+          .run();
   decode_split<T, Rotation, C>(call, results, part).run();
 }
 /// Tasks per thread: enough that one slow task does not leave the other threads idle.
@@ -11293,36 +11112,35 @@ template <class T, class Rotation, class C, class Threads>
 void attend_splits(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   using results_type = decode_results<arithmetic<T>>;
   const Index rows = call.q.tokens * call.q.heads, of_head = call.q.tokens * call.group();
-  const seen_splits splits = splits_of(call, results_type::split);
-  const results_type results(splits.count, rows, call.v.head_dim);
+  seen_splits splits(call.rules, results_type::split);
+  const results_type results(splits.count(), rows, call.v.head_dim);
   const Index available = available_threads(threads),
               wanted = available <= 1 ? 1 : tasks_per_thread * available;
   const Index heads = piece_of(call.k.heads,
-                               (std::min)(call.k.heads, (wanted + splits.count - 1) / splits.count)),
+                               (std::min)(call.k.heads, (wanted + splits.count() - 1) / splits.count())),
               parts = (call.k.heads + heads - 1) / heads;
   const Index strip = panel_shape<arithmetic<T>>::rows,
               cuts = (std::min)((of_head + strip - 1) / strip,
-                                (wanted + splits.count * parts - 1) / (splits.count * parts)),
+                                (wanted + splits.count() * parts - 1) / (splits.count() * parts)),
               rows_of_cut = (piece_of(of_head, cuts) + strip - 1) / strip * strip,
               pieces = parts * ((of_head + rows_of_cut - 1) / rows_of_cut);
-  const pending_splits pending(splits, call.q.batch, pieces);
+  splits.divide(pieces);
   const Index keys = (std::min)(results_type::split, call.k.tokens);
-  parallel_tasks(threads, splits.count * pieces,
+  parallel_tasks(threads, splits.count() * pieces,
                  cost_of(rows / pieces, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
                    const Index place = task / pieces, piece = task % pieces, part = piece % parts,
                                first_row = piece / parts * rows_of_cut;
-                   const key_split split = {.b = splits.list[place].b,
-                                            .split = splits.list[place].split,
-                                            .place = place,
-                                            .first_head = part * heads,
-                                            .heads = (std::min)(heads, call.k.heads - part * heads),
-                                            .first_row = first_row,
-                                            .rows = (std::min)(rows_of_cut, of_head - first_row)};
-                   attend_split(call, results, split);
-                   if (!pending.complete(split.b, piece)) return;
-                   for (Index kv = split.first_head; kv < split.first_head + split.heads; ++kv)
-                     for (Index row = first_row; row < first_row + split.rows; ++row)
-                       merge_splits(call, results, pending.places_of(split.b), kv * of_head + row);
+                   const auto [b, split] = splits[place];
+                   const decode_queries queries = {.b = b,
+                                                   .first_head = part * heads,
+                                                   .heads = (std::min)(heads, call.k.heads - part * heads),
+                                                   .first_row = first_row,
+                                                   .rows = (std::min)(rows_of_cut, of_head - first_row)};
+                   attend_split(call, results, {queries, split, place});
+                   if (!splits.complete(b, piece)) return;
+                   for (Index kv = part * heads; kv < part * heads + queries.heads; ++kv)
+                     for (Index row = first_row; row < first_row + queries.rows; ++row)
+                       merge_splits(call, results, splits, b, kv * of_head + row);
                  });
 }
 /// The largest number of query rows, tokens * group, for which attention is faster without packing keys and
@@ -12098,35 +11916,29 @@ struct attention_gradient_scratch {
   A* scores;             // [strip, panel_shape::tile], if the softmax is recomputed
   softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if it is recomputed
   tile_range* hulls;     // [strips]: keys of the tile visible to a strip
-  attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
-      : strips((tokens * group + shape::rows - 1) / shape::rows),
+  attention_gradient_scratch(Index query_rows, Index head_dim, Index value_dim)
+      : strips((query_rows + shape::rows - 1) / shape::rows),
         rows(strips * shape::rows),
         key_panels(shape::panels(head_dim)),
         value_panels(shape::panels(value_dim)) {
-    struct numbers {};
-    struct ranges {};
     const Index of_keys = key_panels * shape::width, of_values = value_panels * shape::width;
     const Index widest = (std::max)(of_keys, of_values);
-    const std::pair<A**, Index> parts[] = {{&queries, rows * of_keys},
-                                           {&upstream, rows * of_values},
-                                           {&d_queries, rows * of_keys},
-                                           {&weights, rows * shape::tile},
-                                           {&slopes, rows * shape::tile},
-                                           {&transposed_keys, shape::tile * head_dim},
-                                           {&transposed_values, shape::tile * value_dim},
-                                           {&keys, shape::tile * of_keys},
-                                           {&wide, shape::tile * widest},
-                                           {&scores, shape::rows * panel_shape<A>::tile},
-                                           {&shifts, rows},
-                                           {&factors, rows},
-                                           {&products, rows},
-                                           {&runs.maximum, rows},
-                                           {&runs.sum, rows}};
-    Index size = 0;
-    for (const auto& [part, count] : parts) size += count;
-    A* next = workspace<numbers, A>(size);
-    for (const auto& [part, count] : parts) *part = std::exchange(next, next + count);
-    hulls = workspace<ranges, tile_range>(strips);
+    place_arrays<struct gradient_numbers, A>({{&queries, rows * of_keys},
+                                              {&upstream, rows * of_values},
+                                              {&d_queries, rows * of_keys},
+                                              {&weights, rows * shape::tile},
+                                              {&slopes, rows * shape::tile},
+                                              {&transposed_keys, shape::tile * head_dim},
+                                              {&transposed_values, shape::tile * value_dim},
+                                              {&keys, shape::tile * of_keys},
+                                              {&wide, shape::tile * widest},
+                                              {&scores, shape::rows * panel_shape<A>::tile},
+                                              {&shifts, rows},
+                                              {&factors, rows},
+                                              {&products, rows},
+                                              {&runs.maximum, rows},
+                                              {&runs.sum, rows}});
+    hulls = workspace<struct gradient_hulls, tile_range>(strips);
   }
   A* strip_d_queries(Index s) const { return d_queries + s * shape::rows * key_panels * shape::width; }
 };
@@ -12136,41 +11948,29 @@ struct attention_gradient_scratch {
 /// query and its product g . o, where o is the output and g the gradient with respect to o. At the end, the
 /// gradients with respect to the queries are written.
 namespace rope::inline ROPE_ABI::detail {
-/// Query tokens [first, first + tokens) of row b, in the heads that share key head `kv`. Row r of a block is
-/// token first + r / group, query head kv * group + r % group.
+/// A block of the queries that share one key head.
 template <class T>
 struct attention_gradient_rows {
   using A = arithmetic<T>;
   using shape = gradient_shape<A>;
   const attention_tape<T>& tape;
   const visibility& rules;
-  Index b, kv, first, tokens, group;
+  query_block block;
   score_factors factors;
   attention_gradient_scratch<T> m;
   block_keys keys;
   bool finite = true;  // whether queries and gradients with respect to outputs are finite
-  attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, Index row, Index key_head,
-                          Index first_token, Index token_count)
+  attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, const query_block& queries)
       : tape(of),
         rules(rule),
-        b(row),
-        kv(key_head),
-        first(first_token),
-        tokens(token_count),
-        group(of.group()),
+        block(queries),
         factors(rule),
-        m(token_count, of.group(), of.k.head_dim, of.v.head_dim),
-        keys(rule, row, first_token, token_count, key_head * of.group(), of.group()) {
+        m(queries.rows(), of.k.head_dim, of.v.head_dim),
+        keys(rule, queries) {
     pack_queries();
     find_softmax();
   }
-  Index count() const { return tokens * group; }
-  Index head_of(Index r) const { return kv * group + r % group; }
-  Index token_of(Index r) const { return first + r / group; }
-  strip_rows strip(Index s) const {
-    const Index first_row = s * shape::rows;
-    return {b, first, kv * group, group, first_row, (std::min)(Index{shape::rows}, count() - first_row)};
-  }
+  strip_rows strip(Index s) const { return strip_of(block, s, shape::rows); }
   /// The distance between two panels of packed queries, or of packed gradients with respect to outputs.
   Index panel_stride() const { return m.rows * shape::width; }
   /// Calls tile(begin, count) for every tile with a key that may be visible to the block.
@@ -12193,21 +11993,22 @@ struct attention_gradient_rows {
                    products + n, stride);
   }
   void write_queries() const {
-    for (Index row = 0; row < count(); ++row)
+    for (Index row = 0; row < block.rows(); ++row)
       write_panels(m.strip_d_queries(row / shape::rows) + row % shape::rows * shape::width,
                    shape::rows * shape::width, static_cast<A>(rules.scale()), tape.q.head_dim,
-                   tape.d_q.at(b, token_of(row), head_of(row)));
+                   tape.d_q.at(block.b, block.token_of(row), block.head_of(row)));
   }
   /// Writes the gradients with respect to the sink logits. A sink has a weight in the softmax and a value of
   /// zero, so its slope is weight * (0 - g . o).
   void write_sinks(double* d_sink_logits) const {
-    std::fill(d_sink_logits, d_sink_logits + group, 0.0);
-    for (Index row = 0; row < count(); ++row) {
+    std::fill(d_sink_logits, d_sink_logits + block.heads, 0.0);
+    for (Index row = 0; row < block.rows(); ++row) {
       if (equal(m.factors[row], A(0))) continue;  // padding has no softmax
-      const double score = sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
+      const double score =
+          sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(block.head_of(row))]);
       const double weight =
           std::exp2(score - static_cast<double>(m.shifts[row])) * static_cast<double>(m.factors[row]);
-      double& sum = d_sink_logits[row % group];
+      double& sum = d_sink_logits[row % block.heads];
       sum = multiply_add(-weight, static_cast<double>(m.products[row]), sum);
     }
   }
@@ -12216,7 +12017,7 @@ struct attention_gradient_rows {
   /// has only one token, its token_stride may be arbitrary, so 0 replaces it.
   row_block<A> pack_transposed_rows(const head_view<const T>& x, Index first_key, Index keys_of_tile,
                                     A* packed) {
-    const row_block<T> stored = {x.at(b, first_key, kv), x.tokens == 1 ? 0 : x.token_stride};
+    const row_block<T> stored = {x.at(block.b, first_key, block.kv), x.tokens == 1 ? 0 : x.token_stride};
     const row_block<A> rows = rows_as<A>(stored, keys_of_tile, x.head_dim, m.wide);
     pack_transposed_panels(rows.rows, rows.stride, keys_of_tile, x.head_dim, packed);
     return rows;
@@ -12227,20 +12028,17 @@ struct attention_gradient_rows {
     std::fill(m.d_queries, m.d_queries + m.rows * m.key_panels * shape::width, A(0));
     std::fill(m.products, m.products + m.rows, A(0));
     const A factor = static_cast<A>(factors.query);
-    for (Index t = 0; t < tokens; ++t) {
-      if (keys.of(first + t).empty()) continue;  // such a query may have any content
-      for (Index g = 0; g < group; ++g) {
-        const Index row = t * group + g;
-        const auto channels = [&](const head_view<const T>& x) {
-          return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
-        };
-        write_query(channels(tape.q).data(), tape.q.head_dim, factor, m.wide, 1);
-        pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
-        channels_map<A>(m.wide, tape.v.head_dim) = channels(tape.d_out).template cast<A>();
-        pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
-        m.products[row] = static_cast<A>(
-            sum_of_products(channels(tape.out).data(), channels(tape.d_out).data(), tape.v.head_dim));
-      }
+    for (Index row = 0; row < block.rows(); ++row) {
+      const Index token = block.token_of(row), head = block.head_of(row);
+      if (keys.of(token).empty()) continue;  // such a query may have any content
+      const T* const d_out = tape.d_out.at(block.b, token, head);
+      write_query(tape.q.at(block.b, token, head), tape.q.head_dim, factor, m.wide, 1);
+      pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
+      channels_map<A>(m.wide, tape.v.head_dim) =
+          const_channels_map<T>(d_out, tape.v.head_dim).template cast<A>();
+      pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
+      m.products[row] =
+          static_cast<A>(sum_of_products(tape.out.at(block.b, token, head), d_out, tape.v.head_dim));
     }
     finite = all_finite(m.queries, m.rows * m.key_panels * shape::width) &&
              all_finite(m.upstream, m.rows * m.value_panels * shape::width);
@@ -12249,8 +12047,8 @@ struct attention_gradient_rows {
   /// follow from the given log-sum-exps if these have a resolution of 2^-24, as doubles up to 2^28 have.
   void find_softmax() {
     if (rules.options().log_sum_exp.empty()) return find_softmax_of_scores();
-    for (Index row = 0; row < count(); ++row) {
-      const double sum = rules.log_sum_exp(b, token_of(row), head_of(row));
+    for (Index row = 0; row < block.rows(); ++row) {
+      const double sum = rules.log_sum_exp(block.b, block.token_of(row), block.head_of(row));
       const bool none = equal(sum, attention_options::no_keys);
       if (!none && (std::abs)(sum) > 0x1p28) return find_softmax_of_scores();
       m.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);
@@ -12265,13 +12063,13 @@ struct attention_gradient_rows {
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
     const softmax_rows<A> of_run = {m.shifts, m.factors};
     const auto end_run = [&] {
-      for (Index row = 0; row < count(); ++row) {
+      for (Index row = 0; row < block.rows(); ++row) {
         if (equal(m.factors[row], A(0))) continue;
         join(m.runs.from(row), of_run.from(row));
         m.shifts[row] = m.factors[row] = A(0);
       }
     };
-    for (Index s = 0; s < m.strips; ++s) begin_softmax(rules, strip(s), of_run.from(s * shape::rows));
+    begin_softmax(rules, {block, 0, block.rows()}, of_run);
     Index run = 0;
     for_each_tile([&](Index begin, Index count) {
       if (begin / run_of_keys != run) end_run();
@@ -12286,7 +12084,7 @@ struct attention_gradient_rows {
       }
     });
     end_run();
-    for (Index row = 0; row < count(); ++row) {
+    for (Index row = 0; row < block.rows(); ++row) {
       m.shifts[row] = equal(m.runs.sum[row], A(0)) ? A(0) : m.runs.maximum[row];
       m.factors[row] = equal(m.runs.sum[row], A(0)) ? A(0) : 1 / m.runs.sum[row];
     }
@@ -12638,16 +12436,15 @@ template <class X>
 bool joins_keys(const score_view<X>& x, const attention_shape& shape) {
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
-/// Computes d_q of query tokens [first, first + tokens) and adds the contribution of these tokens to the
-/// other gradients of a key head. This function is not inline, so that programs can compile it once (`extern
+/// Computes d_q of a block of queries and adds their contribution to the other gradients of a key head. This function is not inline, so that programs can compile it once (`extern
 /// template`).
 ///
 /// \param d_sinks  receives the gradients with respect to the sink logits, or nullptr
 template <class T>
-void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, Index b, Index kv,
-                            Index first, Index tokens, const bias_gradient& d_bias,
-                            const key_sums<arithmetic<T>>& sums, sum_order& order, double* d_sinks) {
-  attention_gradient_rows<T> rows(tape, rules, b, kv, first, tokens);
+void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, const query_block& block,
+                            const bias_gradient& d_bias, const key_sums<arithmetic<T>>& sums,
+                            sum_order& order, double* d_sinks) {
+  attention_gradient_rows<T> rows(tape, rules, block);
   attention_gradient_block<T>(rows, d_bias, sums, order).run();
   rows.write_queries();
   if (d_sinks != nullptr) rows.write_sinks(d_sinks);
@@ -12665,9 +12462,8 @@ class attention_gradient_tasks {
         by_options_(by_options),
         tokens_((std::min)((std::max)(tape.q.tokens, Index{1}), block::tokens_of(tape.group()))),
         blocks_(tape.group() == 0 ? 0 : (tape.q.tokens + tokens_ - 1) / tokens_) {
-    struct sinks {};
     if (!by_options.sink_logits.empty())
-      d_sinks_ = workspace<sinks, double>(tape.q.batch * tape.q.heads * blocks_);
+      d_sinks_ = workspace<struct sink_gradients, double>(tape.q.batch * tape.q.heads * blocks_);
     const score_view<float>& bias = rules.options().bias;
     if (!by_options.bias.empty())
       d_bias_ = {by_options.bias.data(), !has_own_entries(bias, rules.shape()),
@@ -12677,8 +12473,7 @@ class attention_gradient_tasks {
   void run(const Threads& threads) {
     std::fill(by_options_.bias.begin(), by_options_.bias.end(), 0.0);
     const Index heads = tape_.k.batch * tape_.k.heads, per_pass = heads_per_pass(heads);
-    struct sums {};
-    A* memory = workspace<sums, A>(per_pass * head_size());
+    A* memory = workspace<struct sums_of_keys, A>(per_pass * head_size());
     for (Index first = 0; first < heads; first += per_pass)
       run_heads(threads, first, (std::min)(per_pass, heads - first), memory);
     // The gradients of the blocks with respect to the sink logits are added up in a fixed order.
@@ -12724,8 +12519,7 @@ class attention_gradient_tasks {
     };
     pieces(heads * head_size(), [&](Index from, Index to) { std::fill(memory + from, memory + to, A(0)); });
     const Index tasks = heads * blocks_, side_by_side = heads_side_by_side(available_threads(threads));
-    struct places {};
-    auto* tiles = workspace<places, std::atomic<Index>>(tasks);
+    auto* tiles = workspace<struct gradient_places, std::atomic<Index>>(tasks);
     for (Index task = 0; task < tasks; ++task) ::new (static_cast<void*>(tiles + task)) std::atomic<Index>(0);
     const double work =
         cost_of(tokens_, tape_.group(), tape_.k.tokens, 3 * tape_.k.head_dim + 2 * tape_.v.head_dim);
@@ -12740,9 +12534,14 @@ class attention_gradient_tasks {
       // heads add to them.
       sum_order in_order(d_bias_.is_shared ? tiles : tiles + head * blocks_,
                          d_bias_.is_shared ? task : order);
-      add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
-                             token, (std::min)(tokens_, tape_.q.tokens - token), d_bias_,
-                             sums_of(memory, head), in_order,
+      const Index kv = (first + head) % tape_.k.heads;
+      const query_block queries = {.b = (first + head) / tape_.k.heads,
+                                   .kv = kv,
+                                   .first_head = kv * tape_.group(),
+                                   .heads = tape_.group(),
+                                   .first_token = token,
+                                   .tokens = (std::min)(tokens_, tape_.q.tokens - token)};
+      add_gradients_of_block(tape_, rules_, queries, d_bias_, sums_of(memory, head), in_order,
                              d_sinks_ == nullptr ? nullptr : d_sinks_of(first + head, part));
     });
     pieces(heads * tape_.k.tokens, [&](Index from, Index to) {
@@ -12880,8 +12679,7 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
   const query_key_tables pair = detail::checked_tables("attention_gradient", tables, options);
   const auto rules = detail::checked_gradient(tape, options, by_options, true);
   detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rules);
-  struct rotated_copies {};
-  T* memory = detail::workspace<rotated_copies, T>(tape.q.size() + tape.k.size());
+  T* memory = detail::workspace<struct rotated_copies, T>(tape.q.size() + tape.k.size());
   const head_view<T> q = bhsd(memory, tape.q.batch, tape.q.heads, tape.q.tokens, tape.q.head_dim),
                      k = bhsd(memory + tape.q.size(), tape.k.batch, tape.k.heads, tape.k.tokens,
                               tape.k.head_dim);
@@ -13284,7 +13082,6 @@ template <class T, class Rotation, class C>
 class weight_sums_passes {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using operands_type = prefill_operands<T, Rotation, C>;
  public:
   weight_sums_passes(const attention_call<T, Rotation, C>& call, const weight_sums_view& to)
       : call_(call),
@@ -13299,9 +13096,8 @@ class weight_sums_passes {
     runs_ = pieces(tiles, tiles_of_run_);
     block_ = (std::max)(Index{1}, (std::min)(call.q.tokens, Index{512} / (std::max)(Index{1}, group_)));
     blocks_ = pieces(call.q.tokens, block_);
-    struct softmax_of_runs {};
     const Index rows = pairs_ * blocks_ * rows_of_block();
-    A* numbers = workspace<softmax_of_runs, A>(2 * (runs_ + 1) * rows);
+    A* numbers = workspace<struct softmax_of_runs, A>(2 * (runs_ + 1) * rows);
     total_ = {numbers, numbers + rows};
     of_runs_ = {numbers + 2 * rows, numbers + (2 + runs_) * rows};
   }
@@ -13341,39 +13137,23 @@ class weight_sums_passes {
             .first_token = first,
             .tokens = (std::min)(block_, call_.q.tokens - first)};
   }
-  static strip_rows strip_of(const query_block& block, Index s) {
-    const Index first_row = s * shape::rows;
-    return {block.b,     block.first_token, block.first_head,
-            block.heads, first_row,         (std::min)(Index{shape::rows}, block.rows() - first_row)};
-  }
-  /// Calls visit(s, softmax, scores, begin) for each of the tiles of keys [first, last) and each strip s of
-  /// the block to which a key of the tile may be visible. `begin` is the first key of the tile.
+  /// Calls visit(softmax, scores, begin) for each of the tiles of keys [first, last) and each strip of the
+  /// block to which a key of the tile may be visible. `begin` is the first key of the tile.
   template <class Visit>
   void for_each_strip(const query_block& block, Index first, Index last, const Visit& visit) const {
-    block_keys keys(call_.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads);
+    block_keys keys(call_.rules, block);
     first = (std::max)(first, keys.begin() / shape::tile);
     last = (std::min)(last, pieces(keys.end(), shape::tile));
     if (first >= last) return;
-    struct scores_of_strip {};
-    A* scores = workspace<scores_of_strip, A>(shape::rows * shape::tile);
+    A* scores = workspace<struct scores_of_strip, A>(shape::rows * shape::tile);
     const Index strips = pieces(block.rows(), shape::rows);
-    operands_type operands(call_, block, strips);
-    for (Index t = 0; t < block.tokens; ++t)
-      if (!keys.of(block.first_token + t).empty())
-        operands.pack_queries(t, factors_.query);
-      else
-        for (Index row = t * group_; row < (t + 1) * group_; ++row) operands.clear_query(row);
-    for (Index row = block.rows(); row < strips * shape::rows; ++row) operands.clear_query(row);
+    prefill_operands<T, Rotation, C> operands(call_, block, strips);
+    pack_block(operands, block, keys, strips * shape::rows, factors_.query);
     for (Index n = first; n < last; ++n) {
       const Index begin = n * shape::tile, count = (std::min)(shape::tile, keys.end() - begin);
-      if (!keys.enter_tile(begin, count)) continue;
-      operands.pack_tile(begin, count);
-      for (Index s = 0; s < strips; ++s) {
-        tile_softmax<A> softmax(keys, strip_of(block, s));
-        if (softmax.hull().empty()) continue;
-        operands.score(s, softmax.hull(), scores);
-        visit(s, softmax, scores, begin);
-      }
+      if (keys.enter_tile(begin, count))
+        score_tile(operands, block, keys, count, scores,
+                   [&](tile_softmax<A>& softmax) { visit(softmax, scores, begin); });
     }
   }
   /// Finds the softmax of one run of keys for the queries of one block.
@@ -13381,16 +13161,15 @@ class weight_sums_passes {
     const softmax_rows<A> state = of_runs_.from((run * pairs_ * blocks_ + n) * rows_of_block());
     std::fill_n(state.sum, rows_of_block(), A(0));
     for_each_strip(block_of(n / blocks_, n % blocks_), run * tiles_of_run_, (run + 1) * tiles_of_run_,
-                   [&](Index s, tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
-                     softmax.run(scores, factors_, state.from(s * shape::rows));
+                   [&](tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
+                     softmax.run(scores, factors_, state.from(softmax.strip().first_row));
                    });
   }
   /// For the queries of one block, joins the softmaxes of all runs and the sink logits.
   void join_runs(Index n) const {
     const query_block block = block_of(n / blocks_, n % blocks_);
     const softmax_rows<A> total = total_.from(n * rows_of_block());
-    for (Index s = 0; s * shape::rows < block.rows(); ++s)
-      begin_softmax(call_.rules, strip_of(block, s), total.from(s * shape::rows));
+    begin_softmax(call_.rules, {block, 0, block.rows()}, total);
     for (Index run = 0; run < runs_; ++run) {
       const softmax_rows<A> part = of_runs_.from((run * pairs_ * blocks_ + n) * rows_of_block());
       for (Index row = 0; row < block.rows(); ++row)
@@ -13404,16 +13183,17 @@ class weight_sums_passes {
       const query_block block = block_of(pair, n);
       const softmax_rows<A> total = total_.from((pair * blocks_ + n) * rows_of_block());
       for_each_strip(block, first_tile, first_tile + tiles_of_task,
-                     [&](Index s, tile_softmax<A>& softmax, A* scores, Index begin) {
+                     [&](tile_softmax<A>& softmax, A* scores, Index begin) {
                        // With the final maximum and a sum of 1, the weights become 2^(score - maximum).
-                       const strip_rows strip = strip_of(block, s);
+                       const strip_rows& strip = softmax.strip();
+                       const softmax_rows<A> of_strip = total.from(strip.first_row);
                        A maximum[std::size_t(shape::rows)], sum[std::size_t(shape::rows)];
-                       std::copy_n(total.maximum + s * shape::rows, strip.count, maximum);
+                       std::copy_n(of_strip.maximum, strip.count, maximum);
                        std::fill_n(sum, strip.count, A(1));
                        softmax.run(scores, factors_, {maximum, sum});
                        const tile_range hull = softmax.hull();
                        for (Index r = 0; r < strip.count; ++r) {
-                         const A of_row = total.sum[s * shape::rows + r];
+                         const A of_row = of_strip.sum[r];
                          if (equal(of_row, A(0))) continue;
                          const double factor = gain / static_cast<double>(of_row);
                          double* sums = to_.data + block.b * to_.batch_stride +
@@ -13440,9 +13220,8 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
                      const Threads& threads) {
   const selected_keys& selected = call.rules.options().selected;
   if (!selected) return weight_sums_passes<T, Rotation, C>(call, to).run(threads);
-  struct sums_of_list {};
   const Index tasks = selected_query_count(call), heads = to.by_key_head ? 1 : call.group();
-  double* const of_list = workspace<sums_of_list, double>(heads * selected.keys());
+  double* const of_list = workspace<struct sums_of_list, double>(heads * selected.keys());
   for (Index task = 0; task < tasks; ++task) {
     const selected_query query(call, task);
     const Index first = to.by_key_head ? query.key_head() : query.first_head();
@@ -13468,8 +13247,7 @@ weight_sums_view weight_sums_in(std::span<A> sums, const attention_shape& shape,
                   "sums must have length batch * heads * keys = ", length(shape.heads),
                   ", or batch * key heads * keys = ", length(kv_heads), ", got ", sums.size());
   const Index heads = by_key_head ? kv_heads : shape.heads;
-  struct sums_of_weights {};
-  double* const memory = workspace<sums_of_weights, double>(static_cast<Index>(sums.size()));
+  double* const memory = workspace<struct sums_of_weights, double>(static_cast<Index>(sums.size()));
   std::fill_n(memory, sums.size(), 0.0);
   return {memory, heads * shape.keys, shape.keys, by_key_head};
 }

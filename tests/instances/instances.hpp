@@ -57,7 +57,7 @@
   ROPE_TEST_EXTERN template void attend(const attention_call<T, rotation, C>&, const rope::this_thread&);
 #define ROPE_TEST_GRADIENT(T)                                                                        \
   ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
-      const attention_tape<T>&, const visibility&, Index, Index, Index, Index, const bias_gradient&, \
+      const attention_tape<T>&, const visibility&, const query_block&, const bias_gradient&,         \
       const key_sums<arithmetic<T>>&, sum_order&, double*);
 #define ROPE_TEST_WEIGHTS(T)                                                               \
   ROPE_TEST_EXTERN template void write_weights(const attention_call<T, read_rotation<T>>&, \

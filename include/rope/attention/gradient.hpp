@@ -71,16 +71,15 @@ bool joins_keys(const score_view<X>& x, const attention_shape& shape) {
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
 
-/// Computes d_q of query tokens [first, first + tokens) and adds the contribution of these tokens to the
-/// other gradients of a key head. This function is not inline, so that programs can compile it once (`extern
+/// Computes d_q of a block of queries and adds their contribution to the other gradients of a key head. This function is not inline, so that programs can compile it once (`extern
 /// template`).
 ///
 /// \param d_sinks  receives the gradients with respect to the sink logits, or nullptr
 template <class T>
-void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, Index b, Index kv,
-                            Index first, Index tokens, const bias_gradient& d_bias,
-                            const key_sums<arithmetic<T>>& sums, sum_order& order, double* d_sinks) {
-  attention_gradient_rows<T> rows(tape, rules, b, kv, first, tokens);
+void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, const query_block& block,
+                            const bias_gradient& d_bias, const key_sums<arithmetic<T>>& sums,
+                            sum_order& order, double* d_sinks) {
+  attention_gradient_rows<T> rows(tape, rules, block);
   attention_gradient_block<T>(rows, d_bias, sums, order).run();
   rows.write_queries();
   if (d_sinks != nullptr) rows.write_sinks(d_sinks);
@@ -100,9 +99,8 @@ class attention_gradient_tasks {
         by_options_(by_options),
         tokens_((std::min)((std::max)(tape.q.tokens, Index{1}), block::tokens_of(tape.group()))),
         blocks_(tape.group() == 0 ? 0 : (tape.q.tokens + tokens_ - 1) / tokens_) {
-    struct sinks {};
     if (!by_options.sink_logits.empty())
-      d_sinks_ = workspace<sinks, double>(tape.q.batch * tape.q.heads * blocks_);
+      d_sinks_ = workspace<struct sink_gradients, double>(tape.q.batch * tape.q.heads * blocks_);
     const score_view<float>& bias = rules.options().bias;
     if (!by_options.bias.empty())
       d_bias_ = {by_options.bias.data(), !has_own_entries(bias, rules.shape()),
@@ -113,8 +111,7 @@ class attention_gradient_tasks {
   void run(const Threads& threads) {
     std::fill(by_options_.bias.begin(), by_options_.bias.end(), 0.0);
     const Index heads = tape_.k.batch * tape_.k.heads, per_pass = heads_per_pass(heads);
-    struct sums {};
-    A* memory = workspace<sums, A>(per_pass * head_size());
+    A* memory = workspace<struct sums_of_keys, A>(per_pass * head_size());
     for (Index first = 0; first < heads; first += per_pass)
       run_heads(threads, first, (std::min)(per_pass, heads - first), memory);
     // The gradients of the blocks with respect to the sink logits are added up in a fixed order.
@@ -163,8 +160,7 @@ class attention_gradient_tasks {
     pieces(heads * head_size(), [&](Index from, Index to) { std::fill(memory + from, memory + to, A(0)); });
 
     const Index tasks = heads * blocks_, side_by_side = heads_side_by_side(available_threads(threads));
-    struct places {};
-    auto* tiles = workspace<places, std::atomic<Index>>(tasks);
+    auto* tiles = workspace<struct gradient_places, std::atomic<Index>>(tasks);
     for (Index task = 0; task < tasks; ++task) ::new (static_cast<void*>(tiles + task)) std::atomic<Index>(0);
     const double work =
         cost_of(tokens_, tape_.group(), tape_.k.tokens, 3 * tape_.k.head_dim + 2 * tape_.v.head_dim);
@@ -179,9 +175,14 @@ class attention_gradient_tasks {
       // heads add to them.
       sum_order in_order(d_bias_.is_shared ? tiles : tiles + head * blocks_,
                          d_bias_.is_shared ? task : order);
-      add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
-                             token, (std::min)(tokens_, tape_.q.tokens - token), d_bias_,
-                             sums_of(memory, head), in_order,
+      const Index kv = (first + head) % tape_.k.heads;
+      const query_block queries = {.b = (first + head) / tape_.k.heads,
+                                   .kv = kv,
+                                   .first_head = kv * tape_.group(),
+                                   .heads = tape_.group(),
+                                   .first_token = token,
+                                   .tokens = (std::min)(tokens_, tape_.q.tokens - token)};
+      add_gradients_of_block(tape_, rules_, queries, d_bias_, sums_of(memory, head), in_order,
                              d_sinks_ == nullptr ? nullptr : d_sinks_of(first + head, part));
     });
 
@@ -329,8 +330,7 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
   const query_key_tables pair = detail::checked_tables("attention_gradient", tables, options);
   const auto rules = detail::checked_gradient(tape, options, by_options, true);
   detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rules);
-  struct rotated_copies {};
-  T* memory = detail::workspace<rotated_copies, T>(tape.q.size() + tape.k.size());
+  T* memory = detail::workspace<struct rotated_copies, T>(tape.q.size() + tape.k.size());
   const head_view<T> q = bhsd(memory, tape.q.batch, tape.q.heads, tape.q.tokens, tape.q.head_dim),
                      k = bhsd(memory + tape.q.size(), tape.k.batch, tape.k.heads, tape.k.tokens,
                               tape.k.head_dim);

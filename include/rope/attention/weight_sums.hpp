@@ -50,7 +50,6 @@ template <class T, class Rotation, class C>
 class weight_sums_passes {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using operands_type = prefill_operands<T, Rotation, C>;
 
  public:
   weight_sums_passes(const attention_call<T, Rotation, C>& call, const weight_sums_view& to)
@@ -66,9 +65,8 @@ class weight_sums_passes {
     runs_ = pieces(tiles, tiles_of_run_);
     block_ = (std::max)(Index{1}, (std::min)(call.q.tokens, Index{512} / (std::max)(Index{1}, group_)));
     blocks_ = pieces(call.q.tokens, block_);
-    struct softmax_of_runs {};
     const Index rows = pairs_ * blocks_ * rows_of_block();
-    A* numbers = workspace<softmax_of_runs, A>(2 * (runs_ + 1) * rows);
+    A* numbers = workspace<struct softmax_of_runs, A>(2 * (runs_ + 1) * rows);
     total_ = {numbers, numbers + rows};
     of_runs_ = {numbers + 2 * rows, numbers + (2 + runs_) * rows};
   }
@@ -111,40 +109,24 @@ class weight_sums_passes {
             .first_token = first,
             .tokens = (std::min)(block_, call_.q.tokens - first)};
   }
-  static strip_rows strip_of(const query_block& block, Index s) {
-    const Index first_row = s * shape::rows;
-    return {block.b,     block.first_token, block.first_head,
-            block.heads, first_row,         (std::min)(Index{shape::rows}, block.rows() - first_row)};
-  }
 
-  /// Calls visit(s, softmax, scores, begin) for each of the tiles of keys [first, last) and each strip s of
-  /// the block to which a key of the tile may be visible. `begin` is the first key of the tile.
+  /// Calls visit(softmax, scores, begin) for each of the tiles of keys [first, last) and each strip of the
+  /// block to which a key of the tile may be visible. `begin` is the first key of the tile.
   template <class Visit>
   void for_each_strip(const query_block& block, Index first, Index last, const Visit& visit) const {
-    block_keys keys(call_.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads);
+    block_keys keys(call_.rules, block);
     first = (std::max)(first, keys.begin() / shape::tile);
     last = (std::min)(last, pieces(keys.end(), shape::tile));
     if (first >= last) return;
-    struct scores_of_strip {};
-    A* scores = workspace<scores_of_strip, A>(shape::rows * shape::tile);
+    A* scores = workspace<struct scores_of_strip, A>(shape::rows * shape::tile);
     const Index strips = pieces(block.rows(), shape::rows);
-    operands_type operands(call_, block, strips);
-    for (Index t = 0; t < block.tokens; ++t)
-      if (!keys.of(block.first_token + t).empty())
-        operands.pack_queries(t, factors_.query);
-      else
-        for (Index row = t * group_; row < (t + 1) * group_; ++row) operands.clear_query(row);
-    for (Index row = block.rows(); row < strips * shape::rows; ++row) operands.clear_query(row);
+    prefill_operands<T, Rotation, C> operands(call_, block, strips);
+    pack_block(operands, block, keys, strips * shape::rows, factors_.query);
     for (Index n = first; n < last; ++n) {
       const Index begin = n * shape::tile, count = (std::min)(shape::tile, keys.end() - begin);
-      if (!keys.enter_tile(begin, count)) continue;
-      operands.pack_tile(begin, count);
-      for (Index s = 0; s < strips; ++s) {
-        tile_softmax<A> softmax(keys, strip_of(block, s));
-        if (softmax.hull().empty()) continue;
-        operands.score(s, softmax.hull(), scores);
-        visit(s, softmax, scores, begin);
-      }
+      if (keys.enter_tile(begin, count))
+        score_tile(operands, block, keys, count, scores,
+                   [&](tile_softmax<A>& softmax) { visit(softmax, scores, begin); });
     }
   }
 
@@ -153,8 +135,8 @@ class weight_sums_passes {
     const softmax_rows<A> state = of_runs_.from((run * pairs_ * blocks_ + n) * rows_of_block());
     std::fill_n(state.sum, rows_of_block(), A(0));
     for_each_strip(block_of(n / blocks_, n % blocks_), run * tiles_of_run_, (run + 1) * tiles_of_run_,
-                   [&](Index s, tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
-                     softmax.run(scores, factors_, state.from(s * shape::rows));
+                   [&](tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
+                     softmax.run(scores, factors_, state.from(softmax.strip().first_row));
                    });
   }
 
@@ -162,8 +144,7 @@ class weight_sums_passes {
   void join_runs(Index n) const {
     const query_block block = block_of(n / blocks_, n % blocks_);
     const softmax_rows<A> total = total_.from(n * rows_of_block());
-    for (Index s = 0; s * shape::rows < block.rows(); ++s)
-      begin_softmax(call_.rules, strip_of(block, s), total.from(s * shape::rows));
+    begin_softmax(call_.rules, {block, 0, block.rows()}, total);
     for (Index run = 0; run < runs_; ++run) {
       const softmax_rows<A> part = of_runs_.from((run * pairs_ * blocks_ + n) * rows_of_block());
       for (Index row = 0; row < block.rows(); ++row)
@@ -178,16 +159,17 @@ class weight_sums_passes {
       const query_block block = block_of(pair, n);
       const softmax_rows<A> total = total_.from((pair * blocks_ + n) * rows_of_block());
       for_each_strip(block, first_tile, first_tile + tiles_of_task,
-                     [&](Index s, tile_softmax<A>& softmax, A* scores, Index begin) {
+                     [&](tile_softmax<A>& softmax, A* scores, Index begin) {
                        // With the final maximum and a sum of 1, the weights become 2^(score - maximum).
-                       const strip_rows strip = strip_of(block, s);
+                       const strip_rows& strip = softmax.strip();
+                       const softmax_rows<A> of_strip = total.from(strip.first_row);
                        A maximum[std::size_t(shape::rows)], sum[std::size_t(shape::rows)];
-                       std::copy_n(total.maximum + s * shape::rows, strip.count, maximum);
+                       std::copy_n(of_strip.maximum, strip.count, maximum);
                        std::fill_n(sum, strip.count, A(1));
                        softmax.run(scores, factors_, {maximum, sum});
                        const tile_range hull = softmax.hull();
                        for (Index r = 0; r < strip.count; ++r) {
-                         const A of_row = total.sum[s * shape::rows + r];
+                         const A of_row = of_strip.sum[r];
                          if (equal(of_row, A(0))) continue;
                          const double factor = gain / static_cast<double>(of_row);
                          double* sums = to_.data + block.b * to_.batch_stride +
@@ -216,9 +198,8 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
                      const Threads& threads) {
   const selected_keys& selected = call.rules.options().selected;
   if (!selected) return weight_sums_passes<T, Rotation, C>(call, to).run(threads);
-  struct sums_of_list {};
   const Index tasks = selected_query_count(call), heads = to.by_key_head ? 1 : call.group();
-  double* const of_list = workspace<sums_of_list, double>(heads * selected.keys());
+  double* const of_list = workspace<struct sums_of_list, double>(heads * selected.keys());
   for (Index task = 0; task < tasks; ++task) {
     const selected_query query(call, task);
     const Index first = to.by_key_head ? query.key_head() : query.first_head();
@@ -245,8 +226,7 @@ weight_sums_view weight_sums_in(std::span<A> sums, const attention_shape& shape,
                   "sums must have length batch * heads * keys = ", length(shape.heads),
                   ", or batch * key heads * keys = ", length(kv_heads), ", got ", sums.size());
   const Index heads = by_key_head ? kv_heads : shape.heads;
-  struct sums_of_weights {};
-  double* const memory = workspace<sums_of_weights, double>(static_cast<Index>(sums.size()));
+  double* const memory = workspace<struct sums_of_weights, double>(static_cast<Index>(sums.size()));
   std::fill_n(memory, sums.size(), 0.0);
   return {memory, heads * shape.keys, shape.keys, by_key_head};
 }

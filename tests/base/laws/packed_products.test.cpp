@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The matrix products of attention on packed operands, against plain loops. All numbers are small integers,
 // so every sum is exact in any order and results are compared exactly.
-#include <rope/attention/detail/bfloat16_operands.hpp>
+#include <rope/attention/detail/pair_operands.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
 #include <rope/base/simd/integer_pairs.hpp>
 #include <rope/base/simd/panels.hpp>

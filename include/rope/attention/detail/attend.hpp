@@ -5,9 +5,8 @@
 #include <algorithm>  // std::min, std::max
 #include <type_traits>
 
-#include <rope/attention/detail/bfloat16_operands.hpp>
 #include <rope/attention/detail/decode_kernel.hpp>
-#include <rope/attention/detail/integer_operands.hpp>
+#include <rope/attention/detail/pair_operands.hpp>
 #include <rope/attention/detail/prefill.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/selected_query.hpp>
@@ -30,10 +29,13 @@ template <class T, class Rotation, class C>
 void attend_block(const attention_call<T, Rotation, C>& call, const query_block& block) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
-      return prefill_block<T, Rotation, C, bfloat16_operands<Rotation>>(call, block).run();
+      return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, bfloat16_products>>(call, block)
+          .run();
   if constexpr (is_quantized<C> && !Rotation::rotates)
     if (call.rules.options().products == product_precision::integers)
-      return prefill_block<T, Rotation, C, integer_operands<Rotation>>(call, block).run();
+      return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, integer_products<integer_floats>>>(
+                 call, block)
+          .run();
   prefill_block<T, Rotation, C>(call, block).run();
 }
 
@@ -42,10 +44,15 @@ void attend_split(const attention_call<T, Rotation, C>& call, const decode_resul
                   const key_split& part) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
-      return decode_split<T, Rotation, C, bfloat16_decode_operands<Rotation>>(call, results, part).run();
+      return decode_split<T, Rotation, C, paired_decode_operands<T, Rotation, C, bfloat16_products>>(
+                 call, results, part)
+          .run();
   if constexpr (is_quantized<C> && !Rotation::rotates)
     if (call.rules.options().products == product_precision::integers)
-      return decode_split<T, Rotation, C, integer_decode_operands<Rotation>>(call, results, part).run();
+      return decode_split<T, Rotation, C,
+                          paired_decode_operands<T, Rotation, C, integer_products<integer_floats>>>(
+                 call, results, part)
+          .run();
   decode_split<T, Rotation, C>(call, results, part).run();
 }
 
@@ -95,36 +102,35 @@ template <class T, class Rotation, class C, class Threads>
 void attend_splits(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   using results_type = decode_results<arithmetic<T>>;
   const Index rows = call.q.tokens * call.q.heads, of_head = call.q.tokens * call.group();
-  const seen_splits splits = splits_of(call, results_type::split);
-  const results_type results(splits.count, rows, call.v.head_dim);
+  seen_splits splits(call.rules, results_type::split);
+  const results_type results(splits.count(), rows, call.v.head_dim);
   const Index available = available_threads(threads),
               wanted = available <= 1 ? 1 : tasks_per_thread * available;
   const Index heads = piece_of(call.k.heads,
-                               (std::min)(call.k.heads, (wanted + splits.count - 1) / splits.count)),
+                               (std::min)(call.k.heads, (wanted + splits.count() - 1) / splits.count())),
               parts = (call.k.heads + heads - 1) / heads;
   const Index strip = panel_shape<arithmetic<T>>::rows,
               cuts = (std::min)((of_head + strip - 1) / strip,
-                                (wanted + splits.count * parts - 1) / (splits.count * parts)),
+                                (wanted + splits.count() * parts - 1) / (splits.count() * parts)),
               rows_of_cut = (piece_of(of_head, cuts) + strip - 1) / strip * strip,
               pieces = parts * ((of_head + rows_of_cut - 1) / rows_of_cut);
-  const pending_splits pending(splits, call.q.batch, pieces);
+  splits.divide(pieces);
   const Index keys = (std::min)(results_type::split, call.k.tokens);
-  parallel_tasks(threads, splits.count * pieces,
+  parallel_tasks(threads, splits.count() * pieces,
                  cost_of(rows / pieces, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
                    const Index place = task / pieces, piece = task % pieces, part = piece % parts,
                                first_row = piece / parts * rows_of_cut;
-                   const key_split split = {.b = splits.list[place].b,
-                                            .split = splits.list[place].split,
-                                            .place = place,
-                                            .first_head = part * heads,
-                                            .heads = (std::min)(heads, call.k.heads - part * heads),
-                                            .first_row = first_row,
-                                            .rows = (std::min)(rows_of_cut, of_head - first_row)};
-                   attend_split(call, results, split);
-                   if (!pending.complete(split.b, piece)) return;
-                   for (Index kv = split.first_head; kv < split.first_head + split.heads; ++kv)
-                     for (Index row = first_row; row < first_row + split.rows; ++row)
-                       merge_splits(call, results, pending.places_of(split.b), kv * of_head + row);
+                   const auto [b, split] = splits[place];
+                   const decode_queries queries = {.b = b,
+                                                   .first_head = part * heads,
+                                                   .heads = (std::min)(heads, call.k.heads - part * heads),
+                                                   .first_row = first_row,
+                                                   .rows = (std::min)(rows_of_cut, of_head - first_row)};
+                   attend_split(call, results, {queries, split, place});
+                   if (!splits.complete(b, piece)) return;
+                   for (Index kv = part * heads; kv < part * heads + queries.heads; ++kv)
+                     for (Index row = first_row; row < first_row + queries.rows; ++row)
+                       merge_splits(call, results, splits, b, kv * of_head + row);
                  });
 }
 

@@ -23,28 +23,47 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The visible keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head +
-/// heads). For the current tile, the object has the visible keys of each query: none, all or some. Positions,
-/// segments, window, sinks, mask and bias are evaluated once per tile. A thread may use only one object of
-/// this class at a time, because all objects of a thread share its scratch memory.
+/// Query tokens [first_token, first_token + tokens) of row b, in `heads` query heads from first_head on. If
+/// all of these heads use one key head, it is kv. Row r of a block is head head_of(r) of token token_of(r).
+struct query_block {
+  Index b, kv, first_head, heads, first_token, tokens;
+
+  Index rows() const { return tokens * heads; }
+  Index token_of(Index r) const { return first_token + r / heads; }
+  Index head_of(Index r) const { return first_head + r % heads; }
+};
+
+/// Rows [first_row, first_row + count) of a block, numbered from 0.
+struct strip_rows {
+  query_block block;
+  Index first_row, count;
+
+  Index token_of(Index r) const { return block.token_of(first_row + r); }
+  Index head_of(Index r) const { return block.head_of(first_row + r); }
+};
+
+/// Strip s of a block whose strips have `size` rows, except the last one, which may have fewer.
+inline strip_rows strip_of(const query_block& block, Index s, Index size) {
+  return {block, s * size, (std::min)(size, block.rows() - s * size)};
+}
+
+/// The visible keys of the queries of a block. For the current tile, the object has the visible keys of each
+/// query: none, all or some. Positions, segments, window, sinks, mask and bias are evaluated once per tile. A
+/// thread may use only one object of this class at a time, because all objects of a thread share its scratch
+/// memory.
 class block_keys {
  public:
-  block_keys(const visibility& rules, Index b, Index first, Index tokens, Index first_head, Index heads)
+  block_keys(const visibility& rules, const query_block& block)
       : rules_(rules),
-        b_(b),
-        first_(first),
-        tokens_(tokens),
-        first_head_(first_head),
-        heads_(differs_by_head(rules.options()) ? heads : (std::min)(heads, Index{1})),
+        block_(block),
+        heads_(differs_by_head(rules.options()) ? block.heads : (std::min)(block.heads, Index{1})),
+        keys_(workspace<struct keys_of_tokens, key_set>(block.tokens)),
         begin_(rules.shape().keys),
         gap_end_(rules.shape().keys),
-        seen_by_all_{0, rules.shape().keys} {
-    struct keys_of_tokens {};
-    struct keys_of_rows {};
-    keys_ = workspace<keys_of_tokens, key_set>(tokens);
-    visible_ = workspace<keys_of_rows, row_in_tile>(tokens * heads_);
-    for (Index t = 0; t < tokens; ++t) {
-      const key_set keys = keys_[t] = rules.keys_of(b, first + t);
+        seen_by_all_{0, rules.shape().keys},
+        visible_(workspace<struct keys_of_rows, row_in_tile>(block.tokens * heads_)) {
+    for (Index t = 0; t < block.tokens; ++t) {
+      const key_set keys = keys_[t] = rules.keys_of(block.b, block.first_token + t);
       seen_by_all_ = {(std::max)(seen_by_all_.first, keys.hull_begin()),
                       (std::min)(seen_by_all_.last, keys.hull_end())};
       if (keys.gap_begin < keys.gap_end) gaps_.include({keys.gap_begin, keys.gap_end});
@@ -66,7 +85,7 @@ class block_keys {
   /// One past the last key that may be visible to some query.
   Index end() const { return end_; }
   /// The ranges of keys of a query token. A mask, a bias or unordered positions may hide some of these keys.
-  const key_set& of(Index token) const { return keys_[token - first_]; }
+  const key_set& of(Index token) const { return keys_[token - block_.first_token]; }
 
   /// Enters every tile of `size` keys in which a key may be visible to some query, and calls tile(begin,
   /// count) for it. The last tile ends at end(). Tiles begin at multiples of their size, so results do not
@@ -86,7 +105,7 @@ class block_keys {
     begin_of_tile_ = begin;
     if (is_seen_by_all(begin, begin + count)) {
       if (!all_see_all_ || hull_.last != count)
-        std::fill_n(visible_, tokens_ * heads_, row_in_tile{{0, count}, false});
+        std::fill_n(visible_, block_.tokens * heads_, row_in_tile{{0, count}, false});
       hull_ = {0, count};
       all_see_all_ = true;
       return true;
@@ -94,7 +113,7 @@ class block_keys {
     hull_ = {0, 0};
     all_see_all_ = true;
     const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
-    for (Index t = 0; t < tokens_; ++t)
+    for (Index t = 0; t < block_.tokens; ++t)
       for (Index h = 0; h < heads_; ++h) {
         const row_in_tile visible = visible_[t * heads_ + h] = find_visible(t, h, count, held);
         all_see_all_ = all_see_all_ && visible.sees_all(count);
@@ -109,7 +128,7 @@ class block_keys {
   bool all_see_all() const { return all_see_all_; }
   /// The keys of the tile visible to one query.
   const row_in_tile& visible_in_tile(Index token, Index head) const {
-    return visible_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
+    return visible_[(token - block_.first_token) * heads_ + (heads_ == 1 ? 0 : head - block_.first_head)];
   }
 
  private:
@@ -122,7 +141,7 @@ class block_keys {
   }
 
   position_range positions_of_keys(Index begin, Index count) const {
-    const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
+    const std::int64_t* keys = rules_.listed_key_positions(block_.b) + begin;
     position_range range;
     for_each_index(0, count, [&](Index j) { range.include(keys[j]); });
     return range;
@@ -131,30 +150,31 @@ class block_keys {
   /// \param held  the range of the tile's key positions if they are unordered, otherwise empty
   row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
     row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
-    const Index head = first_head_ + h, token = first_ + t;
+    const Index b = block_.b, head = block_.first_head + h, token = block_.first_token + t;
     if (!held.empty() && !visible.range.empty()) {
-      const position_rule admits = rules_.rule_of(rules_.query_position(b_, token));
-      const std::int64_t* positions = rules_.listed_key_positions(b_) + begin_of_tile_;
+      const position_rule admits = rules_.rule_of(rules_.query_position(b, token));
+      const std::int64_t* positions = rules_.listed_key_positions(b) + begin_of_tile_;
       if (!admits.overlaps(held.smallest, held.largest)) return {{0, 0}, false};
       if (!admits.covers(held.smallest, held.largest))
         hide(visible, [&](Index j) { return !admits(positions[j]); });
     }
     if (const auto& mask = rules_.options().mask; mask && !visible.range.empty()) {
-      const bool* row = mask.at(b_, head, token) + begin_of_tile_ * mask.key_step();
+      const bool* row = mask.at(b, head, token) + begin_of_tile_ * mask.key_step();
       if (mask.key_step() == 1)
         hide(visible, row);
       else
         hide(visible, [&](Index j) { return !row[j * mask.key_step()]; });
     }
     if (const auto& bias = rules_.options().bias; bias && !visible.range.empty())
-      hide(visible, bias.at(b_, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
+      hide(visible, bias.at(b, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
            visibility::hides);
     return visible;
   }
 
   const visibility& rules_;
-  Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 if all heads see the same keys
-  key_set* keys_;                                  // [tokens]
+  query_block block_;
+  Index heads_;    // 1 if all heads see the same keys
+  key_set* keys_;  // [tokens]
   Index begin_, end_ = 0;
   Index gap_begin_ = 0, gap_end_;  // keys [gap_begin, gap_end) are hidden from all queries
   tile_range seen_by_all_;         // visible to every query, except its gap
@@ -165,14 +185,6 @@ class block_keys {
   tile_range hull_ = {0, 0};
   bool all_see_all_ = false;
   row_in_tile* visible_;  // [tokens, heads]
-};
-
-/// The queries of a strip: row r is head head_of(r) of token token_of(r).
-struct strip_rows {
-  Index batch_row, first_token, first_head, group, first_row, count;
-
-  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
-  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
 
 /// A strip of at most `max_rows` queries of a block, and, for each query, the visible keys of the current
@@ -211,8 +223,8 @@ struct strip_in_tile {
     std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, of_query.gap_end - begin)),
               Mark{1});
     if (!rules.in_ranges()) {
-      const position_rule admits = rules.rule_of(rules.query_position(rows.batch_row, token));
-      const std::int64_t* positions = rules.listed_key_positions(rows.batch_row) + begin;
+      const position_rule admits = rules.rule_of(rules.query_position(rows.block.b, token));
+      const std::int64_t* positions = rules.listed_key_positions(rows.block.b) + begin;
       for_each_index(range.first, range.last, [&](Index j) { hidden[j] |= Mark{!admits(positions[j])}; });
     }
     if (const auto& mask = rules.options().mask)
@@ -227,7 +239,7 @@ struct strip_in_tile {
   /// The entries of a mask or bias of row r, starting with key 0.
   template <class X>
   const X* entries_of(const score_view<X>& scores, Index r) const {
-    return scores.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
+    return scores.at(rows.block.b, rows.head_of(r), rows.token_of(r));
   }
 
   /// If there is a bias, calls body(j, bias of key j) for the keys in the range of row r.
@@ -240,7 +252,7 @@ struct strip_in_tile {
   /// key j.
   void for_each_kept(Index r, const auto& body) const {
     const attention_options& options = rules.options();
-    const Index b = rows.batch_row, token = rows.token_of(r);
+    const Index b = rows.block.b, token = rows.token_of(r);
     const tile_range range = visible[r].range;
     const auto mask = dropout_mask(options.dropout, options.dropout_seed)
                           .row_of(b, rows.head_of(r), rules.query_position(b, token));

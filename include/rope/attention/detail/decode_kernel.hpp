@@ -26,99 +26,83 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The splits to process. These are the first split of every row, which includes the learned sink, and all
-/// other splits with a key that is visible to some query of their row. They are ordered by row, then by key.
-struct seen_splits {
+/// The splits to process, ordered by row, then by key. These are the first split of every row, which includes
+/// the learned sink, and all other splits with a key that is visible to some query of their row.
+///
+/// The heads and queries of a row are divided into pieces. The thread that completes the last split of a
+/// piece merges the splits of this piece, so no thread waits.
+class seen_splits {
+ public:
   struct split_of_row {
     Index b, split;
   };
-  split_of_row* list;
-  Index count;
-};
 
-template <class T, class Rotation, class C>
-seen_splits splits_of(const attention_call<T, Rotation, C>& call, Index size) {
-  struct decode_splits {};
-  const Index most = (std::max)(Index{1}, (call.k.tokens + size - 1) / size);
-  seen_splits splits = {workspace<decode_splits, seen_splits::split_of_row>(call.q.batch * most), 0};
-  for (Index b = 0; b < call.q.batch; ++b) {
-    splits.list[splits.count++] = {b, 0};
-    block_keys(call.rules, b, 0, call.q.tokens, 0, call.q.heads)
-        .for_each_tile(size, [&](Index begin, Index /*count*/) {
-          if (begin > 0) splits.list[splits.count++] = {b, begin / size};
-        });
-  }
-  return splits;
-}
-
-/// The splits of row b of the batch: elements [first, first + count) of seen_splits::list.
-struct split_places {
-  Index b, first, count;
-};
-
-/// The number of incomplete splits of each row. The heads and queries of a row are divided into pieces, and
-/// each piece has its own number. The thread that completes the last split of a piece merges the splits of
-/// this piece, so no thread waits.
-class pending_splits {
- public:
-  pending_splits(const seen_splits& splits, Index batch, Index pieces) : pieces_(pieces) {
-    struct pending_places {};
-    struct pending_counts {};
-    places_ = workspace<pending_places, split_places>(batch);
-    counts_ = workspace<pending_counts, std::atomic<Index>>(batch * pieces);
-    for (Index place = 0, next; place < splits.count; place = next) {
-      const Index b = splits.list[place].b;
-      for (next = place; next < splits.count && splits.list[next].b == b;) ++next;
-      places_[b] = {b, place, next - place};
-      for (Index piece = 0; piece < pieces; ++piece)
-        ::new (static_cast<void*>(counts_ + b * pieces + piece)) std::atomic<Index>(next - place);
+  /// \param size  keys of a split
+  seen_splits(const visibility& rules, Index size) {
+    const auto [batch, queries, keys, heads, head_dim] = rules.shape();
+    list_ =
+        workspace<struct decode_splits, split_of_row>(batch * (std::max)(Index{1}, (keys + size - 1) / size));
+    first_ = workspace<struct decode_places, Index>(batch + 1);
+    for (Index b = 0; b < batch; ++b) {
+      first_[b] = count_;
+      list_[count_++] = {b, 0};
+      block_keys(rules, {b, 0, 0, heads, 0, queries}).for_each_tile(size, [&](Index begin, Index /*count*/) {
+        if (begin > 0) list_[count_++] = {b, begin / size};
+      });
     }
+    first_[batch] = count_;
+    batch_ = batch;
   }
 
-  const split_places& places_of(Index b) const { return places_[b]; }
+  Index count() const { return count_; }
+  const split_of_row& operator[](Index place) const { return list_[place]; }
+  /// The splits of row b are those at the places [first_of(b), first_of(b + 1)).
+  Index first_of(Index b) const { return first_[b]; }
+
+  /// Divides each row into `pieces`, which have no complete split yet.
+  void divide(Index pieces) {
+    pieces_ = pieces;
+    pending_ = workspace<struct pending_splits, std::atomic<Index>>(batch_ * pieces);
+    for (Index n = 0; n < batch_ * pieces; ++n)
+      ::new (static_cast<void*>(pending_ + n))
+          std::atomic<Index>(first_[n / pieces + 1] - first_[n / pieces]);
+  }
   /// Marks one split of a piece of row b as complete, and returns whether it was the last one.
   bool complete(Index b, Index piece) const {
-    return counts_[b * pieces_ + piece].fetch_sub(1, std::memory_order_acq_rel) == 1;
+    return pending_[b * pieces_ + piece].fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
 
  private:
-  Index pieces_;
-  split_places* places_;        // [batch]
-  std::atomic<Index>* counts_;  // [batch, pieces]
+  split_of_row* list_;
+  Index* first_;  // [batch + 1]
+  Index count_ = 0, batch_, pieces_ = 0;
+  std::atomic<Index>* pending_ = nullptr;  // [batch, pieces]: incomplete splits
 };
 
 /// The results of all splits: a weighted sum and a softmax for each query row of every key head. The place of
-/// a split is its index in seen_splits::list.
+/// a split is its index in seen_splits.
 template <class A>
 struct decode_results {
   static constexpr Index split = 1024;  // keys
 
-  Index rows, channels;   // rows of all key heads, channels of a row
-  A* sums;                // [places, rows, channels]
-  softmax_rows<A> state;  // [places, rows]
+  Index rows;            // of all key heads
+  weighted_rows<A> all;  // [places, rows]
 
   /// Allocates in scratch memory of the calling thread.
-  decode_results(Index places, Index rows_of_place, Index channels_of_row)
-      : rows(rows_of_place), channels(channels_of_row) {
-    struct decode_sums {};
-    sums = workspace<decode_sums, A>(places * rows * (channels + 2));
-    state.maximum = sums + places * rows * channels;
-    state.sum = state.maximum + places * rows;
-  }
+  decode_results(Index places, Index rows_of_place, Index channels)
+      : rows(rows_of_place),
+        all(weighted_rows<A>::template in_scratch<struct decode_sums>(places * rows_of_place, channels)) {}
 
-  A* sums_of(Index place, Index row) const { return sums + (place * rows + row) * channels; }
-  softmax_rows<A> state_of(Index place, Index row) const {
-    return {state.maximum + place * rows + row, state.sum + place * rows + row};
-  }
+  weighted_rows<A> of(Index place, Index row) const { return all.from(place * rows + row); }
 };
 
-/// The work of one task: split `split` of the keys of row b, for query rows [first_row, first_row + rows) of
-/// each key head in [first_head, first_head + heads). The results are written at `place`.
+/// The work of one task: the keys of split `split`, for some query rows. The results are written at `place`.
 struct key_split {
-  Index b, split, place, first_head, heads, first_row, rows;
+  decode_queries queries;
+  Index split, place;
 };
 
-/// \tparam Operands  decode_operands, bfloat16_decode_operands or integer_decode_operands
+/// \tparam Operands  decode_operands or paired_decode_operands
 template <class T, class Rotation, class C, class Operands = decode_operands<T, Rotation, C>>
 class decode_split {
   using A = arithmetic<T>;
@@ -129,40 +113,28 @@ class decode_split {
  public:
   decode_split(const call_type& call, const decode_results<A>& results, const key_split& part)
       : call_(call),
-        b_(part.b),
         results_(results),
-        split_(part.split),
-        place_(part.place),
-        first_head_(part.first_head),
-        heads_(part.heads),
+        part_(part),
+        of_(part.queries),
         factors_(call.rules),
-        first_row_(part.first_row),
-        rows_(part.rows),
-        batches_(call.k, call.v, part.b, part.heads, part.rows, copies_lists(call, part.rows)),
-        operands_(call, {part.b, part.first_head, part.heads, part.first_row, part.rows}) {
-    struct decode_scores {};
-    struct decode_tile_sums {};
-    struct decode_care {};
-    struct decode_split_sums {};
-    scores_ = workspace<decode_scores, A>(rows_ * heads_ * shape::tile);
-    tile_sums_ = workspace<decode_tile_sums, sum_type>(rows_ * heads_ * call.v.head_dim);
-    careful_ = workspace<decode_care, char>(heads_ * strips());
-    sums_ = workspace<decode_split_sums, A>(rows_ * heads_ * (results_.channels + 2));
-    state_.maximum = sums_ + rows_ * heads_ * results_.channels;
-    state_.sum = state_.maximum + rows_ * heads_;
-  }
+        batches_(call.k, call.v, of_.b, of_.heads, of_.rows, copies_lists(call, of_.rows)),
+        scores_(workspace<struct decode_scores, A>(of_.rows * of_.heads * shape::tile)),
+        tile_sums_(workspace<struct decode_tile_sums, sum_type>(of_.rows * of_.heads * call.v.head_dim)),
+        all_(weighted_rows<A>::template in_scratch<struct decode_split_sums>(of_.rows * of_.heads,
+                                                                             call.v.head_dim)),
+        operands_(call, of_),
+        careful_(workspace<struct decode_care, char>(of_.heads * strips())) {}
 
   void run() {
     // Keys are read in memory order. Either the tokens of a head are adjacent, or the heads of a token or of
     // a short page. In the second case the heads alternate, with a few tokens each.
-    const Index per_pass = batches_.heads_per_pass(), last_head = first_head_ + heads_;
-    const auto keys_of = [&](Index kv) {
-      return block_keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), per_pass * call_.group());
-    };
+    const Index per_pass = batches_.heads_per_pass(), last_head = of_.first_head + of_.heads;
+    const auto keys_of = [&](Index kv) { return block_keys(call_.rules, queries_of(kv, per_pass)); };
     const auto attend_heads = [&](block_keys& keys, Index kv) {
       for (Index head = kv; head < kv + per_pass; ++head) start(head, keys);
-      const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
-                  end = (std::min)(keys.end(), (split_ + 1) * results_.split);
+      const Index split = results_.split,
+                  begin = (std::max)(keys.begin() / shape::tile * shape::tile, part_.split * split),
+                  end = (std::min)(keys.end(), (part_.split + 1) * split);
       for (Index tile = begin; tile < end; tile += shape::tile) {
         const bool last_tile = tile + shape::tile >= end, last = kv + per_pass >= last_head;
         const key_place after = last_tile ? key_place{last ? kv : kv + per_pass, begin, end}
@@ -171,16 +143,16 @@ class decode_split {
           attend_tile(keys, kv, per_pass, after);
       }
     };
-    block_keys keys = keys_of(first_head_);
+    block_keys keys = keys_of(of_.first_head);
     const bool alike = !block_keys::differs_by_head(call_.rules.options());
-    for (Index kv = first_head_; kv < last_head; kv += per_pass)
-      if (alike || kv == first_head_) {
+    for (Index kv = of_.first_head; kv < last_head; kv += per_pass)
+      if (alike || kv == of_.first_head) {
         attend_heads(keys, kv);
       } else {
         block_keys own = keys_of(kv);
         attend_heads(own, kv);
       }
-    for (Index kv = first_head_; kv < last_head; ++kv) leave_results(kv);
+    for (Index kv = of_.first_head; kv < last_head; ++kv) leave_results(kv);
   }
 
  private:
@@ -189,30 +161,24 @@ class decode_split {
     return call.rotation.is_given() || rows > shape::rows ||
            call.rules.options().products != product_precision::full;
   }
+  /// All queries of key heads [kv, kv + heads).
+  query_block queries_of(Index kv, Index heads = 1) const {
+    return {of_.b, kv, kv * call_.group(), heads * call_.group(), 0, call_.q.tokens};
+  }
   /// The number of strips of a head (see block_keys.hpp).
-  Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
+  Index strips() const { return (of_.rows + shape::rows - 1) / shape::rows; }
   rows_of_head rows_in(Index strip) const {
     const Index first = strip * shape::rows;
-    return {first, (std::min)(Index{shape::rows}, rows_ - first)};
+    return {first, (std::min)(Index{shape::rows}, of_.rows - first)};
   }
-  strip_rows rows_of(Index kv, Index strip) const {
-    const auto [first, count] = rows_in(strip);
-    return {b_, 0, kv * call_.group(), call_.group(), first_row_ + first, count};
+  /// The index of the first row of a strip among the rows of all heads of the task.
+  Index row_of(Index kv, Index strip) const { return (kv - of_.first_head) * of_.rows + strip * shape::rows; }
+  A* scores_of(Index kv, Index strip = 0) const { return scores_ + row_of(kv, strip) * shape::tile; }
+  sum_type* tile_sums_of(Index kv, Index strip) const {
+    return tile_sums_ + row_of(kv, strip) * call_.v.head_dim;
   }
-  A* scores_of(Index kv, Index strip = 0) const {
-    return scores_ + ((kv - first_head_) * rows_ + strip * shape::rows) * shape::tile;
-  }
-  sum_type* tile_sums_of(Index kv, Index strip = 0) const {
-    return tile_sums_ + ((kv - first_head_) * rows_ + strip * shape::rows) * call_.v.head_dim;
-  }
-  char& careful(Index kv, Index strip) { return careful_[(kv - first_head_) * strips() + strip]; }
-  A* sums_of(Index kv, Index strip = 0) const {
-    return sums_ + ((kv - first_head_) * rows_ + strip * shape::rows) * results_.channels;
-  }
-  softmax_rows<A> state_of(Index kv, Index strip = 0) const {
-    const Index row = (kv - first_head_) * rows_ + strip * shape::rows;
-    return {state_.maximum + row, state_.sum + row};
-  }
+  weighted_rows<A> rows_of(Index kv, Index strip = 0) const { return all_.from(row_of(kv, strip)); }
+  char& careful(Index kv, Index strip) { return careful_[(kv - of_.first_head) * strips() + strip]; }
   /// Calls body(kv, strip) for every strip of heads [head, head + heads).
   void for_each_strip(Index head, Index heads, const auto& body) const {
     for (Index kv = head; kv < head + heads; ++kv)
@@ -220,12 +186,11 @@ class decode_split {
   }
 
   void start(Index kv, const block_keys& keys) {
-    const softmax_rows<A> state = state_of(kv);
-    std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
-    std::fill(state.maximum, state.maximum + rows_, A(0));
-    std::fill(state.sum, state.sum + rows_, A(0));
-    for (Index strip = 0; split_ == 0 && strip < strips(); ++strip)
-      begin_softmax(call_.rules, rows_of(kv, strip), state_of(kv, strip));
+    const weighted_rows<A> rows = rows_of(kv);
+    std::fill_n(rows.sums, of_.rows * rows.channels, A(0));
+    std::fill_n(rows.state.maximum, of_.rows, A(0));
+    std::fill_n(rows.state.sum, of_.rows, A(0));
+    if (part_.split == 0) begin_softmax(call_.rules, {queries_of(kv), of_.first_row, of_.rows}, rows.state);
     for (Index t = 0; t < call_.q.tokens; ++t)
       if (keys.of(t).empty())
         operands_.clear_queries(kv, t);
@@ -237,11 +202,11 @@ class decode_split {
   /// this thread. If the results of several threads were adjacent, one core would prefetch cache lines that
   /// another core writes for every tile.
   void leave_results(Index kv) const {
-    const Index row = kv * call_.q.tokens * call_.group() + first_row_;
-    const softmax_rows<A> from = state_of(kv), to = results_.state_of(place_, row);
-    std::copy_n(sums_of(kv), rows_ * results_.channels, results_.sums_of(place_, row));
-    std::copy_n(from.maximum, rows_, to.maximum);
-    std::copy_n(from.sum, rows_, to.sum);
+    const weighted_rows<A> from = rows_of(kv),
+                           to = results_.of(part_.place, kv * call_.q.tokens * call_.group() + of_.first_row);
+    std::copy_n(from.sums, of_.rows * from.channels, to.sums);
+    std::copy_n(from.state.maximum, of_.rows, to.state.maximum);
+    std::copy_n(from.state.sum, of_.rows, to.state.sum);
   }
 
   /// \param after  the keys to read after this tile
@@ -286,18 +251,19 @@ class decode_split {
     const tile_range hull = keys.hull();
     bool known = false, finite = true;
     for (Index strip = 0; strip < strips(); ++strip) {
-      const strip_rows rows = rows_of(kv, strip);
-      tile_softmax<A> softmax(keys, rows, hull);
-      softmax.run(scores_of(kv, strip), factors_, state_of(kv, strip));
-      operands_.scale_weights(kv, begin, hull, rows_in(strip), scores_of(kv, strip));
+      const rows_of_head in_strip = rows_in(strip);
+      const weighted_rows<A> rows = rows_of(kv, strip);
+      A* const scores = scores_of(kv, strip);
+      tile_softmax<A> softmax(keys, {queries_of(kv), of_.first_row + in_strip.first, in_strip.count}, hull);
+      softmax.run(scores, factors_, rows.state);
+      operands_.scale_weights(kv, begin, hull, in_strip, scores);
       if (softmax.hides() && !known) {
         known = true;
         finite = operands_.finite_values(kv, begin, hull);
       }
       careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !finite);
       if (careful(kv, strip))
-        operands_.add_visible_values(kv, begin, rows_in(strip), scores_of(kv, strip), softmax,
-                                     sums_of(kv, strip));
+        operands_.add_visible_values(kv, begin, in_strip, scores, softmax, rows.sums);
       else
         shrink(kv, strip, softmax.shrink());
     }
@@ -309,51 +275,47 @@ class decode_split {
     const Index channels = call_.v.head_dim, rows = rows_in(strip).count;
     std::fill_n(tile_sums_of(kv, strip), rows * channels, sum_type(0));
     for (Index r = 0; r < rows; ++r)
-      if (!equal(factor[r], A(1)))
-        channels_map<A>(sums_of(kv, strip) + r * results_.channels, channels) *= factor[r];
+      if (!equal(factor[r], A(1))) channels_map<A>(rows_of(kv, strip).from(r).sums, channels) *= factor[r];
   }
   void add_tile_sums(Index kv, Index strip) {
     const auto [first, count] = rows_in(strip);
     for (Index r = 0; r < count; ++r)
       operands_.add_sums(kv, first + r, tile_sums_of(kv, strip) + r * call_.v.head_dim,
-                         sums_of(kv, strip) + r * results_.channels);
+                         rows_of(kv, strip).from(r).sums);
   }
 
   const call_type& call_;
-  Index b_;
   decode_results<A> results_;
-  Index split_, place_, first_head_, heads_;
+  key_split part_;
+  decode_queries of_;
   score_factors factors_;
-  Index first_row_, rows_;
   decode_batches<C> batches_;
-  A* scores_;              // [heads, rows, tile]
-  sum_type* tile_sums_;    // [heads, rows, value_dim]
-  A* sums_;                // [heads, rows, value_dim]
-  softmax_rows<A> state_;  // [heads, rows]
+  A* scores_;             // [heads, rows, tile]
+  sum_type* tile_sums_;   // [heads, rows, value_dim]
+  weighted_rows<A> all_;  // [heads, rows]
   Operands operands_;
   char* careful_;  // [heads, strips]: whether values are added key by key in this tile
 };
 
-/// Merges the splits s of one query row and writes the output of this row. Split s has the maximum m_s, the
+/// Merges the splits s of one query row of row b and writes the output. Split s has the maximum m_s, the
 /// sum of weights sum_s and the weighted sums sums_s.
 ///
 ///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
 template <class T, class Rotation, class C>
 void merge_splits(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
-                  const split_places& places, Index row) {
+                  const seen_splits& splits, Index b, Index row) {
   using A = arithmetic<T>;
-  A* sums = results.sums_of(places.first, row);
-  const softmax_rows<A> total = results.state_of(places.first, row);
-  for (Index place = places.first + 1; place < places.first + places.count; ++place) {
-    const softmax_rows<A> part = results.state_of(place, row);
-    if (equal(*part.sum, A(0))) continue;
-    const joined_factors<A> factors = join(total, part);
-    add_shares<A>(sums, factors.total, results.sums_of(place, row), factors.part, call.v.head_dim);
+  const weighted_rows<A> total = results.of(splits.first_of(b), row);
+  for (Index place = splits.first_of(b) + 1; place < splits.first_of(b + 1); ++place) {
+    const weighted_rows<A> part = results.of(place, row);
+    if (equal(*part.state.sum, A(0))) continue;
+    const joined_factors<A> factors = join(total.state, part.state);
+    add_shares<A>(total.sums, factors.total, part.sums, factors.part, call.v.head_dim);
   }
   const Index group = call.group(), rows = call.q.tokens * group;
   const Index i = row % rows / group, h = row / rows * group + row % group;
-  write_channels(call.rules, sums, *total.sum, call.v.head_dim, call.out.at(places.b, i, h));
-  write_log_sum_exp(call.rules, places.b, i, h, *total.maximum, *total.sum);
+  write_channels(call.rules, total.sums, *total.state.sum, call.v.head_dim, call.out.at(b, i, h));
+  write_log_sum_exp(call.rules, b, i, h, *total.state.maximum, *total.state.sum);
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

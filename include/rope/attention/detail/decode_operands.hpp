@@ -24,20 +24,26 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
+/// Rows [first, first + count) of the query rows of a task in one key head.
+struct rows_of_head {
+  Index first, count;
+};
+
 /// Query rows [first_row, first_row + rows) of each of key heads [first_head, first_head + heads) of row b.
 /// Row t * group + g of a key head is query head g of the group at token t.
 struct decode_queries {
   Index b, first_head, heads, first_row, rows;
 
-  /// The query heads g of token t that are among these rows.
-  tile_range heads_of(Index t, Index group) const {
-    return {(std::max)(Index{0}, first_row - t * group), (std::min)(group, first_row + rows - t * group)};
+  /// Those of these rows that are at token t.
+  rows_of_head rows_at(Index t, Index group) const {
+    const Index first = (std::max)(Index{0}, t * group - first_row),
+                last = (std::min)(rows, (t + 1) * group - first_row);
+    return {first, (std::max)(Index{0}, last - first)};
   }
-};
-
-/// Rows [first, first + count) of a head.
-struct rows_of_head {
-  Index first, count;
+  /// The query head of row `row` of key head kv, which is at token t.
+  Index head_of(Index kv, Index t, Index row, Index group) const {
+    return (kv - t) * group + first_row + row;
+  }
 };
 
 template <class T, class Rotation, class C>
@@ -52,29 +58,25 @@ class decode_operands {
   using sum = A;  // of weighted values
 
   decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
-    struct decode_numbers {};
-    struct decode_rotated {};
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, of_.rows) * widest;
-    queries_ = workspace<decode_numbers, A>(of_.rows * of_.heads * depth + copied);
-    buffers_.wide = queries_ + of_.rows * of_.heads * depth;
-    buffers_.rotated = workspace<decode_rotated, T>(copied);
+    place_arrays<struct decode_numbers, A>(
+        {{&queries_, of_.rows * of_.heads * depth}, {&buffers_.wide, copied}});
+    buffers_.rotated = workspace<struct decode_rotated, T>(copied);
   }
 
   /// Packs the query heads of key head kv at token t, multiplied by `factor`.
   void pack_queries(Index kv, Index t, double factor) {
-    const Index group = call_.group();
-    const tile_range heads = of_.heads_of(t, group);
-    if (heads.empty()) return;
-    read_queries(
-        call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, static_cast<A>(factor), buffers_,
-        [&](Index g) { return std::pair(query(kv, t * group + heads.first + g - of_.first_row), Index{1}); });
+    const rows_of_head rows = of_.rows_at(t, call_.group());
+    if (rows.count == 0) return;
+    read_queries(call_, of_.b, t, of_.head_of(kv, t, rows.first, call_.group()), rows.count,
+                 static_cast<A>(factor), buffers_,
+                 [&](Index g) { return std::pair(query(kv, rows.first + g), Index{1}); });
   }
   /// Packs zeros for token t, which has no visible key.
   void clear_queries(Index kv, Index t) {
-    const tile_range heads = of_.heads_of(t, call_.group());
-    for (Index g = heads.first; g < heads.last; ++g)
-      std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
+    const rows_of_head rows = of_.rows_at(t, call_.group());
+    std::fill_n(query(kv, rows.first), rows.count * call_.q.head_dim, A(0));
   }
 
   /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,

@@ -25,8 +25,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Query tokens [first, first + tokens) of row b, in the heads that share key head `kv`. Row r of a block is
-/// token first + r / group, query head kv * group + r % group.
+/// A block of the queries that share one key head.
 template <class T>
 struct attention_gradient_rows {
   using A = arithmetic<T>;
@@ -34,36 +33,24 @@ struct attention_gradient_rows {
 
   const attention_tape<T>& tape;
   const visibility& rules;
-  Index b, kv, first, tokens, group;
+  query_block block;
   score_factors factors;
   attention_gradient_scratch<T> m;
   block_keys keys;
   bool finite = true;  // whether queries and gradients with respect to outputs are finite
 
-  attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, Index row, Index key_head,
-                          Index first_token, Index token_count)
+  attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, const query_block& queries)
       : tape(of),
         rules(rule),
-        b(row),
-        kv(key_head),
-        first(first_token),
-        tokens(token_count),
-        group(of.group()),
+        block(queries),
         factors(rule),
-        m(token_count, of.group(), of.k.head_dim, of.v.head_dim),
-        keys(rule, row, first_token, token_count, key_head * of.group(), of.group()) {
+        m(queries.rows(), of.k.head_dim, of.v.head_dim),
+        keys(rule, queries) {
     pack_queries();
     find_softmax();
   }
 
-  Index count() const { return tokens * group; }
-  Index head_of(Index r) const { return kv * group + r % group; }
-  Index token_of(Index r) const { return first + r / group; }
-
-  strip_rows strip(Index s) const {
-    const Index first_row = s * shape::rows;
-    return {b, first, kv * group, group, first_row, (std::min)(Index{shape::rows}, count() - first_row)};
-  }
+  strip_rows strip(Index s) const { return strip_of(block, s, shape::rows); }
   /// The distance between two panels of packed queries, or of packed gradients with respect to outputs.
   Index panel_stride() const { return m.rows * shape::width; }
 
@@ -90,22 +77,23 @@ struct attention_gradient_rows {
   }
 
   void write_queries() const {
-    for (Index row = 0; row < count(); ++row)
+    for (Index row = 0; row < block.rows(); ++row)
       write_panels(m.strip_d_queries(row / shape::rows) + row % shape::rows * shape::width,
                    shape::rows * shape::width, static_cast<A>(rules.scale()), tape.q.head_dim,
-                   tape.d_q.at(b, token_of(row), head_of(row)));
+                   tape.d_q.at(block.b, block.token_of(row), block.head_of(row)));
   }
 
   /// Writes the gradients with respect to the sink logits. A sink has a weight in the softmax and a value of
   /// zero, so its slope is weight * (0 - g . o).
   void write_sinks(double* d_sink_logits) const {
-    std::fill(d_sink_logits, d_sink_logits + group, 0.0);
-    for (Index row = 0; row < count(); ++row) {
+    std::fill(d_sink_logits, d_sink_logits + block.heads, 0.0);
+    for (Index row = 0; row < block.rows(); ++row) {
       if (equal(m.factors[row], A(0))) continue;  // padding has no softmax
-      const double score = sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
+      const double score =
+          sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(block.head_of(row))]);
       const double weight =
           std::exp2(score - static_cast<double>(m.shifts[row])) * static_cast<double>(m.factors[row]);
-      double& sum = d_sink_logits[row % group];
+      double& sum = d_sink_logits[row % block.heads];
       sum = multiply_add(-weight, static_cast<double>(m.products[row]), sum);
     }
   }
@@ -115,7 +103,7 @@ struct attention_gradient_rows {
   /// has only one token, its token_stride may be arbitrary, so 0 replaces it.
   row_block<A> pack_transposed_rows(const head_view<const T>& x, Index first_key, Index keys_of_tile,
                                     A* packed) {
-    const row_block<T> stored = {x.at(b, first_key, kv), x.tokens == 1 ? 0 : x.token_stride};
+    const row_block<T> stored = {x.at(block.b, first_key, block.kv), x.tokens == 1 ? 0 : x.token_stride};
     const row_block<A> rows = rows_as<A>(stored, keys_of_tile, x.head_dim, m.wide);
     pack_transposed_panels(rows.rows, rows.stride, keys_of_tile, x.head_dim, packed);
     return rows;
@@ -127,20 +115,17 @@ struct attention_gradient_rows {
     std::fill(m.d_queries, m.d_queries + m.rows * m.key_panels * shape::width, A(0));
     std::fill(m.products, m.products + m.rows, A(0));
     const A factor = static_cast<A>(factors.query);
-    for (Index t = 0; t < tokens; ++t) {
-      if (keys.of(first + t).empty()) continue;  // such a query may have any content
-      for (Index g = 0; g < group; ++g) {
-        const Index row = t * group + g;
-        const auto channels = [&](const head_view<const T>& x) {
-          return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
-        };
-        write_query(channels(tape.q).data(), tape.q.head_dim, factor, m.wide, 1);
-        pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
-        channels_map<A>(m.wide, tape.v.head_dim) = channels(tape.d_out).template cast<A>();
-        pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
-        m.products[row] = static_cast<A>(
-            sum_of_products(channels(tape.out).data(), channels(tape.d_out).data(), tape.v.head_dim));
-      }
+    for (Index row = 0; row < block.rows(); ++row) {
+      const Index token = block.token_of(row), head = block.head_of(row);
+      if (keys.of(token).empty()) continue;  // such a query may have any content
+      const T* const d_out = tape.d_out.at(block.b, token, head);
+      write_query(tape.q.at(block.b, token, head), tape.q.head_dim, factor, m.wide, 1);
+      pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
+      channels_map<A>(m.wide, tape.v.head_dim) =
+          const_channels_map<T>(d_out, tape.v.head_dim).template cast<A>();
+      pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
+      m.products[row] =
+          static_cast<A>(sum_of_products(tape.out.at(block.b, token, head), d_out, tape.v.head_dim));
     }
     finite = all_finite(m.queries, m.rows * m.key_panels * shape::width) &&
              all_finite(m.upstream, m.rows * m.value_panels * shape::width);
@@ -150,8 +135,8 @@ struct attention_gradient_rows {
   /// follow from the given log-sum-exps if these have a resolution of 2^-24, as doubles up to 2^28 have.
   void find_softmax() {
     if (rules.options().log_sum_exp.empty()) return find_softmax_of_scores();
-    for (Index row = 0; row < count(); ++row) {
-      const double sum = rules.log_sum_exp(b, token_of(row), head_of(row));
+    for (Index row = 0; row < block.rows(); ++row) {
+      const double sum = rules.log_sum_exp(block.b, block.token_of(row), block.head_of(row));
       const bool none = equal(sum, attention_options::no_keys);
       if (!none && (std::abs)(sum) > 0x1p28) return find_softmax_of_scores();
       m.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);
@@ -167,13 +152,13 @@ struct attention_gradient_rows {
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
     const softmax_rows<A> of_run = {m.shifts, m.factors};
     const auto end_run = [&] {
-      for (Index row = 0; row < count(); ++row) {
+      for (Index row = 0; row < block.rows(); ++row) {
         if (equal(m.factors[row], A(0))) continue;
         join(m.runs.from(row), of_run.from(row));
         m.shifts[row] = m.factors[row] = A(0);
       }
     };
-    for (Index s = 0; s < m.strips; ++s) begin_softmax(rules, strip(s), of_run.from(s * shape::rows));
+    begin_softmax(rules, {block, 0, block.rows()}, of_run);
     Index run = 0;
     for_each_tile([&](Index begin, Index count) {
       if (begin / run_of_keys != run) end_run();
@@ -188,7 +173,7 @@ struct attention_gradient_rows {
       }
     });
     end_run();
-    for (Index row = 0; row < count(); ++row) {
+    for (Index row = 0; row < block.rows(); ++row) {
       m.shifts[row] = equal(m.runs.sum[row], A(0)) ? A(0) : m.runs.maximum[row];
       m.factors[row] = equal(m.runs.sum[row], A(0)) ? A(0) : 1 / m.runs.sum[row];
     }

@@ -3,9 +3,9 @@
 #define ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 
 #include <algorithm>  // std::min, std::max
-#include <utility>    // std::exchange, std::pair
 
 #include <rope/attention/detail/hidden_keys.hpp>  // tile_range
+#include <rope/attention/detail/rows.hpp>         // place_arrays
 #include <rope/attention/detail/softmax.hpp>      // softmax_rows
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/tape.hpp>
@@ -170,35 +170,29 @@ struct attention_gradient_scratch {
   softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if it is recomputed
   tile_range* hulls;     // [strips]: keys of the tile visible to a strip
 
-  attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
-      : strips((tokens * group + shape::rows - 1) / shape::rows),
+  attention_gradient_scratch(Index query_rows, Index head_dim, Index value_dim)
+      : strips((query_rows + shape::rows - 1) / shape::rows),
         rows(strips * shape::rows),
         key_panels(shape::panels(head_dim)),
         value_panels(shape::panels(value_dim)) {
-    struct numbers {};
-    struct ranges {};
     const Index of_keys = key_panels * shape::width, of_values = value_panels * shape::width;
     const Index widest = (std::max)(of_keys, of_values);
-    const std::pair<A**, Index> parts[] = {{&queries, rows * of_keys},
-                                           {&upstream, rows * of_values},
-                                           {&d_queries, rows * of_keys},
-                                           {&weights, rows * shape::tile},
-                                           {&slopes, rows * shape::tile},
-                                           {&transposed_keys, shape::tile * head_dim},
-                                           {&transposed_values, shape::tile * value_dim},
-                                           {&keys, shape::tile * of_keys},
-                                           {&wide, shape::tile * widest},
-                                           {&scores, shape::rows * panel_shape<A>::tile},
-                                           {&shifts, rows},
-                                           {&factors, rows},
-                                           {&products, rows},
-                                           {&runs.maximum, rows},
-                                           {&runs.sum, rows}};
-    Index size = 0;
-    for (const auto& [part, count] : parts) size += count;
-    A* next = workspace<numbers, A>(size);
-    for (const auto& [part, count] : parts) *part = std::exchange(next, next + count);
-    hulls = workspace<ranges, tile_range>(strips);
+    place_arrays<struct gradient_numbers, A>({{&queries, rows * of_keys},
+                                              {&upstream, rows * of_values},
+                                              {&d_queries, rows * of_keys},
+                                              {&weights, rows * shape::tile},
+                                              {&slopes, rows * shape::tile},
+                                              {&transposed_keys, shape::tile * head_dim},
+                                              {&transposed_values, shape::tile * value_dim},
+                                              {&keys, shape::tile * of_keys},
+                                              {&wide, shape::tile * widest},
+                                              {&scores, shape::rows * panel_shape<A>::tile},
+                                              {&shifts, rows},
+                                              {&factors, rows},
+                                              {&products, rows},
+                                              {&runs.maximum, rows},
+                                              {&runs.sum, rows}});
+    hulls = workspace<struct gradient_hulls, tile_range>(strips);
   }
 
   A* strip_d_queries(Index s) const { return d_queries + s * shape::rows * key_panels * shape::width; }

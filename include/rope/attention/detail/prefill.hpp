@@ -26,38 +26,7 @@ namespace rope::inline ROPE_ABI::detail {
 // Between tiles a strip keeps only its softmax and its weighted sums, so memory does not depend on the number
 // of tokens.
 
-/// The state that strips keep between tiles, in scratch memory of the thread.
-template <class A>
-struct prefill_state {
-  using shape = panel_shape<A>;
-
-  Index strips, value_panels;
-  A* sums;                // [strips, value_panels, rows, width]
-  softmax_rows<A> state;  // [strips, rows]
-  A* total_sums;          // sums and state of earlier runs of tiles; only written if there are any
-  softmax_rows<A> total;
-  A* scores;  // [rows, tile]
-
-  prefill_state(Index strip_count, Index value_dim)
-      : strips(strip_count), value_panels(shape::padded(value_dim) / shape::width) {
-    struct prefill_sums {};
-    const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
-    sums = workspace<prefill_sums, A>(2 * all_rows * (padded_values + 2) + shape::rows * shape::tile);
-    state.maximum = sums + all_rows * padded_values;
-    state.sum = state.maximum + all_rows;
-    total_sums = state.sum + all_rows;
-    total.maximum = total_sums + all_rows * padded_values;
-    total.sum = total.maximum + all_rows;
-    scores = total.sum + all_rows;
-  }
-
-  A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
-  softmax_rows<A> strip_state(Index s) const {
-    return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
-  }
-};
-
-/// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
+/// \tparam Operands  prefill_operands or paired_operands
 template <class T, class Rotation, class C, class Operands = prefill_operands<T, Rotation, C>>
 requires prefill_products<Operands, arithmetic<T>>
 class prefill_block {
@@ -74,24 +43,28 @@ class prefill_block {
       : call_(call),
         block_(block),
         factors_(call.rules),
-        keys_(call.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads),
-        m_((block.rows() + shape::rows - 1) / shape::rows, call.v.head_dim),
-        operands_(call, block, m_.strips) {}
+        keys_(call.rules, block),
+        strips_((block.rows() + shape::rows - 1) / shape::rows),
+        run_(in_scratch<struct prefill_sums>()),
+        total_(in_scratch<struct prefill_totals>()),
+        scores_(workspace<struct prefill_scores, A>(shape::rows * shape::tile)),
+        operands_(call, block, strips_) {}
 
   void run() {
-    pack_queries();
+    pack_block(operands_, block_, keys_, strips_ * shape::rows, factors_.query);
+    std::fill(run_.sums, run_.state.maximum, A(0));
+    begin_softmax(call_.rules, {block_, 0, block_.rows()}, run_.state);
     Index run = keys_.begin() / run_of_keys;
     keys_.for_each_tile(shape::tile, [&](Index begin, Index count) {
       if (begin / run_of_keys != run) end_run();
       run = begin / run_of_keys;
-      attend_tile(begin, count);
+      attend_tile(count);
     });
     if (has_total_) {
       end_run();
-      std::swap(m_.sums, m_.total_sums);
-      std::swap(m_.state, m_.total);
+      std::swap(run_, total_);
     }
-    for (Index s = 0; s < m_.strips; ++s) write(s);
+    for (Index row = 0; row < block_.rows(); ++row) write(row);
   }
 
  private:
@@ -100,90 +73,75 @@ class prefill_block {
   /// most (keys of a tile) + (tiles of a run) + (runs of the call) roundings.
   static constexpr Index run_of_keys = 32 * shape::tile;
 
+  template <class User>
+  weighted_rows<A> in_scratch() const {
+    return weighted_rows<A>::template in_scratch<User>(strips_ * shape::rows,
+                                                       shape::padded(call_.v.head_dim));
+  }
+
+  /// The place of the first sum of a row. The sums of the next panel are panel_size places later.
+  static constexpr Index panel_size = shape::rows * shape::width;
+  Index place_of(Index row) const {
+    return row / shape::rows * shape::rows * run_.channels + row % shape::rows * shape::width;
+  }
+
   /// Adds the sums of the current run to the total of the earlier runs.
   void end_run() {
-    const Index panel = shape::rows * shape::width;
     if (!has_total_) {
-      std::fill_n(m_.total_sums, m_.strips * m_.value_panels * panel, A(0));
-      std::fill_n(m_.total.sum, m_.strips * shape::rows, A(0));
+      std::fill(total_.sums, total_.state.maximum, A(0));
+      std::fill_n(total_.state.sum, strips_ * shape::rows, A(0));
     }
     has_total_ = true;
-    for (Index s = 0; s < m_.strips; ++s)
-      for (Index r = 0; r < rows_of(s).count; ++r) {
-        const Index row = s * shape::rows + r;
-        if (equal(m_.state.sum[row], A(0))) continue;
-        const joined_factors<A> factors = join(softmax_rows<A>{m_.total.maximum + row, m_.total.sum + row},
-                                               softmax_rows<A>{m_.state.maximum + row, m_.state.sum + row});
-        for (Index p = 0; p < m_.value_panels; ++p) {
-          const Index at = (s * m_.value_panels + p) * panel + r * shape::width;
-          add_shares<A>(m_.total_sums + at, factors.total, m_.sums + at, factors.part, shape::width);
-          std::fill_n(m_.sums + at, Index{shape::width}, A(0));
-        }
-        m_.state.maximum[row] = m_.state.sum[row] = A(0);
+    for (Index row = 0; row < block_.rows(); ++row) {
+      if (equal(run_.state.sum[row], A(0))) continue;
+      const joined_factors<A> factors = join(total_.state.from(row), run_.state.from(row));
+      for (Index c = 0, at = place_of(row); c < run_.channels; c += shape::width, at += panel_size) {
+        add_shares<A>(total_.sums + at, factors.total, run_.sums + at, factors.part, shape::width);
+        std::fill_n(run_.sums + at, Index{shape::width}, A(0));
       }
+      run_.state.maximum[row] = run_.state.sum[row] = A(0);
+    }
   }
 
-  strip_rows rows_of(Index s) const {
-    const Index first_row = s * shape::rows, all = block_.tokens * block_.heads;
-    return {block_.b,     block_.first_token, block_.first_head,
-            block_.heads, first_row,          (std::min)(Index{shape::rows}, all - first_row)};
-  }
-
-  void pack_queries() {
-    const Index heads = block_.heads;
-    for (Index t = 0; t < block_.tokens; ++t)
-      if (!keys_.of(block_.first_token + t).empty())
-        operands_.pack_queries(t, factors_.query);
-      else
-        for (Index row = t * heads; row < (t + 1) * heads; ++row) operands_.clear_query(row);
-    for (Index row = block_.rows(); row < m_.strips * shape::rows; ++row) operands_.clear_query(row);
-    std::fill(m_.sums, m_.state.maximum, A(0));
-    for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
-  }
-
-  void attend_tile(Index begin, Index count) {
-    operands_.pack_tile(begin, count);
+  void attend_tile(Index count) {
     bool known = false, finite = true;
-    for (Index s = 0; s < m_.strips; ++s) {
-      const strip_rows rows = rows_of(s);
-      tile_softmax<A> softmax(keys_, rows);
+    score_tile(operands_, block_, keys_, count, scores_, [&](tile_softmax<A>& softmax) {
+      const weighted_rows<A> rows = run_.from(softmax.strip().first_row);
       const tile_range hull = softmax.hull();
-      if (hull.empty()) continue;
-      operands_.score(s, hull, m_.scores);
-      softmax.run(m_.scores, factors_, m_.strip_state(s));
+      softmax.run(scores_, factors_, rows.state);
       const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
       if (multiplies_hidden && !known) {
         known = true;
         finite = operands_.finite_values(count);
       }
       if (multiplies_hidden && !finite)
-        operands_.add_visible_values(rows.count, m_.scores, softmax, m_.strip_sums(s));
+        operands_.add_visible_values(softmax.strip().count, scores_, softmax, rows.sums);
       else
-        operands_.add_values(hull, m_.scores, softmax.shrink(), m_.strip_sums(s));
-    }
+        operands_.add_values(hull, scores_, softmax.shrink(), rows.sums);
+    });
   }
 
-  void write(Index s) {
-    const strip_rows rows = rows_of(s);
-    const softmax_rows<A> state = m_.strip_state(s);
+  void write(Index row) {
+    const Index token = block_.token_of(row), head = block_.head_of(row);
     const Index channels = call_.v.head_dim;
+    const A sum = run_.state.sum[row];
+    const A* sums = run_.sums + place_of(row);
     A ordered[std::size_t(shape::width)];
-    for (Index r = 0; r < rows.count; ++r) {
-      const A* sums = m_.strip_sums(s) + r * shape::width;
-      T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
-      for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
-        write_channels(call_.rules, operands_.in_order(sums, ordered), state.sum[r],
-                       (std::min)(shape::width, channels - c), out + c);
-      write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
-                        state.sum[r]);
-    }
+    T* out = call_.out.at(block_.b, token, head);
+    for (Index c = 0; c < channels; c += shape::width, sums += panel_size)
+      write_channels(call_.rules, operands_.in_order(sums, ordered), sum,
+                     (std::min)(shape::width, channels - c), out + c);
+    write_log_sum_exp(call_.rules, block_.b, token, head, run_.state.maximum[row], sum);
   }
 
   const call_type& call_;
   query_block block_;
   score_factors factors_;
   block_keys keys_;
-  prefill_state<A> m_;
+  Index strips_;
+  weighted_rows<A> run_;    // [strips, value_panels, rows, width], of the current run of tiles
+  weighted_rows<A> total_;  // of earlier runs; only written if there are any
+  A* scores_;               // [rows, tile]
   Operands operands_;
   bool has_total_ = false;
 };

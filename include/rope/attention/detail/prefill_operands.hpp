@@ -20,14 +20,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Query tokens [first_token, first_token + tokens) of row b, in `heads` query heads from first_head on. All
-/// of these heads use key head kv.
-struct query_block {
-  Index b, kv, first_head, heads, first_token, tokens;
-
-  Index rows() const { return tokens * heads; }
-};
-
 /// Calls visit(n, keys, values) for runs of keys and values of a tile. The tokens of a run are at regular
 /// strides. A run begins with key n of the tile, and fills columns of one panel from column n % width on.
 /// Packing a run also writes zeros to the later columns of the panel, which the next run overwrites. Listed
@@ -36,11 +28,9 @@ template <class T, class Turn, class C, class Visit>
 void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
   constexpr Index width = panel_shape<arithmetic<T>>::width;
-  struct copied_keys {};
-  struct copied_values {};
   const bool is_listed = call.k.is_listed();
-  C* const keys = workspace<copied_keys, C>(is_listed ? width * call.k.head_dim : 0);
-  C* const values = workspace<copied_values, C>(is_listed ? width * call.v.head_dim : 0);
+  C* const keys = workspace<struct copied_keys, C>(is_listed ? width * call.k.head_dim : 0);
+  C* const values = workspace<struct copied_values, C>(is_listed ? width * call.v.head_dim : 0);
   for (Index n = 0, here; n < count; n += here) {
     here = (std::min)({width - n % width, count - n, is_listed ? width : call.k.run_from(begin + n)});
     const auto run_of = [&](const token_source<C>& x, C* copies) {
@@ -84,6 +74,33 @@ concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* nu
   { x.in_order(shrink, numbers) } -> std::same_as<const A*>;
 };
 
+/// Packs the queries of a block. Rows without visible keys, and rows after the last one, become zeros.
+template <class Operands>
+void pack_block(Operands& operands, const query_block& block, const block_keys& keys, Index packed_rows,
+                double factor) {
+  for (Index t = 0; t < block.tokens; ++t)
+    if (!keys.of(block.first_token + t).empty())
+      operands.pack_queries(t, factor);
+    else
+      for (Index row = t * block.heads; row < (t + 1) * block.heads; ++row) operands.clear_query(row);
+  for (Index row = block.rows(); row < packed_rows; ++row) operands.clear_query(row);
+}
+
+/// Packs the current tile of `keys`. Then calls visit(softmax) for every strip of the block to which a key of
+/// the tile may be visible, with the scores of the strip in `scores`.
+template <class A, class Operands>
+void score_tile(Operands& operands, const query_block& block, const block_keys& keys, Index count, A* scores,
+                const auto& visit) {
+  constexpr Index rows = panel_shape<A>::rows;
+  operands.pack_tile(keys.begin_of_tile(), count);
+  for (Index s = 0; s * rows < block.rows(); ++s) {
+    tile_softmax<A> softmax(keys, strip_of(block, s, rows));
+    if (softmax.hull().empty()) continue;
+    operands.score(s, softmax.hull(), scores);
+    visit(softmax);
+  }
+}
+
 /// Products in the arithmetic type.
 template <class T, class Rotation, class C>
 class prefill_operands {
@@ -94,16 +111,12 @@ class prefill_operands {
  public:
   prefill_operands(const call_type& call, const query_block& block, Index strips)
       : call_(call), block_(block), depth_(call.k.head_dim), value_dim_(call.v.head_dim) {
-    struct prefill_numbers {};
-    struct prefill_rotated {};
-    const Index padded_values = shape::padded(value_dim_);
     const Index copied = (std::max)(shape::width, block.heads) * (std::max)(depth_, value_dim_);
-    queries_ = workspace<prefill_numbers, A>(strips * shape::rows * depth_ +
-                                             shape::tile * (depth_ + padded_values) + copied);
-    keys_ = queries_ + strips * shape::rows * depth_;
-    values_ = keys_ + shape::tile * depth_;
-    buffers_.wide = values_ + shape::tile * padded_values;
-    buffers_.rotated = workspace<prefill_rotated, T>(copied);
+    place_arrays<struct prefill_numbers, A>({{&queries_, strips * shape::rows * depth_},
+                                             {&keys_, shape::tile * depth_},
+                                             {&values_, shape::tile * shape::padded(value_dim_)},
+                                             {&buffers_.wide, copied}});
+    buffers_.rotated = workspace<struct prefill_rotated, T>(copied);
   }
 
   void pack_queries(Index t, double factor) {
@@ -174,125 +187,6 @@ class prefill_operands {
   A* keys_;     // [tile / width, depth, width]
   A* values_;   // [value_panels, tile, width]
   row_buffers<T> buffers_;
-};
-
-/// The common part of bfloat16_operands and integer_operands, which multiply in pairs. Each derived class
-/// converts queries and weights to its type.
-template <class T, class Rotation, class C, pair_products Products>
-class paired_operands {
- protected:
-  using shape = panel_shape<float>;
-  using call_type = attention_call<T, Rotation, C>;
-  using number = typename Products::number;
-
- public:
-  void clear_query(Index row) {
-    for (Index d = 0; d < pairs_; ++d) std::fill_n(query(row) + d * 2 * shape::rows, 2, number{});
-    factors_[row] = 0;
-  }
-
-  void pack_tile(Index begin, Index count) {
-    begin_ = begin;
-    count_ = count;
-    for_each_run_of_panel(
-        call_, block_, begin, count, [&](Index n, const token_run<C>& k, const token_run<C>& v) {
-          const Index column = n % shape::width;
-          const auto keys = read_keys<C>(call_, k, buffers_);
-          pack_pairs_transposed<Products>(keys.rows, keys.stride, k.count, shape::width - column,
-                                          call_.k.head_dim, keys_ + 2 * ((n - column) * pairs_ + column));
-          pack_values(n, v.count, read_values<C>(call_, v, buffers_));
-        });
-    if constexpr (is_quantized<C>) {
-      std::fill(key_scales_ + count, key_scales_ + shape::tile, 0.0f);
-      read_scales(call_.k, block_.b, block_.kv, begin, {0, count}, key_scales_);
-    }
-  }
-
-  void score(Index s, const tile_range& hull, float* scores) const {
-    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      score_panel_of_pairs<Products>(queries_ + 2 * s * shape::rows * pairs_, keys_ + 2 * n * pairs_, pairs_,
-                                     factors_ + s * shape::rows, is_quantized<C> ? key_scales_ + n : nullptr,
-                                     scores + n);
-  }
-
-  bool finite_values(Index count) const {
-    return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
-  }
-
-  static const float* in_order(const float* sums, float* ordered) {
-    for (Index c = 0; c < shape::width; ++c) ordered[c] = sums[place_of_channel<Products>(c)];
-    return ordered;
-  }
-
- protected:
-  paired_operands(const call_type& call, const query_block& block, Index strips)
-      : call_(call), block_(block), pairs_((call.k.head_dim + 1) / 2) {
-    struct prefill_pairs {};
-    struct prefill_factors {};
-    struct prefill_rotated {};
-    const Index rows = strips * shape::rows;
-    queries_ = workspace<prefill_pairs, number>(2 * pairs_ * (rows + shape::tile + 1) +
-                                                shape::tile * (shape::rows + shape::padded(call.v.head_dim)));
-    keys_ = queries_ + 2 * pairs_ * rows;
-    row_ = keys_ + 2 * pairs_ * shape::tile;
-    weights_ = row_ + 2 * pairs_;
-    values_ = weights_ + shape::rows * shape::tile;
-    factors_ = workspace<prefill_factors, float>(rows + shape::tile);
-    key_scales_ = factors_ + rows;
-    buffers_ = {workspace<prefill_rotated, T>((std::max)(shape::width, block.heads) *
-                                              (std::max)(call.k.head_dim, call.v.head_dim)),
-                nullptr};
-  }
-
-  number* query(Index row) const {
-    return queries_ + 2 * (row / shape::rows * shape::rows * pairs_ + row % shape::rows);
-  }
-  /// The panel of values that begins with `channel`, [tile / 2, width] of pairs.
-  const number* panel(Index channel) const { return values_ + channel * shape::tile; }
-
-  /// sums = shrink * sums + factors * weights_ * values of the hull
-  ///
-  /// \param factors  [rows], or null for ones
-  void multiply_values(const tile_range& hull, const float* shrink, const float* factors, float* sums) const {
-    for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
-      value_panel_of_pairs<Products>(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink, factors,
-                                     sums);
-  }
-
-  const call_type& call_;
-  query_block block_;
-  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query; the first key and the keys of the tile
-  row_buffers<T> buffers_;
-  number* row_;      // [pairs] of pairs
-  number* weights_;  // [rows, tile]
-  float* factors_;   // [strips, rows]: factors of the products with a query
-
- private:
-  /// Packs values [n, n + count) of the tile in pairs. If a run of tokens begins or ends inside a pair, half
-  /// of this pair is packed.
-  void pack_values(Index n, Index count, const row_block<C>& rows) const {
-    constexpr Index stride = shape::tile * shape::width;
-    const Index channels = call_.v.head_dim;
-    for (Index j = 0; j < count;) {
-      const C* row = rows.rows + j * rows.stride;
-      number* to = values_ + (n + j) / 2 * 2 * shape::width;
-      if ((n + j) % 2 == 0 && j + 1 < count) {
-        pack_rows_of_pairs<Products>(row, row + rows.stride, channels, to, stride);
-        j += 2;
-      } else {
-        if ((n + j) % 2 == 0)  // the other half stays zero if the tile ends here
-          for (Index c = 0; c < channels; c += shape::width)
-            std::fill_n(to + c * shape::tile, 2 * shape::width, number{});
-        pack_row_of_pairs<Products>(row, (n + j) % 2, channels, to, stride);
-        ++j;
-      }
-    }
-  }
-
-  number* queries_;    // [strips, pairs, rows] of pairs
-  number* keys_;       // [tile / width, pairs, width] of pairs
-  number* values_;     // [value_panels, tile / 2, width] of pairs
-  float* key_scales_;  // [tile], of quantized keys
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

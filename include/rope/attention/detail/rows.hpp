@@ -5,13 +5,16 @@
 #include <algorithm>  // std::copy
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <type_traits>
+#include <utility>  // std::exchange, std::pair
 
 #include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/token_source.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>  // saturated
@@ -60,6 +63,15 @@ row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arith
     for (Index n = 0; n < count; ++n) widen(rows.rows + n * rows.stride, channels, wide + n * channels);
     return {wide, channels};
   }
+}
+
+/// Places arrays one after another in one piece of scratch memory, and sets the pointer to each.
+template <class User, class T>
+void place_arrays(std::initializer_list<std::pair<T**, Index>> arrays) {
+  Index size = 0;
+  for (const auto& [array, count] : arrays) size += count;
+  T* next = workspace<User, T>(size);
+  for (const auto& [array, count] : arrays) *array = std::exchange(next, next + count);
 }
 
 /// Buffers for copies of the rows that are read at a time.

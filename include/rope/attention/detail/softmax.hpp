@@ -45,6 +45,23 @@ struct softmax_rows {
   softmax_rows from(Index row) const { return {maximum + row, sum + row}; }
 };
 
+/// Weighted sums of values and the softmax of each row.
+template <class A>
+struct weighted_rows {
+  Index channels;
+  A* sums;                // [rows, channels]
+  softmax_rows<A> state;  // [rows]
+
+  /// In scratch memory of the calling thread.
+  template <class User>
+  static weighted_rows in_scratch(Index rows, Index channels) {
+    weighted_rows all = {channels, nullptr, {}};
+    place_arrays<User, A>({{&all.sums, rows * channels}, {&all.state.maximum, rows}, {&all.state.sum, rows}});
+    return all;
+  }
+  weighted_rows from(Index row) const { return {channels, sums + row * channels, state.from(row)}; }
+};
+
 /// When two softmaxes are joined, their weighted sums are multiplied by these factors.
 template <class A>
 struct joined_factors {
@@ -97,6 +114,7 @@ class tile_softmax {
                strip_.visible[r].range.last != strip_.hull.last;
   }
 
+  const strip_rows& strip() const { return strip_.rows; }
   /// The smallest range that contains all keys that are visible to some row, and the `hull` of the
   /// constructor.
   const tile_range& hull() const { return strip_.hull; }
