@@ -3210,8 +3210,8 @@ struct position_rule {
 /// The order of the key positions of a row. Each position is one more than the previous one (contiguous), or
 /// not less (ascending), or arbitrary (any).
 enum class key_order { contiguous, ascending, any };
-/// The visibility rules of a checked call. Key j is visible to a query if keys_of() contains j and, where
-/// by_key() is true, sees_key() is true too.
+/// The visibility rules of a checked call. Key j is visible to a query if keys_of() contains j and unordered
+/// positions, the mask and the bias do not hide it.
 class visibility {
  public:
   visibility(const attention_options& options, const attention_shape& shape)
@@ -3243,7 +3243,7 @@ class visibility {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b)
       for (Index i = 0; i < shape_.queries; ++i)
-        if (!has_no_key_in_range(b, i)) range.include(query_position(b, i));
+        if (!keys_of(b, i).empty()) range.include(query_position(b, i));
     return range;
   }
   /// The range of the positions of all keys.
@@ -3261,9 +3261,6 @@ class visibility {
   Index key_count(Index b) const { return count_of_row(options_.key_counts, b, shape_.keys); }
   /// Whether query i is after the last query of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
-  /// Whether keys_of() is empty for query i of row b. If it is not empty, a mask, a bias or listed positions
-  /// may still hide all keys.
-  bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
   /// The keys in the ranges of query i of row b.
   key_set keys_of(Index b, Index i) const {
     if (is_padding(b, i)) return {0, 0, 0, 0};
@@ -3276,14 +3273,6 @@ class visibility {
     if (options_.window == 0) return {s.first_key, after, after, after};
     return union_of(key_from(b, s, admits.near_first), after, key_from(b, s, 0),
                     key_from(b, s, admits.sinks_end));
-  }
-  /// Whether a key in keys_of() may be hidden, so that sees_key() must decide.
-  bool by_key() const { return !in_ranges() || options_.mask || options_.bias; }
-  /// Whether mask, bias and unordered positions make key j of keys_of(b, i) visible to query i in head h.
-  bool sees_key(Index b, Index h, Index i, Index j) const {
-    if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
-    if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
-    return sees_position(b, i, j);
   }
   /// Whether unordered positions make key j of keys_of(b, i) visible to query i.
   bool sees_position(Index b, Index i, Index j) const {
@@ -3300,7 +3289,11 @@ class visibility {
   }
   /// Whether key j is visible to query i of row b in head h, by all rules.
   bool sees(Index b, Index h, Index i, Index j) const {
-    return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
+    const score_view<bool>& mask = options_.mask;
+    const score_view<float>& bias = options_.bias;
+    return keys_of(b, i).contains(j) && sees_position(b, i, j) &&
+           (!mask || mask.at(b, h, i)[j * mask.key_step()]) &&
+           (!bias || !hides(bias.at(b, h, i)[j * bias.key_step()]));
   }
   /// The log-sum-exp of query i of row b in head h. Requires that the options have memory for it.
   double& log_sum_exp(Index b, Index i, Index h) const {
@@ -7216,13 +7209,13 @@ struct token_source {
   bool is_listed() const { return list_ != nullptr || page_size_ == 1; }
   /// The channels of head h of token t of row b, [head_dim].
   const C* at(Index b, Index t, Index h) const {
-    if (list_ != nullptr) return stored_at(row_of_list_, list_[t], head_of_list_);
-    return stored_at(b, t, h);
+    const place x = place_of(b, t, h);
+    return view_.at(x.row, x.token, x.head);
   }
   /// The scale of head h of token t of row b, if channels are quantized.
   const float* scale_at(Index b, Index t, Index h) const {
-    if (list_ != nullptr) return stored_scale_at(row_of_list_, list_[t], head_of_list_);
-    return stored_scale_at(b, t, h);
+    const place x = place_of(b, t, h);
+    return view_.scale_at(x.row, x.token, x.head);
   }
   /// The distance between the scales of two adjacent tokens.
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
@@ -7234,15 +7227,15 @@ struct token_source {
     return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : (block_of(t) + 1) * page_size_ - t;
   }
  private:
-  const C* stored_at(Index b, Index t, Index h) const {
-    if (page_size_ == 0) return view_.at(b, t, h);
-    const Index block = block_of(t);
-    return view_.at(blocks_.page(first_ + b, block), t - block * page_size_, h);
-  }
-  const float* stored_scale_at(Index b, Index t, Index h) const {
-    if (page_size_ == 0) return view_.scale_at(b, t, h);
-    const Index block = block_of(t);
-    return view_.scale_at(blocks_.page(first_ + b, block), t - block * page_size_, h);
+  /// Where a token is in the view or in the pool.
+  struct place {
+    Index row, token, head;
+  };
+  EIGEN_ALWAYS_INLINE place place_of(Index b, Index t, Index h) const {
+    const place x = list_ == nullptr ? place{b, t, h} : place{row_of_list_, list_[t], head_of_list_};
+    if (page_size_ == 0) return x;
+    const Index block = block_of(x.token);
+    return {blocks_.page(first_ + x.row, block), x.token - block * page_size_, x.head};
   }
   /// Whether `next` is row n of `first`. Addresses are compared as integers, because a pointer to row n would
   /// be invalid if `first` has no such row.
@@ -7268,9 +7261,6 @@ struct token_source {
 // multiplies one number per token instead of every channel. Scores are multiplied by the scales of keys. The
 // sum of the weights (the denominator of the softmax) is formed first. Then each weight is multiplied by the
 // scale of its value.
-/// Whether rows that are read as `Storage` are not yet multiplied by their scales.
-template <class Storage>
-inline constexpr bool scales_apart = is_quantized<Storage>;
 /// Calls visit(j, scale) for the keys j of a tile that begins with token `begin`.
 template <class C, class Visit>
 void for_each_scale(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
@@ -7293,34 +7283,12 @@ void read_scales(const token_source<C>& x, Index b, Index head, Index begin, til
 template <class A, class C>
 void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* rows,
                         Index row_count) {
-  using P = packet<A>;
-  constexpr Index tile = panel_shape<A>::tile, L = lanes<P>;
+  constexpr Index tile = panel_shape<A>::tile;
   A factors[std::size_t(tile)];
   read_scales(x, b, head, begin, keys, factors);
-  for (Index r = 0; r < row_count; ++r) {
-    A* row = rows + r * tile;
-    Index j = keys.first;
-    for (; j + L <= keys.last; j += L) store(row + j, multiply(load<P>(row + j), load<P>(factors + j)));
-    for (; j < keys.last; ++j) row[j] *= factors[j];
-  }
-}
-/// Whether the scales of all these keys are small enough that every channel, at most 128 times its scale, is
-/// finite.
-template <class C>
-bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys) {
-  bool finite = true;
-  for_each_scale(x, b, head, begin, keys,
-                 [&](Index /*j*/, float scale) { finite = finite && is_below(scale, 0x1p120f); });
-  return finite;
-}
-/// Multiplies the integers of a run of tokens by their scales, and writes the products to `to` [count,
-/// head_dim].
-template <class A, class C>
-void dequantize_rows(const token_source<C>& x, const token_run<C>& run, A* to) {
-  for_each_scale(x, run.b, run.head, run.first, {0, run.count}, [&](Index n, float scale) {
-    dequantize_channels(run.rows + n * x.token_stride, x.head_dim, static_cast<A>(usable_scale(scale)),
-                        to + n * x.head_dim);
-  });
+  for (Index r = 0; r < row_count; ++r)
+    channels_map<A>(rows + r * tile + keys.first, keys.last - keys.first) *=
+        const_channels_map<A>(factors + keys.first, keys.last - keys.first);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
@@ -8079,7 +8047,7 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
       rotate_all<Layout, inverse, T>(x, to, table, positions, threads, reverse_rotation::transpose);
   };
   rotate(q, to_q, tables.queries(), [&, unused = tables.queries().table().first()](Index b, Index t) {
-    return rules.has_no_key_in_range(b, t) ? unused : rules.query_position(b, t);
+    return rules.keys_of(b, t).empty() ? unused : rules.query_position(b, t);
   });
   rotate(k, to_k, tables.keys(), [&, unused = tables.keys().table().first()](Index b, Index t) {
     return t < rules.key_count(b) ? rules.key_position(b, t) : unused;
@@ -8237,18 +8205,20 @@ struct row_buffers {
   T* rotated;
   arithmetic<T>* wide;
 };
-/// Whether the channels of some keys or values, x, are finite.
+/// Whether the channels of some keys or values, x, are finite. Those of int8 are if their scales are small
+/// enough, because a channel is at most 128 times its scale.
 ///
 /// \param keys  of a tile that begins with token `begin`
 template <class C>
 bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, const tile_range& keys) {
-  if constexpr (is_quantized<C>) {
-    return has_finite_scales(x, b, head, begin, keys);
-  } else {
-    for (Index j = keys.first; j < keys.last; ++j)
-      if (!all_finite(x.at(b, begin + j, head), x.head_dim)) return false;
-    return true;
-  }
+  bool finite = true;
+  if constexpr (is_quantized<C>)
+    for_each_scale(x, b, head, begin, keys,
+                   [&](Index /*j*/, float scale) { finite = finite && is_below(scale, 0x1p120f); });
+  else
+    for (Index j = keys.first; finite && j < keys.last; ++j)
+      finite = all_finite(x.at(b, begin + j, head), x.head_dim);
+  return finite;
 }
 /// The type that rows are packed from. Integers are first multiplied by their scales.
 template <class C>
@@ -8258,7 +8228,10 @@ using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>
 template <class Storage, class C>
 row_block<Storage> stored_rows(const token_source<C>& x, const token_run<C>& run, arithmetic<C>* wide) {
   if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(x, run, wide);
+    for_each_scale(x, run.b, run.head, run.first, {0, run.count}, [&](Index n, float scale) {
+      dequantize_channels(run.rows + n * x.token_stride, x.head_dim,
+                          static_cast<Storage>(usable_scale(scale)), wide + n * x.head_dim);
+    });
     return {wide, x.head_dim};
   } else {
     return rows_as<Storage>(row_block<C>{run.rows, x.token_stride}, run.count, x.head_dim, wide);
@@ -8282,12 +8255,6 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
     }
   }
   return stored_rows<Storage>(k, run, buffers.wide);
-}
-/// The values of a run, [count, value_dim]. For their type `Storage`, the rules of stored_rows apply.
-template <class Storage, class T, class Rotation, class C>
-row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
-                               const row_buffers<T>& buffers) {
-  return stored_rows<Storage>(call.v, run, buffers.wide);
 }
 /// Query heads [head, head + heads) of token i, rotated if the call rotates.
 template <class T, class Rotation, class C>
@@ -9241,50 +9208,41 @@ class decode_operands {
       score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
     else if (call_.rotation.is_given() || of_.rows > shape::rows || !reads_list<key_type>(keys, score_with))
       score_with(read_keys<key_type>(call_, keys.tokens(i), buffers_));
-    if constexpr (scales_apart<key_type>)
+    if constexpr (is_quantized<key_type>)
       multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
   /// If values are integers, multiplies each weight by the scale of its value.
   void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
                      A* weights) const {
-    if constexpr (scales_apart<value_type>)
+    if constexpr (is_quantized<value_type>)
       multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
   }
   /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a batch
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool asks) {
     const Index channels = call_.v.head_dim;
-    const auto add_with = [&](Index first_key, const auto& runs) {
+    const auto add_with = [&](const auto& runs) {
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
-        value_rows<A, group()>(weights + r * shape::tile + first_key, runs, channels, sums + r * channels,
+        value_rows<A, group()>(weights + r * shape::tile + keys.first(), runs, channels, sums + r * channels,
                                channels, asks && r == 0);
       });
     };
-    const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
-      const token_run<C> run = keys.tokens(i);
-      const row_block<Storage> values = read_values<Storage>(call_, run, buffers_);
-      return value_run<row_block<Storage>>{values, run.count, &keys.ahead[i],
-                                           keys.ahead[i].again(values, run.count)};
-    };
-    const auto one_by_one = [&](auto storage) {  // all use the same buffer
+    const auto add_runs = [&]<class Storage>(std::type_identity<Storage>) {
+      value_run<row_block<Storage>> runs[key_runs<C>::most];
       for (Index i = 0; i < keys.count; ++i) {
-        const auto run = read(storage, i);
-        add_with(keys.run[i].first, std::span(&run, std::size_t{1}));
+        const token_run<C> run = keys.tokens(i);
+        A* const wide = buffers_.wide + (keys.run[i].first - keys.first()) * channels;
+        const row_block<Storage> values = stored_rows<Storage>(call_.v, run, wide);
+        runs[i] = {values, run.count, &keys.ahead[i], keys.ahead[i].again(values, run.count)};
       }
+      add_with(std::span<const value_run<row_block<Storage>>>(runs, static_cast<std::size_t>(keys.count)));
     };
-    if (widens_once()) return one_by_one(std::type_identity<wide_type<value_type>>{});
-    if (reads_list<value_type>(keys, [&](const listed_rows<C>& values) {
-          const value_run<listed_rows<C>> run = {values, keys.last() - keys.first(), nullptr, {}};
-          add_with(keys.first(), std::span(&run, std::size_t{1}));
-        }))
-      return;
-    if constexpr (std::is_same_v<value_type, C>) {
-      using run_type = value_run<row_block<C>>;
-      run_type runs[key_runs<C>::most];
-      for (Index i = 0; i < keys.count; ++i) runs[i] = read(std::type_identity<C>{}, i);
-      add_with(keys.first(), std::span<const run_type>(runs, static_cast<std::size_t>(keys.count)));
-    } else {
-      one_by_one(std::type_identity<value_type>{});
-    }
+    if (widens_once())
+      add_runs(std::type_identity<wide_type<value_type>>{});
+    else if (!reads_list<value_type>(keys, [&](const listed_rows<C>& values) {
+               const value_run<listed_rows<C>> run = {values, keys.last() - keys.first(), nullptr, {}};
+               add_with(std::span(&run, std::size_t{1}));
+             }))
+      add_runs(std::type_identity<value_type>{});
   }
   /// total [value_dim] += the sums of add_values for a row
   void add_sums(Index /*kv*/, Index /*row*/, const A* sums, A* total) const {
@@ -9305,7 +9263,7 @@ class decode_operands {
           r, weights + r * shape::tile,
           [&](Index j) {
             const token_run<C> run = {of_.b, kv, begin + j, 1, call_.v.at(of_.b, begin + j, kv)};
-            return read_values<value_type>(call_, run, buffers_).rows;
+            return stored_rows<value_type>(call_.v, run, buffers_.wide).rows;
           },
           call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
   }
@@ -9483,11 +9441,6 @@ class decode_split {
   }
   weighted_rows<A> rows_of(Index kv, Index strip = 0) const { return all_.from(row_of(kv, strip)); }
   char& careful(Index kv, Index strip) { return careful_[(kv - of_.first_head) * strips() + strip]; }
-  /// Calls body(kv, strip) for every strip of heads [head, head + heads).
-  void for_each_strip(Index head, Index heads, const auto& body) const {
-    for (Index kv = head; kv < head + heads; ++kv)
-      for (Index strip = 0; strip < strips(); ++strip) body(kv, strip);
-  }
   void start(Index kv, const block_keys& keys) {
     const weighted_rows<A> rows = rows_of(kv);
     std::fill_n(rows.sums, of_.rows * rows.channels, A(0));
@@ -9540,9 +9493,9 @@ class decode_split {
                                  strip == 0);
       }
     }
-    for_each_strip(head, heads, [&](Index kv, Index strip) {
-      if (!careful(kv, strip)) add_tile_sums(kv, strip);
-    });
+    for (Index kv = head; kv < head + heads; ++kv)
+      for (Index strip = 0; strip < strips(); ++strip)
+        if (!careful(kv, strip)) add_tile_sums(kv, strip);
   }
   /// Replaces the scores of a head by weights. For careful strips, also adds the weighted values (see
   /// careful_).
@@ -9720,14 +9673,9 @@ struct value_pairs {
   using stored = typename Products::stored;
   row_block<stored> rows;
   Index first, last;      // tokens of the tile
-  const number* weights;  // [rows, weight_stride], of the whole tile; zero for missing partners
-  Index weight_stride;
-  value_pairs from_row(Index r) const {
-    return {rows, first, last, weights + r * weight_stride, weight_stride};
-  }
-  value_pairs from_channel(Index c) const {
-    return {{rows.rows + c, rows.stride}, first, last, weights, weight_stride};
-  }
+  const number* weights;  // [rows, tile], of the whole tile; zero for missing partners
+  value_pairs from_row(Index r) const { return {rows, first, last, weights + r * panel_shape<float>::tile}; }
+  value_pairs from_channel(Index c) const { return {{rows.rows + c, rows.stride}, first, last, weights}; }
   const stored* at(Index token) const { return rows.rows + (token - first) * rows.stride; }
 };
 /// sums[r * sum_stride + i] += sum_j weights[r][j] * values[j][i] for `blocks` pairs of packets of channels.
@@ -9758,7 +9706,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   const auto multiply = [&]<std::size_t... r>(Index even_token, const auto& load_even, const auto& load_odd,
                                               std::index_sequence<r...>) ROPE_DETAIL_INLINE_LAMBDA {
     const pairs weight[] = {
-        in_register(Products::fill(values.weights + Index(r) * values.weight_stride + even_token))...};
+        in_register(Products::fill(values.weights + Index(r) * panel_shape<float>::tile + even_token))...};
     unrolled<std::size_t(blocks)>([&](auto n) ROPE_DETAIL_INLINE_LAMBDA {
       const auto tokens = Products::of_tokens(in_register(load_even(n)), in_register(load_odd(n)));
       sums *even = sum + 2 * n * rows, *odd = even + rows;
@@ -9936,7 +9884,7 @@ class prefill_operands {
           const auto keys = read_keys<packable<typename call_type::rotated>>(call_, k, buffers_);
           pack_transposed(keys.rows, keys.stride, k.count, shape::width - column, depth_,
                           keys_ + (n - column) * depth_ + column, shape::width);
-          const auto values = read_values<packable<C>>(call_, v, buffers_);
+          const auto values = stored_rows<packable<C>>(call_.v, v, buffers_.wide);
           for (Index j = 0; j < v.count; ++j)
             pack_row(values.rows + j * values.stride, value_dim_, values_ + (n + j) * shape::width,
                      shape::tile * shape::width);
@@ -10700,7 +10648,7 @@ class paired_decode_operands {
   }
   /// The values of some keys of a tile, with the weights from `row` on.
   value_pairs<Products> values_of(const row_block<C>& values, const tile_range& keys, Index row) const {
-    return {values, keys.first, keys.last, weights_ + row * shape::tile, shape::tile};
+    return {values, keys.first, keys.last, weights_ + row * shape::tile};
   }
   const call_type& call_;
   decode_queries of_;
@@ -11039,34 +10987,29 @@ void parallel_tasks(const Threads& threads, Index tasks, double work, const Body
 /// Splits a call of attention into tasks. The order of all sums depends only on the shapes. With spare
 /// threads, heads and queries are split more finely, which does not change any bit.
 namespace rope::inline ROPE_ABI::detail {
+/// The products in pairs of queries T and keys C, or void if there are none.
+template <class T, class Rotation, class C>
+using products_in_pairs = std::conditional_t<
+    is_quantized<C> && !Rotation::rotates, integer_products<integer_floats>,
+    std::conditional_t<std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<T, C>, bfloat16_products, void>>;
 // The two functions that run the kernels are not inline and do not depend on the type of the threads, so that
-// programs can compile them once (`extern template`).
+// programs can compile them once (`extern template`). A checked call has products in pairs only if there are
+// any.
 template <class T, class Rotation, class C>
 void attend_block(const attention_call<T, Rotation, C>& call, const query_block& block) {
-  if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
-    if (call.rules.options().products == product_precision::bfloat16)
-      return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, bfloat16_products>>(call, block)
-          .run();
-  if constexpr (is_quantized<C> && !Rotation::rotates)
-    if (call.rules.options().products == product_precision::integers)
-      return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, integer_products<integer_floats>>>(
-                 call, block)
-          .run();
+  using pairs = products_in_pairs<T, Rotation, C>;
+  if constexpr (!std::is_void_v<pairs>)
+    if (call.rules.options().products != product_precision::full)
+      return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, pairs>>(call, block).run();
   prefill_block<T, Rotation, C>(call, block).run();
 }
 template <class T, class Rotation, class C>
 void attend_split(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
                   const key_split& part) {
-  if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
-    if (call.rules.options().products == product_precision::bfloat16)
-      return decode_split<T, Rotation, C, paired_decode_operands<T, Rotation, C, bfloat16_products>>(
-                 call, results, part)
-          .run();
-  if constexpr (is_quantized<C> && !Rotation::rotates)
-    if (call.rules.options().products == product_precision::integers)
-      return decode_split<T, Rotation, C,
-                          paired_decode_operands<T, Rotation, C, integer_products<integer_floats>>>(
-                 call, results, part)
+  using pairs = products_in_pairs<T, Rotation, C>;
+  if constexpr (!std::is_void_v<pairs>)
+    if (call.rules.options().products != product_precision::full)
+      return decode_split<T, Rotation, C, paired_decode_operands<T, Rotation, C, pairs>>(call, results, part)
           .run();
   decode_split<T, Rotation, C>(call, results, part).run();
 }
@@ -11490,17 +11433,20 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
                   "out must be q itself or share no memory with it, and covers a part of q or "
                   "has its axes in another order; give out memory of its own");
 }
-/// Also rejects an output that shares memory with k or v, because both are read after out is written.
-///
-/// Throws:  std::invalid_argument
-template <class T, class C>
-void check_output(const head_view<const T>& q, const head_view<const C>& k, const head_view<const C>& v,
-                  const head_view<T>& out) {
+/// Checks a call of attention to views, also that out shares no memory with k and v, which are read after out
+/// is written. Returns the visibility rules of the call.
+template <class T, class C, bool rotates>
+visibility checked_call(const head_view<const T>& q, const head_view<const C>& k, const head_view<const C>& v,
+                        const head_view<T>& out, const attention_options& options) {
+  const visibility rules = checked_attention<T, C>(q, k, v, out, options, rotates);
+  check_products<T, C, rotates>("attention", options.products, q.head_dim);
+  check_memory("attention", q, k, v, out);
   check_output(q, out);
   if (share_memory(k, out) || share_memory(v, out))
     throw_invalid("attention",
                   "out must not share memory with k or v, which are read after out is "
                   "written; give out memory of its own, or that of q");
+  return rules;
 }
 /// Whether the first three arguments are views and the fourth is not.
 template <class... Arguments>
@@ -11596,10 +11542,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
-  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
-  detail::check_products<T, C, false>("attention", options.products, q.head_dim);
-  detail::check_memory("attention", q, k, v, out);
-  detail::check_output<T, C>(q, k, v, out);
+  const auto rules = detail::checked_call<T, C, false>(q, k, v, out, options);
   detail::attend(detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, v, out, rules, {}},
                  threads);
 }
@@ -11628,10 +11571,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention", tables, options);
-  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
-  detail::check_products<T, C, true>("attention", options.products, q.head_dim);
-  detail::check_memory("attention", q, k, v, out);
-  detail::check_output<T, C>(q, k, v, out);
+  const auto rules = detail::checked_call<T, C, true>(q, k, v, out, options);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
   detail::attend(detail::attention_call<T, detail::read_rotation<T>, C>{q, k, v, out, rules, rotation},
@@ -11973,8 +11913,6 @@ struct attention_gradient_rows {
   strip_rows strip(Index s) const { return strip_of(block, s, shape::rows); }
   /// The distance between two panels of packed queries, or of packed gradients with respect to outputs.
   Index panel_stride() const { return m.rows * shape::width; }
-  /// Calls tile(begin, count) for every tile with a key that may be visible to the block.
-  void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
   void pack_keys(Index begin, Index count) {
     const row_block<A> rows = pack_transposed_rows(tape.k, begin, count, m.transposed_keys);
     for (Index j = 0; j < count; ++j)
@@ -12071,7 +12009,7 @@ struct attention_gradient_rows {
     };
     begin_softmax(rules, {block, 0, block.rows()}, of_run);
     Index run = 0;
-    for_each_tile([&](Index begin, Index count) {
+    keys.for_each_tile(shape::tile, [&](Index begin, Index count) {
       if (begin / run_of_keys != run) end_run();
       run = begin / run_of_keys;
       pack_keys(begin, count);
@@ -12285,7 +12223,7 @@ class attention_gradient_block {
   /// Adds the contribution of every tile of keys to the gradients with respect to the block's queries and to
   /// `sums`.
   void run() {
-    rows_.for_each_tile([&](Index begin, Index count) { add_tile(begin, count); });
+    rows_.keys.for_each_tile(shape::tile, [&](Index begin, Index count) { add_tile(begin, count); });
   }
  private:
   void add_tile(Index begin, Index count) {
@@ -12436,8 +12374,8 @@ template <class X>
 bool joins_keys(const score_view<X>& x, const attention_shape& shape) {
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
-/// Computes d_q of a block of queries and adds their contribution to the other gradients of a key head. This function is not inline, so that programs can compile it once (`extern
-/// template`).
+/// Computes d_q of a block of queries and adds their contribution to the other gradients of a key head. This
+/// function is not inline, so that programs can compile it once (`extern template`).
 ///
 /// \param d_sinks  receives the gradients with respect to the sink logits, or nullptr
 template <class T>

@@ -78,17 +78,21 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
                   "out must be q itself or share no memory with it, and covers a part of q or "
                   "has its axes in another order; give out memory of its own");
 }
-/// Also rejects an output that shares memory with k or v, because both are read after out is written.
-///
-/// Throws:  std::invalid_argument
-template <class T, class C>
-void check_output(const head_view<const T>& q, const head_view<const C>& k, const head_view<const C>& v,
-                  const head_view<T>& out) {
+
+/// Checks a call of attention to views, also that out shares no memory with k and v, which are read after out
+/// is written. Returns the visibility rules of the call.
+template <class T, class C, bool rotates>
+visibility checked_call(const head_view<const T>& q, const head_view<const C>& k, const head_view<const C>& v,
+                        const head_view<T>& out, const attention_options& options) {
+  const visibility rules = checked_attention<T, C>(q, k, v, out, options, rotates);
+  check_products<T, C, rotates>("attention", options.products, q.head_dim);
+  check_memory("attention", q, k, v, out);
   check_output(q, out);
   if (share_memory(k, out) || share_memory(v, out))
     throw_invalid("attention",
                   "out must not share memory with k or v, which are read after out is "
                   "written; give out memory of its own, or that of q");
+  return rules;
 }
 
 /// Whether the first three arguments are views and the fourth is not.
@@ -189,10 +193,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
-  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
-  detail::check_products<T, C, false>("attention", options.products, q.head_dim);
-  detail::check_memory("attention", q, k, v, out);
-  detail::check_output<T, C>(q, k, v, out);
+  const auto rules = detail::checked_call<T, C, false>(q, k, v, out, options);
   detail::attend(detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, v, out, rules, {}},
                  threads);
 }
@@ -222,10 +223,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention", tables, options);
-  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
-  detail::check_products<T, C, true>("attention", options.products, q.head_dim);
-  detail::check_memory("attention", q, k, v, out);
-  detail::check_output<T, C>(q, k, v, out);
+  const auto rules = detail::checked_call<T, C, true>(q, k, v, out, options);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
   detail::attend(detail::attention_call<T, detail::read_rotation<T>, C>{q, k, v, out, rules, rotation},

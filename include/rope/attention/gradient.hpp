@@ -71,8 +71,8 @@ bool joins_keys(const score_view<X>& x, const attention_shape& shape) {
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
 
-/// Computes d_q of a block of queries and adds their contribution to the other gradients of a key head. This function is not inline, so that programs can compile it once (`extern
-/// template`).
+/// Computes d_q of a block of queries and adds their contribution to the other gradients of a key head. This
+/// function is not inline, so that programs can compile it once (`extern template`).
 ///
 /// \param d_sinks  receives the gradients with respect to the sink logits, or nullptr
 template <class T>

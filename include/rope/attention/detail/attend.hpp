@@ -15,6 +15,8 @@
 #include <rope/base/parallel.hpp>
 #include <rope/base/parallel_tasks.hpp>
 #include <rope/base/quantized_channels.hpp>
+#include <rope/base/simd/bfloat16_pairs.hpp>
+#include <rope/base/simd/integer_pairs.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
@@ -23,35 +25,31 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
+/// The products in pairs of queries T and keys C, or void if there are none.
+template <class T, class Rotation, class C>
+using products_in_pairs = std::conditional_t<
+    is_quantized<C> && !Rotation::rotates, integer_products<integer_floats>,
+    std::conditional_t<std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<T, C>, bfloat16_products, void>>;
+
 // The two functions that run the kernels are not inline and do not depend on the type of the threads, so that
-// programs can compile them once (`extern template`).
+// programs can compile them once (`extern template`). A checked call has products in pairs only if there are
+// any.
 template <class T, class Rotation, class C>
 void attend_block(const attention_call<T, Rotation, C>& call, const query_block& block) {
-  if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
-    if (call.rules.options().products == product_precision::bfloat16)
-      return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, bfloat16_products>>(call, block)
-          .run();
-  if constexpr (is_quantized<C> && !Rotation::rotates)
-    if (call.rules.options().products == product_precision::integers)
-      return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, integer_products<integer_floats>>>(
-                 call, block)
-          .run();
+  using pairs = products_in_pairs<T, Rotation, C>;
+  if constexpr (!std::is_void_v<pairs>)
+    if (call.rules.options().products != product_precision::full)
+      return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, pairs>>(call, block).run();
   prefill_block<T, Rotation, C>(call, block).run();
 }
 
 template <class T, class Rotation, class C>
 void attend_split(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
                   const key_split& part) {
-  if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
-    if (call.rules.options().products == product_precision::bfloat16)
-      return decode_split<T, Rotation, C, paired_decode_operands<T, Rotation, C, bfloat16_products>>(
-                 call, results, part)
-          .run();
-  if constexpr (is_quantized<C> && !Rotation::rotates)
-    if (call.rules.options().products == product_precision::integers)
-      return decode_split<T, Rotation, C,
-                          paired_decode_operands<T, Rotation, C, integer_products<integer_floats>>>(
-                 call, results, part)
+  using pairs = products_in_pairs<T, Rotation, C>;
+  if constexpr (!std::is_void_v<pairs>)
+    if (call.rules.options().products != product_precision::full)
+      return decode_split<T, Rotation, C, paired_decode_operands<T, Rotation, C, pairs>>(call, results, part)
           .run();
   decode_split<T, Rotation, C>(call, results, part).run();
 }

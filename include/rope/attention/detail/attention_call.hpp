@@ -41,7 +41,7 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
       rotate_all<Layout, inverse, T>(x, to, table, positions, threads, reverse_rotation::transpose);
   };
   rotate(q, to_q, tables.queries(), [&, unused = tables.queries().table().first()](Index b, Index t) {
-    return rules.has_no_key_in_range(b, t) ? unused : rules.query_position(b, t);
+    return rules.keys_of(b, t).empty() ? unused : rules.query_position(b, t);
   });
   rotate(k, to_k, tables.keys(), [&, unused = tables.keys().table().first()](Index b, Index t) {
     return t < rules.key_count(b) ? rules.key_position(b, t) : unused;

@@ -179,11 +179,6 @@ class decode_split {
   }
   weighted_rows<A> rows_of(Index kv, Index strip = 0) const { return all_.from(row_of(kv, strip)); }
   char& careful(Index kv, Index strip) { return careful_[(kv - of_.first_head) * strips() + strip]; }
-  /// Calls body(kv, strip) for every strip of heads [head, head + heads).
-  void for_each_strip(Index head, Index heads, const auto& body) const {
-    for (Index kv = head; kv < head + heads; ++kv)
-      for (Index strip = 0; strip < strips(); ++strip) body(kv, strip);
-  }
 
   void start(Index kv, const block_keys& keys) {
     const weighted_rows<A> rows = rows_of(kv);
@@ -239,9 +234,9 @@ class decode_split {
                                  strip == 0);
       }
     }
-    for_each_strip(head, heads, [&](Index kv, Index strip) {
-      if (!careful(kv, strip)) add_tile_sums(kv, strip);
-    });
+    for (Index kv = head; kv < head + heads; ++kv)
+      for (Index strip = 0; strip < strips(); ++strip)
+        if (!careful(kv, strip)) add_tile_sums(kv, strip);
   }
 
   /// Replaces the scores of a head by weights. For careful strips, also adds the weighted values (see

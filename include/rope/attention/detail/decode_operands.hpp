@@ -95,52 +95,43 @@ class decode_operands {
       score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
     else if (call_.rotation.is_given() || of_.rows > shape::rows || !reads_list<key_type>(keys, score_with))
       score_with(read_keys<key_type>(call_, keys.tokens(i), buffers_));
-    if constexpr (scales_apart<key_type>)
+    if constexpr (is_quantized<key_type>)
       multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
 
   /// If values are integers, multiplies each weight by the scale of its value.
   void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
                      A* weights) const {
-    if constexpr (scales_apart<value_type>)
+    if constexpr (is_quantized<value_type>)
       multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
   }
 
   /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a batch
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool asks) {
     const Index channels = call_.v.head_dim;
-    const auto add_with = [&](Index first_key, const auto& runs) {
+    const auto add_with = [&](const auto& runs) {
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
-        value_rows<A, group()>(weights + r * shape::tile + first_key, runs, channels, sums + r * channels,
+        value_rows<A, group()>(weights + r * shape::tile + keys.first(), runs, channels, sums + r * channels,
                                channels, asks && r == 0);
       });
     };
-    const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
-      const token_run<C> run = keys.tokens(i);
-      const row_block<Storage> values = read_values<Storage>(call_, run, buffers_);
-      return value_run<row_block<Storage>>{values, run.count, &keys.ahead[i],
-                                           keys.ahead[i].again(values, run.count)};
-    };
-    const auto one_by_one = [&](auto storage) {  // all use the same buffer
+    const auto add_runs = [&]<class Storage>(std::type_identity<Storage>) {
+      value_run<row_block<Storage>> runs[key_runs<C>::most];
       for (Index i = 0; i < keys.count; ++i) {
-        const auto run = read(storage, i);
-        add_with(keys.run[i].first, std::span(&run, std::size_t{1}));
+        const token_run<C> run = keys.tokens(i);
+        A* const wide = buffers_.wide + (keys.run[i].first - keys.first()) * channels;
+        const row_block<Storage> values = stored_rows<Storage>(call_.v, run, wide);
+        runs[i] = {values, run.count, &keys.ahead[i], keys.ahead[i].again(values, run.count)};
       }
+      add_with(std::span<const value_run<row_block<Storage>>>(runs, static_cast<std::size_t>(keys.count)));
     };
-    if (widens_once()) return one_by_one(std::type_identity<wide_type<value_type>>{});
-    if (reads_list<value_type>(keys, [&](const listed_rows<C>& values) {
-          const value_run<listed_rows<C>> run = {values, keys.last() - keys.first(), nullptr, {}};
-          add_with(keys.first(), std::span(&run, std::size_t{1}));
-        }))
-      return;
-    if constexpr (std::is_same_v<value_type, C>) {
-      using run_type = value_run<row_block<C>>;
-      run_type runs[key_runs<C>::most];
-      for (Index i = 0; i < keys.count; ++i) runs[i] = read(std::type_identity<C>{}, i);
-      add_with(keys.first(), std::span<const run_type>(runs, static_cast<std::size_t>(keys.count)));
-    } else {
-      one_by_one(std::type_identity<value_type>{});
-    }
+    if (widens_once())
+      add_runs(std::type_identity<wide_type<value_type>>{});
+    else if (!reads_list<value_type>(keys, [&](const listed_rows<C>& values) {
+               const value_run<listed_rows<C>> run = {values, keys.last() - keys.first(), nullptr, {}};
+               add_with(std::span(&run, std::size_t{1}));
+             }))
+      add_runs(std::type_identity<value_type>{});
   }
 
   /// total [value_dim] += the sums of add_values for a row
@@ -164,7 +155,7 @@ class decode_operands {
           r, weights + r * shape::tile,
           [&](Index j) {
             const token_run<C> run = {of_.b, kv, begin + j, 1, call_.v.at(of_.b, begin + j, kv)};
-            return read_values<value_type>(call_, run, buffers_).rows;
+            return stored_rows<value_type>(call_.v, run, buffers_.wide).rows;
           },
           call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
   }

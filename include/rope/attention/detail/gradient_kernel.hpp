@@ -239,7 +239,7 @@ class attention_gradient_block {
   /// Adds the contribution of every tile of keys to the gradients with respect to the block's queries and to
   /// `sums`.
   void run() {
-    rows_.for_each_tile([&](Index begin, Index count) { add_tile(begin, count); });
+    rows_.keys.for_each_tile(shape::tile, [&](Index begin, Index count) { add_tile(begin, count); });
   }
 
  private:

@@ -54,9 +54,6 @@ struct attention_gradient_rows {
   /// The distance between two panels of packed queries, or of packed gradients with respect to outputs.
   Index panel_stride() const { return m.rows * shape::width; }
 
-  /// Calls tile(begin, count) for every tile with a key that may be visible to the block.
-  void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
-
   void pack_keys(Index begin, Index count) {
     const row_block<A> rows = pack_transposed_rows(tape.k, begin, count, m.transposed_keys);
     for (Index j = 0; j < count; ++j)
@@ -160,7 +157,7 @@ struct attention_gradient_rows {
     };
     begin_softmax(rules, {block, 0, block.rows()}, of_run);
     Index run = 0;
-    for_each_tile([&](Index begin, Index count) {
+    keys.for_each_tile(shape::tile, [&](Index begin, Index count) {
       if (begin / run_of_keys != run) end_run();
       run = begin / run_of_keys;
       pack_keys(begin, count);

@@ -396,7 +396,7 @@ class paired_decode_operands {
   }
   /// The values of some keys of a tile, with the weights from `row` on.
   value_pairs<Products> values_of(const row_block<C>& values, const tile_range& keys, Index row) const {
-    return {values, keys.first, keys.last, weights_ + row * shape::tile, shape::tile};
+    return {values, keys.first, keys.last, weights_ + row * shape::tile};
   }
 
   const call_type& call_;

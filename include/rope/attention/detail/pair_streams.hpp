@@ -119,15 +119,10 @@ struct value_pairs {
 
   row_block<stored> rows;
   Index first, last;      // tokens of the tile
-  const number* weights;  // [rows, weight_stride], of the whole tile; zero for missing partners
-  Index weight_stride;
+  const number* weights;  // [rows, tile], of the whole tile; zero for missing partners
 
-  value_pairs from_row(Index r) const {
-    return {rows, first, last, weights + r * weight_stride, weight_stride};
-  }
-  value_pairs from_channel(Index c) const {
-    return {{rows.rows + c, rows.stride}, first, last, weights, weight_stride};
-  }
+  value_pairs from_row(Index r) const { return {rows, first, last, weights + r * panel_shape<float>::tile}; }
+  value_pairs from_channel(Index c) const { return {{rows.rows + c, rows.stride}, first, last, weights}; }
   const stored* at(Index token) const { return rows.rows + (token - first) * rows.stride; }
 };
 
@@ -159,7 +154,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   const auto multiply = [&]<std::size_t... r>(Index even_token, const auto& load_even, const auto& load_odd,
                                               std::index_sequence<r...>) ROPE_DETAIL_INLINE_LAMBDA {
     const pairs weight[] = {
-        in_register(Products::fill(values.weights + Index(r) * values.weight_stride + even_token))...};
+        in_register(Products::fill(values.weights + Index(r) * panel_shape<float>::tile + even_token))...};
     unrolled<std::size_t(blocks)>([&](auto n) ROPE_DETAIL_INLINE_LAMBDA {
       const auto tokens = Products::of_tokens(in_register(load_even(n)), in_register(load_odd(n)));
       sums *even = sum + 2 * n * rows, *odd = even + rows;

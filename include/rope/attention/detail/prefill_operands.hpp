@@ -135,7 +135,7 @@ class prefill_operands {
           const auto keys = read_keys<packable<typename call_type::rotated>>(call_, k, buffers_);
           pack_transposed(keys.rows, keys.stride, k.count, shape::width - column, depth_,
                           keys_ + (n - column) * depth_ + column, shape::width);
-          const auto values = read_values<packable<C>>(call_, v, buffers_);
+          const auto values = stored_rows<packable<C>>(call_.v, v, buffers_.wide);
           for (Index j = 0; j < v.count; ++j)
             pack_row(values.rows + j * values.stride, value_dim_, values_ + (n + j) * shape::width,
                      shape::tile * shape::width);

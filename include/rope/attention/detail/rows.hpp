@@ -14,6 +14,7 @@
 #include <rope/attention/detail/token_source.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/quantized_channels.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>
@@ -81,18 +82,20 @@ struct row_buffers {
   arithmetic<T>* wide;
 };
 
-/// Whether the channels of some keys or values, x, are finite.
+/// Whether the channels of some keys or values, x, are finite. Those of int8 are if their scales are small
+/// enough, because a channel is at most 128 times its scale.
 ///
 /// \param keys  of a tile that begins with token `begin`
 template <class C>
 bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, const tile_range& keys) {
-  if constexpr (is_quantized<C>) {
-    return has_finite_scales(x, b, head, begin, keys);
-  } else {
-    for (Index j = keys.first; j < keys.last; ++j)
-      if (!all_finite(x.at(b, begin + j, head), x.head_dim)) return false;
-    return true;
-  }
+  bool finite = true;
+  if constexpr (is_quantized<C>)
+    for_each_scale(x, b, head, begin, keys,
+                   [&](Index /*j*/, float scale) { finite = finite && is_below(scale, 0x1p120f); });
+  else
+    for (Index j = keys.first; finite && j < keys.last; ++j)
+      finite = all_finite(x.at(b, begin + j, head), x.head_dim);
+  return finite;
 }
 
 /// The type that rows are packed from. Integers are first multiplied by their scales.
@@ -104,7 +107,10 @@ using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>
 template <class Storage, class C>
 row_block<Storage> stored_rows(const token_source<C>& x, const token_run<C>& run, arithmetic<C>* wide) {
   if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(x, run, wide);
+    for_each_scale(x, run.b, run.head, run.first, {0, run.count}, [&](Index n, float scale) {
+      dequantize_channels(run.rows + n * x.token_stride, x.head_dim,
+                          static_cast<Storage>(usable_scale(scale)), wide + n * x.head_dim);
+    });
     return {wide, x.head_dim};
   } else {
     return rows_as<Storage>(row_block<C>{run.rows, x.token_stride}, run.count, x.head_dim, wide);
@@ -129,13 +135,6 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
     }
   }
   return stored_rows<Storage>(k, run, buffers.wide);
-}
-
-/// The values of a run, [count, value_dim]. For their type `Storage`, the rules of stored_rows apply.
-template <class Storage, class T, class Rotation, class C>
-row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
-                               const row_buffers<T>& buffers) {
-  return stored_rows<Storage>(call.v, run, buffers.wide);
 }
 
 /// Query heads [head, head + heads) of token i, rotated if the call rotates.

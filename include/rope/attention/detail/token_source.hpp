@@ -14,7 +14,6 @@
 #include <rope/base/integer_list.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/quantized_channels.hpp>
-#include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -134,13 +133,13 @@ struct token_source {
 
   /// The channels of head h of token t of row b, [head_dim].
   const C* at(Index b, Index t, Index h) const {
-    if (list_ != nullptr) return stored_at(row_of_list_, list_[t], head_of_list_);
-    return stored_at(b, t, h);
+    const place x = place_of(b, t, h);
+    return view_.at(x.row, x.token, x.head);
   }
   /// The scale of head h of token t of row b, if channels are quantized.
   const float* scale_at(Index b, Index t, Index h) const {
-    if (list_ != nullptr) return stored_scale_at(row_of_list_, list_[t], head_of_list_);
-    return stored_scale_at(b, t, h);
+    const place x = place_of(b, t, h);
+    return view_.scale_at(x.row, x.token, x.head);
   }
   /// The distance between the scales of two adjacent tokens.
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
@@ -153,15 +152,15 @@ struct token_source {
   }
 
  private:
-  const C* stored_at(Index b, Index t, Index h) const {
-    if (page_size_ == 0) return view_.at(b, t, h);
-    const Index block = block_of(t);
-    return view_.at(blocks_.page(first_ + b, block), t - block * page_size_, h);
-  }
-  const float* stored_scale_at(Index b, Index t, Index h) const {
-    if (page_size_ == 0) return view_.scale_at(b, t, h);
-    const Index block = block_of(t);
-    return view_.scale_at(blocks_.page(first_ + b, block), t - block * page_size_, h);
+  /// Where a token is in the view or in the pool.
+  struct place {
+    Index row, token, head;
+  };
+  EIGEN_ALWAYS_INLINE place place_of(Index b, Index t, Index h) const {
+    const place x = list_ == nullptr ? place{b, t, h} : place{row_of_list_, list_[t], head_of_list_};
+    if (page_size_ == 0) return x;
+    const Index block = block_of(x.token);
+    return {blocks_.page(first_ + x.row, block), x.token - block * page_size_, x.head};
   }
 
   /// Whether `next` is row n of `first`. Addresses are compared as integers, because a pointer to row n would
@@ -192,10 +191,6 @@ struct token_source {
 // sum of the weights (the denominator of the softmax) is formed first. Then each weight is multiplied by the
 // scale of its value.
 
-/// Whether rows that are read as `Storage` are not yet multiplied by their scales.
-template <class Storage>
-inline constexpr bool scales_apart = is_quantized<Storage>;
-
 /// Calls visit(j, scale) for the keys j of a tile that begins with token `begin`.
 template <class C, class Visit>
 void for_each_scale(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
@@ -220,36 +215,12 @@ void read_scales(const token_source<C>& x, Index b, Index head, Index begin, til
 template <class A, class C>
 void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* rows,
                         Index row_count) {
-  using P = packet<A>;
-  constexpr Index tile = panel_shape<A>::tile, L = lanes<P>;
+  constexpr Index tile = panel_shape<A>::tile;
   A factors[std::size_t(tile)];
   read_scales(x, b, head, begin, keys, factors);
-  for (Index r = 0; r < row_count; ++r) {
-    A* row = rows + r * tile;
-    Index j = keys.first;
-    for (; j + L <= keys.last; j += L) store(row + j, multiply(load<P>(row + j), load<P>(factors + j)));
-    for (; j < keys.last; ++j) row[j] *= factors[j];
-  }
-}
-
-/// Whether the scales of all these keys are small enough that every channel, at most 128 times its scale, is
-/// finite.
-template <class C>
-bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys) {
-  bool finite = true;
-  for_each_scale(x, b, head, begin, keys,
-                 [&](Index /*j*/, float scale) { finite = finite && is_below(scale, 0x1p120f); });
-  return finite;
-}
-
-/// Multiplies the integers of a run of tokens by their scales, and writes the products to `to` [count,
-/// head_dim].
-template <class A, class C>
-void dequantize_rows(const token_source<C>& x, const token_run<C>& run, A* to) {
-  for_each_scale(x, run.b, run.head, run.first, {0, run.count}, [&](Index n, float scale) {
-    dequantize_channels(run.rows + n * x.token_stride, x.head_dim, static_cast<A>(usable_scale(scale)),
-                        to + n * x.head_dim);
-  });
+  for (Index r = 0; r < row_count; ++r)
+    channels_map<A>(rows + r * tile + keys.first, keys.last - keys.first) *=
+        const_channels_map<A>(factors + keys.first, keys.last - keys.first);
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

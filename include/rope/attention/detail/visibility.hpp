@@ -68,8 +68,8 @@ struct position_rule {
 /// not less (ascending), or arbitrary (any).
 enum class key_order { contiguous, ascending, any };
 
-/// The visibility rules of a checked call. Key j is visible to a query if keys_of() contains j and, where
-/// by_key() is true, sees_key() is true too.
+/// The visibility rules of a checked call. Key j is visible to a query if keys_of() contains j and unordered
+/// positions, the mask and the bias do not hide it.
 class visibility {
  public:
   visibility(const attention_options& options, const attention_shape& shape)
@@ -105,7 +105,7 @@ class visibility {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b)
       for (Index i = 0; i < shape_.queries; ++i)
-        if (!has_no_key_in_range(b, i)) range.include(query_position(b, i));
+        if (!keys_of(b, i).empty()) range.include(query_position(b, i));
     return range;
   }
   /// The range of the positions of all keys.
@@ -125,10 +125,6 @@ class visibility {
   /// Whether query i is after the last query of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
 
-  /// Whether keys_of() is empty for query i of row b. If it is not empty, a mask, a bias or listed positions
-  /// may still hide all keys.
-  bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
-
   /// The keys in the ranges of query i of row b.
   key_set keys_of(Index b, Index i) const {
     if (is_padding(b, i)) return {0, 0, 0, 0};
@@ -143,15 +139,6 @@ class visibility {
                     key_from(b, s, admits.sinks_end));
   }
 
-  /// Whether a key in keys_of() may be hidden, so that sees_key() must decide.
-  bool by_key() const { return !in_ranges() || options_.mask || options_.bias; }
-
-  /// Whether mask, bias and unordered positions make key j of keys_of(b, i) visible to query i in head h.
-  bool sees_key(Index b, Index h, Index i, Index j) const {
-    if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
-    if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
-    return sees_position(b, i, j);
-  }
   /// Whether unordered positions make key j of keys_of(b, i) visible to query i.
   bool sees_position(Index b, Index i, Index j) const {
     return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
@@ -169,7 +156,11 @@ class visibility {
 
   /// Whether key j is visible to query i of row b in head h, by all rules.
   bool sees(Index b, Index h, Index i, Index j) const {
-    return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
+    const score_view<bool>& mask = options_.mask;
+    const score_view<float>& bias = options_.bias;
+    return keys_of(b, i).contains(j) && sees_position(b, i, j) &&
+           (!mask || mask.at(b, h, i)[j * mask.key_step()]) &&
+           (!bias || !hides(bias.at(b, h, i)[j * bias.key_step()]));
   }
 
   /// The log-sum-exp of query i of row b in head h. Requires that the options have memory for it.
