@@ -91,7 +91,7 @@ void find_weight_sums_of_rows(const std::type_identity_t<head_view<const T>>& q,
     const Index keys = call.k.tokens, heads = all.by_key_head ? call.k.heads : call.q.heads;
     double* const by_rank = workspace<sums_by_rank, double>(heads * keys);
     std::fill_n(by_rank, heads * keys, 0.0);
-    weight_sums_passes(call, weight_sums_view{by_rank, 0, keys, all.by_key_head}).run(threads);
+    add_weight_sums(call, weight_sums_view{by_rank, 0, keys, all.by_key_head}, threads);
     for (Index h = 0; h < heads; ++h)
       for (Index j = 0; j < keys; ++j)
         to.data[h * to.head_stride + part.slot(rows, j)] += by_rank[h * keys + j];
