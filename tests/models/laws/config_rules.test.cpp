@@ -660,6 +660,17 @@ TEST_CASE("a window that the class does not read is none, with a warning", "[mod
   CHECK(minicpm.windows == std::vector<Index>{rope::not_known_window});
 }
 
+TEST_CASE("a share of all channels that rotary_dim overrules has a warning", "[models][config_rules]") {
+  const auto m2 = model_of("minimax_m2", {{"head_dim", 128}, {"rotary_dim", 64}});
+  CHECK(m2.groups()[0].rotary_dim() == 64);
+  CHECK_FALSE(has_warning(m2.warnings, "overruled"));
+  CHECK(has_warning(
+      model_of("minimax_m2",
+               {{"head_dim", 128}, {"rotary_dim", 64}, {"rope_parameters", {{"partial_rotary_factor", 1.0}}}})
+          .warnings,
+      "rope_parameters.partial_rotary_factor is overruled by rotary_dim"));
+}
+
 TEST_CASE("the loop over groups gives options for each of them", "[models][config_rules]") {
   const auto loops = [](const rope::model_rope& model) {
     std::vector<std::string> types;
