@@ -6673,7 +6673,7 @@ class model_rope : public model_facts {
   ///
   ///     std::vector<key_range> ranges;
   ///     for (Index layer = 0; layer < layers; ++layer)
-  ///       if (model.attention_kind_of_layer(layer) != layer_attention::not_known)  // set the others yourself
+  ///       if (model.attention_kind_of_layer(layer) != layer_attention::not_known)  // else: yours
   ///         attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
   layer_attention attention_kind_of_layer(Index layer) const {
     if (!may_be_layer(layer) || !numbers_group(layer)) return layer_attention::not_known;
@@ -11947,9 +11947,10 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
   const auto by_share = static_cast<Index>(static_cast<double>(head.window) * share.factor);
   const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
   const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
-  // The share of a whole head may also give the same number of channels.
-  const bool agrees = by_share == given.value_or(head.window) ||
-                      static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) == head.window;
+  // The share of a whole head may also give the channels of a latent head.
+  const bool agrees =
+      by_share == given.value_or(head.window) ||
+      (head.latent && static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) == head.window);
   if ((head.latent || given) && !share.key.empty() && !agrees)
     model.warn_once(share.key + " is overruled by " + text.path() + wider);
   if (head.latent) return head.window;

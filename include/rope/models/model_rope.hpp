@@ -140,7 +140,7 @@ class model_rope : public model_facts {
   ///
   ///     std::vector<key_range> ranges;
   ///     for (Index layer = 0; layer < layers; ++layer)
-  ///       if (model.attention_kind_of_layer(layer) != layer_attention::not_known)  // set the others yourself
+  ///       if (model.attention_kind_of_layer(layer) != layer_attention::not_known)  // else: yours
   ///         attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
   layer_attention attention_kind_of_layer(Index layer) const {
     if (!may_be_layer(layer) || !numbers_group(layer)) return layer_attention::not_known;
