@@ -55,9 +55,9 @@
   ROPE_TEST_EXTERN template void attend_split(const attention_call<T, rotation, C>&,                      \
                                               const decode_results<arithmetic<T>>&, const key_split&);    \
   ROPE_TEST_EXTERN template void attend(const attention_call<T, rotation, C>&, const rope::this_thread&);
-#define ROPE_TEST_GRADIENT(T)                                                                        \
-  ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
-      const attention_tape<T>&, const visibility&, const query_block&, const bias_gradient&,         \
+#define ROPE_TEST_GRADIENT(T)                                                                \
+  ROPE_TEST_EXTERN template void add_gradients_of_block(                                     \
+      const attention_tape<T>&, const visibility&, const query_block&, const bias_gradient&, \
       const key_sums<arithmetic<T>>&, sum_order&, double*);
 #define ROPE_TEST_WEIGHTS(T)                                                               \
   ROPE_TEST_EXTERN template void write_weights(const attention_call<T, read_rotation<T>>&, \

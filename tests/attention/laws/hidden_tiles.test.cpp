@@ -95,7 +95,7 @@ struct drawn_rule {
 /// Compares the summary of tile [begin, begin + count) with every pair of a query of the block and a key.
 void check_tile(const drawn_rule& drawn, const detail::visibility& rules, Index b, Index first, Index tokens,
                 Index head, Index heads, Index begin, Index count) {
-  detail::block_keys keys(rules, b, first, tokens, head, heads);
+  detail::block_keys keys(rules, {b, 0, head, heads, first, tokens});
   const bool any = keys.enter_tile(begin, count);
   bool all = true, some = false;
   detail::tile_range hull = {0, 0};
@@ -184,7 +184,7 @@ TEST_CASE("tiles that are hidden from all queries are skipped, whichever rule hi
     const detail::visibility rules(options, {1, tokens, tokens, 1, 8});
     for (Index first = 0; first < tokens; first += 128) {
       std::vector<Index> visible;
-      detail::block_keys(rules, 0, first, 128, 0, 1).for_each_tile(128, [&](Index begin, Index) {
+      detail::block_keys(rules, {0, 0, 0, 1, first, 128}).for_each_tile(128, [&](Index begin, Index) {
         visible.push_back(begin);
       });
       std::vector<Index> expected;
