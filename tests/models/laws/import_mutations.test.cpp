@@ -172,8 +172,8 @@ TEST_CASE("a config with several changed paths imports or throws", "[models][imp
     CAPTURE(sample, spoilt.dump());
     REQUIRE(holds(seen, [&] { return rope::import_hugging_face(spoilt); }));
   }
-  CHECK(seen.imported > 100);
-  CHECK(seen.rejected > 100);
+  CHECK(seen.imported > testing::draws(300));
+  CHECK(seen.rejected > testing::draws(300));
 }
 
 TEST_CASE("GGUF metadata with any value of any key imports or throws", "[models][gguf]") {
