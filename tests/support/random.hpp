@@ -40,15 +40,14 @@ class seeded_numbers {
 };
 using random = seeded_numbers<>;
 
-/// How often a test draws: `count` times, or a sixth of that on an emulated processor, which takes 10 to 30
-/// times as long.
-constexpr int draws(int count) {
+/// Whether the processor is emulated, which takes 10 to 30 times as long.
 #ifdef ROPE_TEST_EMULATED
-  return (count + 5) / 6;
+inline constexpr bool is_emulated = true;
 #else
-  return count;
+inline constexpr bool is_emulated = false;
 #endif
-}
+/// How often a test draws: `count` times, or a sixth of that on an emulated processor.
+constexpr int draws(int count) { return is_emulated ? (count + 5) / 6 : count; }
 
 }  // namespace testing
 
