@@ -32,25 +32,8 @@ namespace {
 constexpr Index heads = 4, kv_heads = 2, dim = 16, page_size = 7, blocks = 23;
 constexpr double base = 50;
 
-template <class T>
-std::vector<T> random_heads(Index size, std::uint64_t seed) {
-  testing::random random(seed);
-  std::vector<T> x(static_cast<std::size_t>(size));
-  for (T& channel : x) channel = static_cast<T>(static_cast<float>(3 * random.unit() - 1.5));
-  return x;
-}
-
-/// Channels of a head, as doubles.
-template <class View>
-std::vector<double> head_of(const View& x, Index b, Index t, Index h) {
-  std::vector<double> head(static_cast<std::size_t>(x.head_dim));
-  for (Index d = 0; d < x.head_dim; ++d) {
-    head[static_cast<std::size_t>(d)] = static_cast<double>(x.at(b, t, h)[d]);
-    if constexpr (requires { x.scale_at(b, t, h); })
-      head[static_cast<std::size_t>(d)] *= static_cast<double>(*x.scale_at(b, t, h));
-  }
-  return head;
-}
+using weight_reference::head_of;
+using weight_reference::random_heads;
 
 /// Sequences of random tokens in pages that are not in order. Slots without a token are NaN. The first two
 /// sequences share their first page.

@@ -14,9 +14,32 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/random.hpp"
+
 namespace weight_reference {
 
 using rope::Index;
+
+/// Channels in [-1.5, 1.5).
+template <class T>
+std::vector<T> random_heads(Index size, std::uint64_t seed) {
+  testing::random random(seed);
+  std::vector<T> x(static_cast<std::size_t>(size));
+  for (T& channel : x) channel = static_cast<T>(static_cast<float>(3 * random.unit() - 1.5));
+  return x;
+}
+
+/// Channels of a head, as doubles.
+template <class View>
+std::vector<double> head_of(const View& x, Index b, Index t, Index h) {
+  std::vector<double> head(static_cast<std::size_t>(x.head_dim));
+  for (Index d = 0; d < x.head_dim; ++d) {
+    head[static_cast<std::size_t>(d)] = static_cast<double>(x.at(b, t, h)[d]);
+    if constexpr (requires { x.scale_at(b, t, h); })
+      head[static_cast<std::size_t>(d)] *= static_cast<double>(*x.scale_at(b, t, h));
+  }
+  return head;
+}
 
 /// A head [dim] as doubles, rotated to `position` as half_split does, by frequencies base^(-2 i / dim).
 inline std::vector<double> rotated(std::vector<double> head, double position, double base) {
