@@ -1,5 +1,5 @@
 # A job one of whose ranks dies ends within a minute, as a failure, and with a message. On a busy machine Open MPI 4.1
-# may not end the processes after MPI_Abort (seen once in some hundred runs): then the job runs once more. Run:
+# may not end the processes after MPI_Abort (seen once): then the job runs once more. Run:
 #
 #   cmake -P dies.cmake COMMAND [ARGUMENT...]
 

@@ -34,7 +34,7 @@ struct rows_of_head {
 struct decode_queries {
   Index b, first_head, heads, first_row, rows;
 
-  /// Those of these rows that are at token t.
+  /// The rows of token t among these rows.
   rows_of_head rows_at(Index t, Index group) const {
     const Index first = (std::max)(Index{0}, t * group - first_row),
                 last = (std::min)(rows, (t + 1) * group - first_row);
