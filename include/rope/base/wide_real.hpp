@@ -134,8 +134,8 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` have no error of conversion.
 ///
-/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0, and
-///            sums and products with such numbers are infinite
+/// Invariant: significand is 0, or its highest bit is set. A number of at least 2^1048703, a quotient by 0,
+///            and sums and products with such numbers are infinite. A number below 2^-1048448 is 0
 /// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
 ///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
 class wide_real {
@@ -177,7 +177,7 @@ class wide_real {
     return detail::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
   }
 
-  /// Whether the number is above 2^1048576 or comes from a division by 0.
+  /// Whether the number is at least 2^1048703 or comes from a division by 0.
   constexpr bool is_infinite() const { return exponent_ >= too_large; }
 
   friend constexpr wide_real operator-(wide_real x) {

@@ -117,7 +117,7 @@ struct ntk_by_parts_scaling {
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive and leaves a base above 1 for NTK,
   ///          original_max_position is finite and positive, both weights are in [0, 1], rotary_dim is at
-  ///          least 4, and a pair lies in either blend
+  ///          least 4, and both blends contain a pair
   void apply(schedule& axis) const {
     detail::require_positive("ntk_by_parts_scaling: factor", factor);
     detail::require_positive("ntk_by_parts_scaling: original_max_position", original_max_position);

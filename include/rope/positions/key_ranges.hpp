@@ -186,7 +186,7 @@ struct padded_rows {
 
 namespace detail {
 
-/// The extents [batch, tokens] of a mask. A vector is one row.
+/// The number of rows of a mask [batch, tokens]. A vector is one row.
 template <class X>
 Index rows_of_mask(const X& mask) {
   if constexpr (dense_integers<X>)

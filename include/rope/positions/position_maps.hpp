@@ -130,7 +130,7 @@ struct dual_chunk {
     if (local_size <= 0 || local_size >= chunk_size)
       detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
                             chunk_size);
-    // With this limit, the sum of two numbers up to chunk_size fits 64 bits.
+    // With this limit, chunk_size plus a smaller number fits 64 bits.
     if (chunk_size > std::int64_t{1} << 62)
       detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
     return chunk_size - local_size;

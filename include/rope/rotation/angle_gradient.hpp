@@ -77,8 +77,7 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
   }
 }
 
-/// The rotated heads, their gradient, the table and the positions: checked arguments of a function of
-/// angle_gradient.hpp.
+/// The rotated heads, their gradient, the table and the positions: checked arguments of a gradient.
 template <class X, class G, class S, class Source>
 struct rotated_heads {
   head_view<const X> x;    // the rotated channels, before the rotation or after it
@@ -245,7 +244,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
 ///
 /// Parameters, accuracy and cost are those of `angle_gradient`. Errors are those of `inv_freq_gradient`.
 ///
-/// Returns:  owned_array<double> [table.rows(), axes], the shape of table.coordinates()
+/// Returns:  owned_array<double> [table.rows(), axes]
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
@@ -335,11 +334,12 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
   });
 }
 
-/// The gradient with respect to inv_freq of one side, as in angle_gradient.hpp.
+/// The gradient with respect to inv_freq of one side.
 ///
 ///     d_inv_freq_i = sum over tokens and heads of  p (u b - v a)
 ///
-/// Parameters and accuracy are those of `rate_gradient`. The gradient of the loss is the sum over both sides.
+/// Parameters, except `side`, and accuracy are those of `rate_gradient`. The gradient of the loss is the sum
+/// over both sides.
 ///
 /// Returns:  owned_array<double> [pairs, 1]
 /// Throws:   as `angle_gradient`

@@ -223,8 +223,8 @@ void check_same_shape(const char* function, const head_view<X>& x, const head_vi
     throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
 
-/// Throws std::invalid_argument if channels of an output view overlap: if an axis with more than one entry
-/// has a stride smaller than head_dim, as in an expanded tensor.
+/// Throws std::invalid_argument if an axis of an output view with more than one entry has a stride below
+/// head_dim in magnitude, as in an expanded tensor. Other overlaps are not detected.
 template <class T>
 void check_written(const char* function, const head_view<T>& x) {
   if (x.size() == 0) return;

@@ -63,7 +63,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
                                               threads, detail::reverse_rotation::transpose);
 }
 
-/// Writes the gradient with respect to the heads to `d_x`. Channels [rotary_dim, head_dim) are copied.
+/// Writes the gradient with respect to the heads to `d_x`. Channels that are not rotated are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
 /// Throws:    as `rotate_to`

@@ -54,8 +54,8 @@ inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::e
 ///
 ///     inv_freq(i) = base^(-i / channels),   i = 0 .. channels - 1
 ///
-/// Throws:  std::invalid_argument unless channels is positive, and base finite and greater than 1;
-///          std::length_error if the channels exceed the address space
+/// Throws:  std::invalid_argument unless channels is positive and at most 32768 (std::length_error if they
+///          exceed the address space), and base finite and greater than 1
 inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
   if (channels <= 0) detail::throw_invalid("pope_frequencies", "channels must be positive, got ", channels);
   if (channels > (std::numeric_limits<Index>::max)() / 2)

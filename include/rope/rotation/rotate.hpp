@@ -159,7 +159,8 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero.
 ///            Strides, batch and the instruction path of a build do not change the bits
 ///            (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
-/// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
+/// Cost:      one read and one write of the rotated channels; allocates a copy of ids that are an expression,
+///            and scratch for rows of more than 256 pairs that are converted
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,

@@ -20,7 +20,7 @@
 /// under every compiler flag. The only rounding to double comes after this reduction.
 ///
 /// Why 192 bits? At every quarter turn, cosine or sine is 0. Close to it, the relative error of the entry is
-/// that of the angle's distance to the quarter turn. With inv_freq = n 2^e and position = p, both integers,
+/// that of the angle's distance to the quarter turn. With inv_freq = n 2^e and position p, n and p integers,
 /// that distance is
 ///
 ///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
@@ -279,7 +279,7 @@ constexpr bool beyond_steps(std::int64_t position) {
   return position > reach || position < -reach;
 }
 
-/// Whether a step has fewer than 61 significant bits above 2^-192 turn. These are too few to multiply the
+/// Whether a step has at most 62 significant bits above 2^-192 turn. These are too few to multiply the
 /// step by positions.
 inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
 

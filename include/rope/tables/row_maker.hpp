@@ -79,7 +79,7 @@ class row_maker {
   ///
   ///     rows[r * rotary_dim + i] = m cos(angle_i(r)),   rows[r * rotary_dim + pairs + i] = m sin(angle_i(r))
   ///
-  /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
+  /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read many times
   /// \param rows         [rows * rotary_dim] entries, which share no memory with the coordinates
   ///
   /// Throws:  std::invalid_argument, before anything is written, if the number of columns differs from the

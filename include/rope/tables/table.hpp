@@ -134,7 +134,7 @@ class frequency_table {
   ///
   /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
   ///          attention_factor is not in the normal range of S, [2^-126, 2^128) for float;
-  ///          std::length_error if the rows do not fit in memory
+  ///          std::length_error if the rows exceed the address space
   template <std::integral Count>
   frequency_table(const frequencies& of, Count count)
       : frequency_table(of, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
@@ -230,7 +230,8 @@ class frequency_table {
   double inv_freq(Index pair) const { return frequencies_.inv_freq(pair); }
   /// Number of coordinates of a position.
   Index axes() const { return frequencies_.axes(); }
-  /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions.
+  /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions and for given
+  /// entries.
   template <class Map = double_map>
   Map coordinates() const {
     return Map(coordinates_.data(), coordinates_.rows(), coordinates_.cols());
@@ -243,9 +244,9 @@ class frequency_table {
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
-  /// A hash that is equal for two tables that rotate every position alike. For other tables it is equal with
-  /// a probability of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given
-  /// coordinates or entries. The range of positions counts only for given entries.
+  /// A hash of inv_freq, attention_factor, how angles are computed, and given coordinates or entries. Tables
+  /// that differ in these have equal hashes with a probability of 2^-64. S does not count, and the range of
+  /// positions counts only for given entries.
   std::uint64_t fingerprint() const { return fingerprint_; }
   /// The origin of the entries.
   table_source source() const { return source_; }
@@ -273,8 +274,8 @@ class frequency_table {
             Eigen::OuterStride<>(2 * pairs())};
   }
 
-  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
-  /// attention_factor is 1.
+  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1,
+  /// or every given entry is cos = 1, sin = 0.
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }

@@ -14,8 +14,8 @@
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/config.hpp>
 
-/// The matrix products of attention on packed operands. A strip of queries (as many rows as there are
-/// registers for sums) is multiplied by a panel of keys or of value channels (two packets wide). A tile is a
+/// The matrix products of attention on packed operands. A strip of queries (one row for every two
+/// registers of sums) is multiplied by a panel of keys or of value channels (two packets wide). A tile is a
 /// block of 128 keys, and has several panels. Each step loads two packets of the panel and one number of each
 /// row, for two multiply-adds per row.
 ///
@@ -42,7 +42,7 @@ struct panel_shape {
   static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
 };
 
-/// Products in the arithmetic type, with the interface of pair_products.
+/// Products in the arithmetic type, with the members that strip_sums uses.
 template <class A>
 struct real_products {
   using number = A;
@@ -262,7 +262,7 @@ EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* que
 /// \param weights  [rows, tile / 2], each element two adjacent numbers
 /// \param values   [tile / 2, width], each element two adjacent numbers
 /// \param factors  [rows], or null for ones
-/// \param sums     [rows, width]
+/// \param sums_in_memory  [rows, width]
 template <pair_products Products>
 EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
                                             const typename Products::number* values, Index first, Index last,

@@ -90,7 +90,7 @@ class row_angles {
         significand >>= zeros;
         exponent += zeros;
       }
-      if (exponent < 0 && exponent <= -96) {
+      if (exponent <= -96) {
         for (Index k = 0; k < block && first + k < pairs(); ++k)
           turns[k] += frequencies_(first + k, a).at(coordinate).turn.hi;
         continue;
@@ -106,7 +106,7 @@ class row_angles {
   /// Adds count * 2^-places times the frequencies, using 96 of their bits. The words have 32 bits because
   /// compilers vectorise products of such words.
   ///
-  /// Requires: -32 <= places < 96
+  /// Requires: -33 <= places < 96
   EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
                                      const std::uint32_t* words, std::uint64_t* turns) const {
     if (count == 0) return;
@@ -160,8 +160,8 @@ struct table_view {
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
 
-  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
-  /// attention_factor is 1.
+  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1,
+  /// or every given entry is cos = 1, sin = 0.
   bool is_identity(std::int64_t position) const {
     return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
   }
@@ -269,7 +269,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
 /// nearest floats.
 struct float_block {
   static constexpr Index size = row_angles::block;
-  /// The relative error of an entry is below 2^-37: 2^-37.5 from the polynomial of the sine, 2^-40 from an
+  /// The relative error of an entry is below 2^-37: 2^-37.5 from the polynomial of the sine, 2^-39 from an
   /// angle above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
   static constexpr std::uint64_t places = std::uint64_t{1} << 16;
 
