@@ -2,7 +2,7 @@
 #ifndef ROPE_POSITIONS_OMNI_POSITIONS_HPP
 #define ROPE_POSITIONS_OMNI_POSITIONS_HPP
 
-#include <algorithm>  // std::max
+#include <algorithm>  // std::max, std::min
 #include <cstdint>
 #include <vector>
 
@@ -51,7 +51,7 @@ namespace detail {
 /// is no such token.
 template <class TimeOf>
 Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeOf& time_of) {
-  Index i = first;
+  Index i = (std::min)(first, tokens);
   while (i < tokens && time_of(i) < end_time) ++i;
   return i;
 }
@@ -109,13 +109,13 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
         Index seen = 0, heard = 0;
         // A token whose time is several chunks later ends only one chunk. The next token ends another one.
         for (std::int64_t end = chunk; seen < pictures || heard < run.audio_tokens; end += chunk) {
-          const Index see = detail::end_of_chunk(seen + (end > chunk ? 1 : 0), pictures, end, time_of);
-          const Index hear =
-              detail::end_of_chunk(heard + (end > chunk ? 1 : 0), run.audio_tokens, end, sound_time);
-          walk.add_video(first, run.vision, seen, (std::min)(see, pictures));
-          walk.add_tokens(first, heard, (std::min)(hear, run.audio_tokens));
-          seen = (std::min)(see, pictures);
-          heard = (std::min)(hear, run.audio_tokens);
+          const Index least = end > chunk ? 1 : 0;
+          const Index see = detail::end_of_chunk(seen + least, pictures, end, time_of);
+          const Index hear = detail::end_of_chunk(heard + least, run.audio_tokens, end, sound_time);
+          walk.add_video(first, run.vision, seen, see);
+          walk.add_tokens(first, heard, hear);
+          seen = see;
+          heard = hear;
         }
         walk.add(walk.last + 1);
         walk.add(walk.last + 1);

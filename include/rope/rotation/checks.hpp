@@ -354,7 +354,8 @@ inline const std::int64_t* start_of(const braced_positions& positions) {
 }
 
 /// Throws std::invalid_argument unless the rotated channels lie in the head.
-inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
+inline void check_rotated_channels(const char* function, Index first_channel, Index rotary_dim,
+                                   Index head_dim) {
   if (rotary_dim > head_dim)
     throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
   if (first_channel > head_dim - rotary_dim)
@@ -419,7 +420,7 @@ template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
                     const placed_table<S>& placed, const Source& positions) {
   const frequency_table<S>& table = placed.table();
-  check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
+  check_rotated_channels(function, placed.first_channel(), table.rotary_dim(), head_dim);
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))

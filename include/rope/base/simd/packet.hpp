@@ -216,15 +216,22 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
     store_rounded(to, values);
 }
 
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Two floats in the lower lanes of a register, zeros in the others.
+EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
+  double both;
+  std::memcpy(&both, from, sizeof both);
+  return _mm_castpd_ps(_mm_set_sd(both));
+}
+#endif
+
 /// Lanes {from[0], from[0], from[1], from[1], ...}.
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
   // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
-    double two_entries;
-    std::memcpy(&two_entries, from, sizeof two_entries);
-    const __m128 entries = _mm_castpd_ps(_mm_set_sd(two_entries));
+    const __m128 entries = load_two(from);
     return P(_mm_unpacklo_ps(entries, entries));
   } else
 #endif

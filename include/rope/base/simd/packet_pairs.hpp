@@ -53,12 +53,6 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
 }
 
 #if defined(EIGEN_VECTORIZE_SSE)
-/// Two floats in the lower lanes of a register, zeros in the others.
-EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
-  double both;
-  std::memcpy(&both, from, sizeof both);
-  return _mm_castpd_ps(_mm_set_sd(both));
-}
 EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
   const double both = _mm_cvtsd_f64(_mm_castps_pd(values));
   std::memcpy(to, &both, sizeof both);

@@ -24,7 +24,7 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// The size of a cache line in bytes.
 inline constexpr Index line_of_cache = 64;
-inline Index behind_line(const void* x) {
+inline Index bytes_past_line(const void* x) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
 }
 
@@ -150,8 +150,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P> {
     }
   }
   EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const Eigen::bfloat16* in) {
-    const auto [even, odd] = load_even_odd<P>(in);
-    return {even, odd};
+    return load_even_odd<P>(in);
   }
   EIGEN_ALWAYS_INLINE void rotate(const even_odd<P>& u, const Eigen::bfloat16* in, Eigen::bfloat16* out,
                                   Index half) const {
@@ -357,7 +356,7 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
       // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
       // half_split with heads of 128 channels, but not with heads of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
-      const Index past = behind_line(x.in),
+      const Index past = bytes_past_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
       if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
           x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {

@@ -159,8 +159,7 @@ class rotation_plan {
         first_channel_(placed.first_channel()) {
     const double m = placed.table().attention_factor();
     invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
-    if (!invert_rows_ && !table_.given && back == reverse_rotation::inverse)
-      scale_ = static_cast<S>(1 / (m * m));
+    if (back == reverse_rotation::inverse && !invert_rows_) scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
     choose_order();
@@ -229,7 +228,7 @@ class rotation_plan {
 
   /// Whether the rotated channels begin at a cache line. An empty view may have null data.
   bool begins_with_line() const {
-    return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
+    return (bytes_past_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
 
   /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
