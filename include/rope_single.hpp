@@ -658,7 +658,7 @@ concept tensor = requires(X& x) {
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 /// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
-/// any strides. An accessor that changes numbers as they are read returns values, not references.
+/// any strides. Accessors that return values instead of references are rejected.
 template <class X, int rank>
 concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   requires int(std::remove_cvref_t<X>::rank()) == rank;
@@ -1510,15 +1510,21 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
   else
     store_rounded(to, values);
 }
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Two floats in the lower lanes of a register, zeros in the others.
+EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
+  double both;
+  std::memcpy(&both, from, sizeof both);
+  return _mm_castpd_ps(_mm_set_sd(both));
+}
+#endif
 /// Lanes {from[0], from[0], from[1], from[1], ...}.
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
   // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
-    double two_entries;
-    std::memcpy(&two_entries, from, sizeof two_entries);
-    const __m128 entries = _mm_castpd_ps(_mm_set_sd(two_entries));
+    const __m128 entries = load_two(from);
     return P(_mm_unpacklo_ps(entries, entries));
   } else
 #endif
@@ -2113,8 +2119,8 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 }
 /// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits, these are heads
-/// whose channels are all below 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a
+/// A head with max |x| below 2^(b - 125), where b is the bit width of `most`, becomes zeros with a scale of 0.
+/// With 8 bits, this limit is 2^-118. A head with a NaN or an infinity becomes zeros with a
 /// scale of NaN.
 ///
 /// \param most  the largest magnitude of an integer, below 2^22
@@ -2158,7 +2164,7 @@ namespace rope::inline ROPE_ABI {
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
 /// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
-/// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
+/// array, map, block or expression of any order and strides; or an Eigen::Tensor or std::mdspan of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 namespace detail {
@@ -2581,7 +2587,7 @@ struct padded_rows {
   std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
 };
 namespace detail {
-/// The extents [batch, tokens] of a mask. A vector is one row.
+/// The number of rows of a mask [batch, tokens]. A vector is one row.
 template <class X>
 Index rows_of_mask(const X& mask) {
   if constexpr (dense_integers<X>)
@@ -3838,12 +3844,6 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
   }
 }
 #if defined(EIGEN_VECTORIZE_SSE)
-/// Two floats in the lower lanes of a register, zeros in the others.
-EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
-  double both;
-  std::memcpy(&both, from, sizeof both);
-  return _mm_castpd_ps(_mm_set_sd(both));
-}
 EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
   const double both = _mm_cvtsd_f64(_mm_castps_pd(values));
   std::memcpy(to, &both, sizeof both);
@@ -3995,8 +3995,8 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-/// The matrix products of attention on packed operands. A strip of queries (as many rows as there are
-/// registers for sums) is multiplied by a panel of keys or of value channels (two packets wide). A tile is a
+/// The matrix products of attention on packed operands. A strip of queries (one row for every two
+/// registers of sums) is multiplied by a panel of keys or of value channels (two packets wide). A tile is a
 /// block of 128 keys, and has several panels. Each step loads two packets of the panel and one number of each
 /// row, for two multiply-adds per row.
 ///
@@ -4019,7 +4019,7 @@ struct panel_shape {
   /// `count` rounded up to whole panels.
   static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
 };
-/// Products in the arithmetic type, with the interface of pair_products.
+/// Products in the arithmetic type, with the members that strip_sums uses.
 template <class A>
 struct real_products {
   using number = A;
@@ -4221,7 +4221,7 @@ EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* que
 /// \param weights  [rows, tile / 2], each element two adjacent numbers
 /// \param values   [tile / 2, width], each element two adjacent numbers
 /// \param factors  [rows], or null for ones
-/// \param sums     [rows, width]
+/// \param sums_in_memory  [rows, width]
 template <pair_products Products>
 EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
                                             const typename Products::number* values, Index first, Index last,
@@ -4674,7 +4674,7 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
-/// Refuses int8 without scales.
+/// Rejects int8 without scales.
 template <class T>
 constexpr void check_channel() {
   static_assert(
@@ -4756,7 +4756,8 @@ auto view_of_indices(const char* name, X& x) {
       const Index most = (std::max)(extent, Index{1});
       if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
       if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
-        throw_length(name, "the elements must not exceed the address space");
+        throw_length(name, "the elements must not exceed the address space, got an extent of ", extent,
+                     " after ", reach, " elements");
       const auto take = [&](Index& of_letter, Index& of_stride) {
         if (of_letter == 1)
           of_stride = stride;
@@ -5097,8 +5098,8 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` have no error of conversion.
 ///
-/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0, and
-///            sums and products with such numbers are infinite
+/// Invariant: significand is 0, or its highest bit is set. A number of at least 2^1048703, a quotient by 0,
+///            and sums and products with such numbers are infinite. A number below 2^-1048448 is 0
 /// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
 ///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
 class wide_real {
@@ -5138,7 +5139,7 @@ class wide_real {
     }
     return detail::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
   }
-  /// Whether the number is above 2^1048576 or comes from a division by 0.
+  /// Whether the number is at least 2^1048703 or comes from a division by 0.
   constexpr bool is_infinite() const { return exponent_ >= too_large; }
   friend constexpr wide_real operator-(wide_real x) {
     x.negative_ = !x.negative_ && x.significand_ != detail::uint128{};
@@ -5487,7 +5488,7 @@ class frequencies {
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i)
         if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
-          detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64, got ",
+          detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64 in magnitude, got ",
                                 inv_freq_(i, a), " at pair ", i, ", axis ", a);
     if (!detail::is_finite(attention_factor) || attention_factor <= 0)
       detail::throw_invalid("frequencies", "attention_factor must be finite and positive, got ",
@@ -5625,7 +5626,7 @@ std::uint64_t checked_fingerprint(const frequencies& of) {
 /// under every compiler flag. The only rounding to double comes after this reduction.
 ///
 /// Why 192 bits? At every quarter turn, cosine or sine is 0. Close to it, the relative error of the entry is
-/// that of the angle's distance to the quarter turn. With inv_freq = n 2^e and position = p, both integers,
+/// that of the angle's distance to the quarter turn. With inv_freq = n 2^e and position p, n and p integers,
 /// that distance is
 ///
 ///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
@@ -5858,7 +5859,7 @@ constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
 }
-/// Whether a step has fewer than 61 significant bits above 2^-192 turn. These are too few to multiply the
+/// Whether a step has at most 62 significant bits above 2^-192 turn. These are too few to multiply the
 /// step by positions.
 inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
 }  // namespace detail
@@ -6008,7 +6009,7 @@ class row_angles {
         significand >>= zeros;
         exponent += zeros;
       }
-      if (exponent < 0 && exponent <= -96) {
+      if (exponent <= -96) {
         for (Index k = 0; k < block && first + k < pairs(); ++k)
           turns[k] += frequencies_(first + k, a).at(coordinate).turn.hi;
         continue;
@@ -6023,7 +6024,7 @@ class row_angles {
   /// Adds count * 2^-places times the frequencies, using 96 of their bits. The words have 32 bits because
   /// compilers vectorise products of such words.
   ///
-  /// Requires: -32 <= places < 96
+  /// Requires: -33 <= places < 96
   EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
                                      const std::uint32_t* words, std::uint64_t* turns) const {
     if (count == 0) return;
@@ -6071,8 +6072,8 @@ struct table_view {
   const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; otherwise null
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
-  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
-  /// attention_factor is 1.
+  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1,
+  /// or every given entry is cos = 1, sin = 0.
   bool is_identity(std::int64_t position) const {
     return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
   }
@@ -6171,7 +6172,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
 /// nearest floats.
 struct float_block {
   static constexpr Index size = row_angles::block;
-  /// The relative error of an entry is below 2^-37: 2^-37.5 from the polynomial of the sine, 2^-40 from an
+  /// The relative error of an entry is below 2^-37: 2^-37.5 from the polynomial of the sine, 2^-39 from an
   /// angle above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
   static constexpr std::uint64_t places = std::uint64_t{1} << 16;
   std::uint64_t turns[size];  // the upper bits of the phases
@@ -6343,7 +6344,7 @@ class frequency_table {
   ///
   /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
   ///          attention_factor is not in the normal range of S, [2^-126, 2^128) for float;
-  ///          std::length_error if the rows do not fit in memory
+  ///          std::length_error if the rows exceed the address space
   template <std::integral Count>
   frequency_table(const frequencies& of, Count count)
       : frequency_table(of, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
@@ -6433,7 +6434,8 @@ class frequency_table {
   double inv_freq(Index pair) const { return frequencies_.inv_freq(pair); }
   /// Number of coordinates of a position.
   Index axes() const { return frequencies_.axes(); }
-  /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions.
+  /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions and for given
+  /// entries.
   template <class Map = double_map>
   Map coordinates() const {
     return Map(coordinates_.data(), coordinates_.rows(), coordinates_.cols());
@@ -6446,9 +6448,9 @@ class frequency_table {
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
-  /// A hash that is equal for two tables that rotate every position alike. For other tables it is equal with
-  /// a probability of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given
-  /// coordinates or entries. The range of positions counts only for given entries.
+  /// A hash of inv_freq, attention_factor, how angles are computed, and given coordinates or entries. Tables
+  /// that differ in these have equal hashes with a probability of 2^-64. S does not count, and the range of
+  /// positions counts only for given entries.
   std::uint64_t fingerprint() const { return fingerprint_; }
   /// The origin of the entries.
   table_source source() const { return source_; }
@@ -6472,8 +6474,8 @@ class frequency_table {
     return {entries_.data() + (rows() == 0 ? 0 : pairs()), rows(), pairs(),
             Eigen::OuterStride<>(2 * pairs())};
   }
-  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
-  /// attention_factor is 1.
+  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1,
+  /// or every given entry is cos = 1, sin = 0.
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
@@ -6726,8 +6728,8 @@ void check_same_shape(const char* function, const head_view<X>& x, const head_vi
   if (!have_same_shape(x, view))
     throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
-/// Throws std::invalid_argument if channels of an output view overlap: if an axis with more than one entry
-/// has a stride smaller than head_dim, as in an expanded tensor.
+/// Throws std::invalid_argument if an axis of an output view with more than one entry has a stride below
+/// head_dim in magnitude, as in an expanded tensor. Other overlaps are not detected.
 template <class T>
 void check_written(const char* function, const head_view<T>& x) {
   if (x.size() == 0) return;
@@ -6844,7 +6846,8 @@ inline const std::int64_t* start_of(const braced_positions& positions) {
   return positions.ids.data ? nullptr : &zero;
 }
 /// Throws std::invalid_argument unless the rotated channels lie in the head.
-inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
+inline void check_rotated_channels(const char* function, Index first_channel, Index rotary_dim,
+                                   Index head_dim) {
   if (rotary_dim > head_dim)
     throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
   if (first_channel > head_dim - rotary_dim)
@@ -6906,7 +6909,7 @@ template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
                     const placed_table<S>& placed, const Source& positions) {
   const frequency_table<S>& table = placed.table();
-  check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
+  check_rotated_channels(function, placed.first_channel(), table.rotary_dim(), head_dim);
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
@@ -6977,8 +6980,8 @@ template <class T>
 using numbers_of = std::conditional_t<is_quantized<T>, float, T>;
 /// Contiguous int8 values whose axes have the order of their contiguous scales.
 template <class T>
-head_view<T> beside_scales(const char* name, T* data, const typename scales_of<T>::type& scales,
-                           Index head_dim) {
+head_view<T> with_scales(const char* name, T* data, const typename scales_of<T>::type& scales,
+                         Index head_dim) {
   head_view<T> x = {data, scales.batch, scales.tokens, scales.heads, head_dim, 0, 0, 0, scales};
   check_extents(name, x);
   x.batch_stride = scales.batch_stride * head_dim;
@@ -6994,7 +6997,7 @@ template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bshd(
     T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens, Index heads,
     Index head_dim) {
-  return detail::beside_scales("bshd", data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
+  return detail::with_scales("bshd", data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
 /// int8 values [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
 ///
@@ -7003,7 +7006,7 @@ template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bhsd(
     T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads, Index tokens,
     Index head_dim) {
-  return detail::beside_scales("bhsd", data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
+  return detail::with_scales("bhsd", data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
 /// int8 values [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
 ///
@@ -7012,7 +7015,7 @@ template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
     T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch, Index heads,
     Index head_dim) {
-  return detail::beside_scales("sbhd", data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
+  return detail::with_scales("sbhd", data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
 /// int8 values [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
 ///
@@ -7020,7 +7023,7 @@ requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
 template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> thd(
     T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads, Index head_dim) {
-  return detail::beside_scales("thd", data, thd(scales, tokens, heads, Index{1}), head_dim);
+  return detail::with_scales("thd", data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
 namespace detail {
 /// Throws if the views have different shapes, or a view with elements has a null pointer.
@@ -7308,7 +7311,7 @@ void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index beg
 namespace rope::inline ROPE_ABI::detail {
 /// The size of a cache line in bytes.
 inline constexpr Index line_of_cache = 64;
-inline Index behind_line(const void* x) {
+inline Index bytes_past_line(const void* x) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
 }
 /// One row of a table, for a rotation or its inverse.
@@ -7421,8 +7424,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P> {
     }
   }
   EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const Eigen::bfloat16* in) {
-    const auto [even, odd] = load_even_odd<P>(in);
-    return {even, odd};
+    return load_even_odd<P>(in);
   }
   EIGEN_ALWAYS_INLINE void rotate(const even_odd<P>& u, const Eigen::bfloat16* in, Eigen::bfloat16* out,
                                   Index half) const {
@@ -7612,7 +7614,7 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
       // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
       // half_split with heads of 128 channels, but not with heads of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
-      const Index past = behind_line(x.in),
+      const Index past = bytes_past_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
       if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
           x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {
@@ -7774,8 +7776,7 @@ class rotation_plan {
         first_channel_(placed.first_channel()) {
     const double m = placed.table().attention_factor();
     invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
-    if (!invert_rows_ && !table_.given && back == reverse_rotation::inverse)
-      scale_ = static_cast<S>(1 / (m * m));
+    if (back == reverse_rotation::inverse && !invert_rows_) scale_ = static_cast<S>(1 / (m * m));
     if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     converts_rows_ = converts_rows<T>(table_, m);
     choose_order();
@@ -7837,7 +7838,7 @@ class rotation_plan {
   }
   /// Whether the rotated channels begin at a cache line. An empty view may have null data.
   bool begins_with_line() const {
-    return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
+    return (bytes_past_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
   /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
   /// the table. Inline because GCC 12 drops calls of a function that only prefetches.
@@ -11284,7 +11285,8 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero.
 ///            Strides, batch and the instruction path of a build do not change the bits
 ///            (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
-/// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
+/// Cost:      one read and one write of the rotated channels; allocates a copy of ids that are an expression,
+///            and scratch for rows of more than 256 pairs that are converted
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
@@ -13349,7 +13351,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
     detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
                                               threads, detail::reverse_rotation::transpose);
 }
-/// Writes the gradient with respect to the heads to `d_x`. Channels [rotary_dim, head_dim) are copied.
+/// Writes the gradient with respect to the heads to `d_x`. Channels that are not rotated are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
 /// Throws:    as `rotate_to`
@@ -20913,7 +20915,7 @@ inline void require_field(bool holds, const char* rule, double got) {
 /// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0)
-    ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
+    ROPE_THROW(std::invalid_argument, message(field, " must be positive and finite, got ", value));
 }
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
@@ -21004,7 +21006,7 @@ struct dynamic_ntk_scaling {
     detail::require_positive("dynamic_ntk_scaling: factor", factor);
     detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must not be negative", length);
+                          "dynamic_ntk_scaling: length must be finite and not negative", length);
     if (length > max_position) {
       // 1 + s (L - max_position) / max_position, which has no cancellation.
       const wide_real limit = wide_real(max_position);
@@ -21073,11 +21075,13 @@ struct yarn_scaling {
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);
     detail::require_positive("yarn_scaling: beta_slow", beta_slow);
     detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
-                          "yarn_scaling: beta_fast must be at least beta_slow", beta_fast);
+                          "yarn_scaling: beta_fast must be finite and at least beta_slow", beta_fast);
     for (const auto& field : {attention_factor, mscale, mscale_all_dim})
-      detail::require_field(detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
-                            "yarn_scaling: attention_factor, mscale and mscale_all_dim must not be negative",
-                            field.value_or(0));
+      detail::require_field(
+          detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
+          "yarn_scaling: attention_factor, mscale and mscale_all_dim must be finite and not "
+          "negative",
+          field.value_or(0));
     const auto [low, high] = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const wide_real interpolated = detail::ramp(i, low, high);
@@ -21113,7 +21117,7 @@ struct llama3_scaling {
     detail::require_positive("llama3_scaling: factor", factor);
     detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
     detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
-                          "llama3_scaling: high_freq_factor must be at least low_freq_factor",
+                          "llama3_scaling: high_freq_factor must be finite and at least low_freq_factor",
                           high_freq_factor);
     detail::require_positive("llama3_scaling: original_max_position", original_max_position);
     const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
@@ -21192,7 +21196,7 @@ struct longrope_scaling {
                           "longrope_scaling: original_max_position must be above 1", original_max_position);
     detail::require_positive("longrope_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must not be negative", length);
+                          "longrope_scaling: length must be finite and not negative", length);
     detail::require_positive("longrope_scaling: factor", factor.value_or(1));
     detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
@@ -21304,7 +21308,7 @@ struct ntk_by_parts_scaling {
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive and leaves a base above 1 for NTK,
   ///          original_max_position is finite and positive, both weights are in [0, 1], rotary_dim is at
-  ///          least 4, and a pair lies in either blend
+  ///          least 4, and both blends contain a pair
   void apply(schedule& axis) const {
     detail::require_positive("ntk_by_parts_scaling: factor", factor);
     detail::require_positive("ntk_by_parts_scaling: original_max_position", original_max_position);
@@ -21714,7 +21718,7 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
 inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
   if (axes <= 0) detail::throw_invalid("ltx_frequencies", "axes must be positive, got ", axes);
   if (inner_dim / 2 < axes || inner_dim % 2 != 0)
-    detail::throw_invalid("ltx_frequencies", "inner_dim must be even and at least ", "2 for each of ", axes,
+    detail::throw_invalid("ltx_frequencies", "inner_dim must be even and at least 2 for each of ", axes,
                           " axes, got ", inner_dim);
   if (!detail::is_finite(base) || base <= 1)
     detail::throw_invalid("ltx_frequencies", "base must be finite and greater than 1, got ", base);
@@ -22389,7 +22393,7 @@ namespace detail {
 /// is no such token.
 template <class TimeOf>
 Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeOf& time_of) {
-  Index i = first;
+  Index i = (std::min)(first, tokens);
   while (i < tokens && time_of(i) < end_time) ++i;
   return i;
 }
@@ -22443,13 +22447,13 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
         Index seen = 0, heard = 0;
         // A token whose time is several chunks later ends only one chunk. The next token ends another one.
         for (std::int64_t end = chunk; seen < pictures || heard < run.audio_tokens; end += chunk) {
-          const Index see = detail::end_of_chunk(seen + (end > chunk ? 1 : 0), pictures, end, time_of);
-          const Index hear =
-              detail::end_of_chunk(heard + (end > chunk ? 1 : 0), run.audio_tokens, end, sound_time);
-          walk.add_video(first, run.vision, seen, (std::min)(see, pictures));
-          walk.add_tokens(first, heard, (std::min)(hear, run.audio_tokens));
-          seen = (std::min)(see, pictures);
-          heard = (std::min)(hear, run.audio_tokens);
+          const Index least = end > chunk ? 1 : 0;
+          const Index see = detail::end_of_chunk(seen + least, pictures, end, time_of);
+          const Index hear = detail::end_of_chunk(heard + least, run.audio_tokens, end, sound_time);
+          walk.add_video(first, run.vision, seen, see);
+          walk.add_tokens(first, heard, hear);
+          seen = see;
+          heard = hear;
         }
         walk.add(walk.last + 1);
         walk.add(walk.last + 1);
@@ -22520,7 +22524,8 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
 namespace rope::inline ROPE_ABI {
 namespace detail {
 inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
-  if (k < 0 || k > p) throw_invalid(rule, "a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k);
+  if (k < 0 || k > p)
+    throw_invalid(rule, "a query at p attends to keys at 0 .. p, got p = ", p, " and k = ", k);
 }
 }  // namespace detail
 /// Self-Extend: keys nearer than `window` keep their distance. Positions of farther keys are divided by
@@ -22610,7 +22615,7 @@ struct dual_chunk {
     if (local_size <= 0 || local_size >= chunk_size)
       detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
                             chunk_size);
-    // With this limit, the sum of two numbers up to chunk_size fits 64 bits.
+    // With this limit, chunk_size plus a smaller number fits 64 bits.
     if (chunk_size > std::int64_t{1} << 62)
       detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
     return chunk_size - local_size;
@@ -22965,8 +22970,8 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
 }
 inline double checked_angle(const char* function, double angle, Index r, Index i) {
   if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
-    throw_invalid(function, "an angle must be finite and below 2^64, got ", angle, " at row ", r, ", column ",
-                  i);
+    throw_invalid(function, "an angle must be finite and below 2^64 in magnitude, got ", angle, " at row ", r,
+                  ", column ", i);
   return angle;
 }
 /// Returns m^2, which is the median of cos^2 + sin^2. Checks that the sum of every pair equals it within
@@ -23371,8 +23376,7 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
     }
   }
 }
-/// The rotated heads, their gradient, the table and the positions: checked arguments of a function of
-/// angle_gradient.hpp.
+/// The rotated heads, their gradient, the table and the positions: checked arguments of a gradient.
 template <class X, class G, class S, class Source>
 struct rotated_heads {
   head_view<const X> x;    // the rotated channels, before the rotation or after it
@@ -23528,7 +23532,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
 ///
 /// Parameters, accuracy and cost are those of `angle_gradient`. Errors are those of `inv_freq_gradient`.
 ///
-/// Returns:  owned_array<double> [table.rows(), axes], the shape of table.coordinates()
+/// Returns:  owned_array<double> [table.rows(), axes]
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
@@ -23612,11 +23616,12 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
     return sign * ((static_cast<double>(heads.positions(b, t)) - tables.center()) / tables.scale_base());
   });
 }
-/// The gradient with respect to inv_freq of one side, as in angle_gradient.hpp.
+/// The gradient with respect to inv_freq of one side.
 ///
 ///     d_inv_freq_i = sum over tokens and heads of  p (u b - v a)
 ///
-/// Parameters and accuracy are those of `rate_gradient`. The gradient of the loss is the sum over both sides.
+/// Parameters, except `side`, and accuracy are those of `rate_gradient`. The gradient of the loss is the sum
+/// over both sides.
 ///
 /// Returns:  owned_array<double> [pairs, 1]
 /// Throws:   as `angle_gradient`
@@ -23665,7 +23670,7 @@ void transform_head(A* x, Index size) {
 }  // namespace detail
 /// Multiplies every head by the normalised Hadamard matrix, in place.
 ///
-///     x' = H x / sqrt(head_dim),   H_ij = (-1)^(number of bits that i and j have in common)
+///     x' = H x / sqrt(head_dim),   H_ij = (-1)^(number of bits set in both i and j)
 ///
 /// The matrix is orthogonal, so q' . k' = q . k: scores do not change. An outlier channel is spread over all
 /// channels of the head, so `quantize` needs a smaller scale and rounds the other channels more finely. Call
@@ -23722,8 +23727,8 @@ namespace detail {
 template <class From, class To>
 number_array<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim)
-    throw_invalid(function, "rotary_dim must be even, positive and at most head_dim = ", head_dim, ", got ",
-                  rotary_dim);
+    throw_invalid(function, "rotary_dim must be even, positive and at most the ", head_dim,
+                  " channels from the first rotated one on, got ", rotary_dim);
   const Index pairs = rotary_dim / 2;
   check_layout<From>(function, pairs);
   check_layout<To>(function, pairs);
@@ -23847,8 +23852,8 @@ inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::e
 ///
 ///     inv_freq(i) = base^(-i / channels),   i = 0 .. channels - 1
 ///
-/// Throws:  std::invalid_argument unless channels is positive, and base finite and greater than 1;
-///          std::length_error if the channels exceed the address space
+/// Throws:  std::invalid_argument unless channels is positive and at most 32768 (std::length_error if they
+///          exceed the address space), and base finite and greater than 1
 inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
   if (channels <= 0) detail::throw_invalid("pope_frequencies", "channels must be positive, got ", channels);
   if (channels > (std::numeric_limits<Index>::max)() / 2)
@@ -24287,7 +24292,8 @@ class staged_tensor {
         const Index extent = extents_[index];
         if (extent < 0) detail::throw_invalid("staged", "extents must not be negative, got ", extent);
         if (!detail::product_fits({stride, (std::max)(extent, Index{1})}))
-          detail::throw_length("staged", "the numbers must not exceed the address space");
+          detail::throw_length("staged", "the numbers must not exceed the address space, got an extent of ",
+                               extent, " after ", stride, " numbers");
         strides_[index] = stride;
         stride *= (std::max)(extent, Index{1});
         size *= extent;
@@ -24536,7 +24542,7 @@ class row_maker {
   ///
   ///     rows[r * rotary_dim + i] = m cos(angle_i(r)),   rows[r * rotary_dim + pairs + i] = m sin(angle_i(r))
   ///
-  /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
+  /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read many times
   /// \param rows         [rows * rotary_dim] entries, which share no memory with the coordinates
   ///
   /// Throws:  std::invalid_argument, before anything is written, if the number of columns differs from the

@@ -144,10 +144,10 @@ TEST_CASE("permute_channels without a rotary_dim takes the whole head", "[rotati
 TEST_CASE("heads and rotated channels that do not fit throw and no row moves", "[rotation][permute]") {
   const matrix before = matrix::Random(24, 3);
   matrix x = before;
-  const auto reports = [&](const char* text, Index heads, Index rotary_dim = 0, Index first = 0) {
+  const auto reports = [&](const std::string& text, Index heads, Index rotary_dim = 0, Index first = 0) {
     const bool thrown = throws_saying<std::invalid_argument>(
         [&] { permute_rows<interleaved, half_split>(x, heads, rotary_dim, first); },
-        std::string("rope::permute_rows: ") + text);
+        "rope::permute_rows: " + text);
     return thrown && x == before;
   };
   CHECK(reports("heads must be positive and divide the 24 rows, got 0", 0));
@@ -156,12 +156,16 @@ TEST_CASE("heads and rotated channels that do not fit throw and no row moves", "
   CHECK(reports("heads must be positive and divide the 24 rows, got 48", 48));
   CHECK(reports("first must be in [0, head_dim = 12], got -1", 2, 4, -1));
   CHECK(reports("first must be in [0, head_dim = 12], got 13", 2, 4, 13));
-  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 12, got 14", 2, 14));
-  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 8, got 10", 2, 10, 4));
-  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 12, got 5", 2, 5));
-  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 12, got -4", 2, -4));
-  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 3, got 3", 8));
-  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 0, got 0", 2, 0, 12));
+  const auto channels_left = [](int most, int got) {
+    return "rotary_dim must be even, positive and at most the " + std::to_string(most) +
+           " channels from the first rotated one on, got " + std::to_string(got);
+  };
+  CHECK(reports(channels_left(12, 14), 2, 14));
+  CHECK(reports(channels_left(8, 10), 2, 10, 4));
+  CHECK(reports(channels_left(12, 5), 2, 5));
+  CHECK(reports(channels_left(12, -4), 2, -4));
+  CHECK(reports(channels_left(3, 3), 8));
+  CHECK(reports(channels_left(0, 0), 2, 0, 12));
 
   std::vector<float> heads = {0, 1, 2, 3, 4, 5, 6};
   const std::vector<float> heads_before = heads;
@@ -170,7 +174,7 @@ TEST_CASE("heads and rotated channels that do not fit throw and no row moves", "
        {std::pair(0, "got 7"), std::pair(8, "got 8"), std::pair(3, "got 3"), std::pair(-2, "got -2")})
     CHECK(throws_saying<std::invalid_argument>(
         [&, r = rotary_dim] { permute_channels<half_split, interleaved>(view, r); },
-        "rope::permute_channels: rotary_dim must be even, positive and at most head_dim = 7", got));
+        "rope::permute_channels: rotary_dim must be even, positive and at most the 7 channels", got));
   CHECK(heads == heads_before);
 }
 

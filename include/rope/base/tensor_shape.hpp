@@ -30,7 +30,7 @@ template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 
 /// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
-/// any strides. An accessor that changes numbers as they are read returns values, not references.
+/// any strides. Accessors that return values instead of references are rejected.
 template <class X, int rank>
 concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   requires int(std::remove_cvref_t<X>::rank()) == rank;

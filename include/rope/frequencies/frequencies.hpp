@@ -211,7 +211,7 @@ class frequencies {
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i)
         if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
-          detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64, got ",
+          detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64 in magnitude, got ",
                                 inv_freq_(i, a), " at pair ", i, ", axis ", a);
     if (!detail::is_finite(attention_factor) || attention_factor <= 0)
       detail::throw_invalid("frequencies", "attention_factor must be finite and positive, got ",

@@ -72,7 +72,7 @@ inline void require_field(bool holds, const char* rule, double got) {
 /// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0)
-    ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
+    ROPE_THROW(std::invalid_argument, message(field, " must be positive and finite, got ", value));
 }
 
 /// Multiplies the base by multiplier. The product must be above 1.
@@ -174,7 +174,7 @@ struct dynamic_ntk_scaling {
     detail::require_positive("dynamic_ntk_scaling: factor", factor);
     detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must not be negative", length);
+                          "dynamic_ntk_scaling: length must be finite and not negative", length);
     if (length > max_position) {
       // 1 + s (L - max_position) / max_position, which has no cancellation.
       const wide_real limit = wide_real(max_position);
@@ -248,11 +248,13 @@ struct yarn_scaling {
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);
     detail::require_positive("yarn_scaling: beta_slow", beta_slow);
     detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
-                          "yarn_scaling: beta_fast must be at least beta_slow", beta_fast);
+                          "yarn_scaling: beta_fast must be finite and at least beta_slow", beta_fast);
     for (const auto& field : {attention_factor, mscale, mscale_all_dim})
-      detail::require_field(detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
-                            "yarn_scaling: attention_factor, mscale and mscale_all_dim must not be negative",
-                            field.value_or(0));
+      detail::require_field(
+          detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
+          "yarn_scaling: attention_factor, mscale and mscale_all_dim must be finite and not "
+          "negative",
+          field.value_or(0));
     const auto [low, high] = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const wide_real interpolated = detail::ramp(i, low, high);
@@ -291,7 +293,7 @@ struct llama3_scaling {
     detail::require_positive("llama3_scaling: factor", factor);
     detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
     detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
-                          "llama3_scaling: high_freq_factor must be at least low_freq_factor",
+                          "llama3_scaling: high_freq_factor must be finite and at least low_freq_factor",
                           high_freq_factor);
     detail::require_positive("llama3_scaling: original_max_position", original_max_position);
     const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
@@ -376,7 +378,7 @@ struct longrope_scaling {
                           "longrope_scaling: original_max_position must be above 1", original_max_position);
     detail::require_positive("longrope_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must not be negative", length);
+                          "longrope_scaling: length must be finite and not negative", length);
     detail::require_positive("longrope_scaling: factor", factor.value_or(1));
     detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {

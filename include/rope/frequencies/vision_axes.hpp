@@ -356,7 +356,7 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
 inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
   if (axes <= 0) detail::throw_invalid("ltx_frequencies", "axes must be positive, got ", axes);
   if (inner_dim / 2 < axes || inner_dim % 2 != 0)
-    detail::throw_invalid("ltx_frequencies", "inner_dim must be even and at least ", "2 for each of ", axes,
+    detail::throw_invalid("ltx_frequencies", "inner_dim must be even and at least 2 for each of ", axes,
                           " axes, got ", inner_dim);
   if (!detail::is_finite(base) || base <= 1)
     detail::throw_invalid("ltx_frequencies", "base must be finite and greater than 1, got ", base);

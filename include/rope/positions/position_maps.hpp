@@ -33,7 +33,8 @@ namespace rope::inline ROPE_ABI {
 namespace detail {
 
 inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
-  if (k < 0 || k > p) throw_invalid(rule, "a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k);
+  if (k < 0 || k > p)
+    throw_invalid(rule, "a query at p attends to keys at 0 .. p, got p = ", p, " and k = ", k);
 }
 
 }  // namespace detail

@@ -55,7 +55,7 @@ void transform_head(A* x, Index size) {
 
 /// Multiplies every head by the normalised Hadamard matrix, in place.
 ///
-///     x' = H x / sqrt(head_dim),   H_ij = (-1)^(number of bits that i and j have in common)
+///     x' = H x / sqrt(head_dim),   H_ij = (-1)^(number of bits set in both i and j)
 ///
 /// The matrix is orthogonal, so q' . k' = q . k: scores do not change. An outlier channel is spread over all
 /// channels of the head, so `quantize` needs a smaller scale and rounds the other channels more finely. Call

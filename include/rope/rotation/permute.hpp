@@ -28,8 +28,8 @@ namespace detail {
 template <class From, class To>
 number_array<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim)
-    throw_invalid(function, "rotary_dim must be even, positive and at most head_dim = ", head_dim, ", got ",
-                  rotary_dim);
+    throw_invalid(function, "rotary_dim must be even, positive and at most the ", head_dim,
+                  " channels from the first rotated one on, got ", rotary_dim);
   const Index pairs = rotary_dim / 2;
   check_layout<From>(function, pairs);
   check_layout<To>(function, pairs);

@@ -108,7 +108,8 @@ class staged_tensor {
         const Index extent = extents_[index];
         if (extent < 0) detail::throw_invalid("staged", "extents must not be negative, got ", extent);
         if (!detail::product_fits({stride, (std::max)(extent, Index{1})}))
-          detail::throw_length("staged", "the numbers must not exceed the address space");
+          detail::throw_length("staged", "the numbers must not exceed the address space, got an extent of ",
+                               extent, " after ", stride, " numbers");
         strides_[index] = stride;
         stride *= (std::max)(extent, Index{1});
         size *= extent;

@@ -174,7 +174,7 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
 
-/// Refuses int8 without scales.
+/// Rejects int8 without scales.
 template <class T>
 constexpr void check_channel() {
   static_assert(
@@ -266,7 +266,8 @@ auto view_of_indices(const char* name, X& x) {
       const Index most = (std::max)(extent, Index{1});
       if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
       if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
-        throw_length(name, "the elements must not exceed the address space");
+        throw_length(name, "the elements must not exceed the address space, got an extent of ", extent,
+                     " after ", reach, " elements");
       const auto take = [&](Index& of_letter, Index& of_stride) {
         if (of_letter == 1)
           of_stride = stride;

@@ -165,8 +165,8 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
 
 inline double checked_angle(const char* function, double angle, Index r, Index i) {
   if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
-    throw_invalid(function, "an angle must be finite and below 2^64, got ", angle, " at row ", r, ", column ",
-                  i);
+    throw_invalid(function, "an angle must be finite and below 2^64 in magnitude, got ", angle, " at row ", r,
+                  ", column ", i);
   return angle;
 }
 
