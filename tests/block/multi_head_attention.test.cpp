@@ -555,19 +555,23 @@ TEST_CASE("attention options that do not fit a call of a block throw with their 
   const auto small_bias = [&](attention_options& o) { o.bias = score_matrix(bias.data(), 1, 1, 4, 4); };
   rejected(small_bias, "the extents of bias must be 1 or those of the scores, [1, 4, 6, 6], got [1, 1, 4, 4]",
            [&](const auto& block) { block.forward(x, 1, out, table, parts); });
-  const std::vector<std::int64_t> list = {0, 1, 2, 3, 4, 5}, lengths = {6}, ends = {0, 6};
+  const std::vector<std::int64_t> list = {0, 1, 2, 3, 4, 5}, lengths = {6}, ends = {0, 6}, one = {1};
   const std::string counted_from =
-      "segments say where tokens are; leave query_positions, key_positions, key_counts and query_offsets "
-      "empty in the options, got lengths ";
-  for (const int which : {0, 1, 2, 3})
+      "segments say where tokens are; leave query_positions, key_positions, query_counts, key_counts and "
+      "query_offsets empty in the options, got lengths ";
+  for (const int which : {0, 1, 2, 3, 4})
     rejected(
         [&](attention_options& o) {
           if (which == 0) o.query_positions = list;
           if (which == 1) o.key_positions = list;
           if (which == 2) o.key_counts = lengths;
           if (which == 3) o.query_offsets = ends;
+          if (which == 4) o.query_counts = one;
+          o.causal = which != 4;  // causal attention needs counts of keys too
         },
         counted_from, [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+  rejected([&](attention_options& o) { o.query_counts = one; }, counted_from + "0, 0, 1, 0 and 0",
+           [&](const auto& block) { block.cross(x, x, 1, out, table, parts, parts); });
   const std::vector<rope::key_range> ranges(6, {0, 1}), few(5, {0, 1});
   rejected([&](attention_options& o) { o.key_ranges = ranges; },
            "segments limit the keys of their queries; leave key_ranges empty in the options, got 6",

@@ -102,13 +102,14 @@ struct block_rotation {
   ///          offsets or key_ranges
   void check_options(const attention_options& options) const {
     if constexpr (is_segmented<PQ>) {
-      if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
-          !options.query_offsets.empty())
+      if (!options.query_positions.empty() || !options.key_positions.empty() ||
+          !options.query_counts.empty() || !options.key_counts.empty() || !options.query_offsets.empty())
         throw_invalid("multi_head_attention",
-                      "segments say where tokens are; leave query_positions, key_positions, key_counts and "
-                      "query_offsets empty in the options, got lengths ",
+                      "segments say where tokens are; leave query_positions, key_positions, query_counts, "
+                      "key_counts and query_offsets empty in the options, got lengths ",
                       options.query_positions.size(), ", ", options.key_positions.size(), ", ",
-                      options.key_counts.size(), " and ", options.query_offsets.size());
+                      options.query_counts.size(), ", ", options.key_counts.size(), " and ",
+                      options.query_offsets.size());
       if (!options.key_ranges.empty())
         throw_invalid("multi_head_attention",
                       "segments limit the keys of their queries; leave key_ranges empty in the options, got ",
