@@ -581,6 +581,33 @@ TEST_CASE("attention options that do not fit a call of a block throw with their 
            [&](const auto& block) { block.forward(x, 2, out, table); });
 }
 
+TEST_CASE("a block throws before it appends to a ring in which its queries would need a skipped position",
+          "[block]") {
+  const random_block<double> memory({}, 533);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  const rows_of<double> x = rows_of<double>::Ones(6, 10);
+  rows_of<double> out = rows_of<double>::Constant(6, 10, -77);
+  const frequency_table<double> table(narrow, 4);
+  ring_cache<double> ring(2, {.sinks = 1, .window = 3, .chunk = 2, .positions = ring_positions::cache}, 2, 6,
+                          6, key_storage::raw);
+  const std::vector<double> numbers(24, 0.5);
+  const auto k = bshd(numbers.data(), 2, 1, 2, 6);
+  ring.append(k, k);
+  ring.append_at(k, k, 1000, std::vector<int>{0, 1});
+  CHECK(throws_saying<std::invalid_argument>([&] { block.forward(x, ring, out, table); },
+                                             "rope::multi_head_attention: ring_positions::cache needs every "
+                                             "key of the window and the sinks, but row "
+                                             "1 has no token at position 999"));
+  CHECK((out.array() == -77).all());
+  CHECK(ring.seen(0) == 1);
+  CHECK(ring.seen(1) == 1001);
+
+  // A row without new tokens has no queries.
+  CHECK_NOTHROW(block.forward(x, ring, out, table, std::vector<int>{3, 0}));
+  CHECK(ring.seen(0) == 4);
+  CHECK(ring.seen(1) == 1001);
+}
+
 TEST_CASE("a block whose options select keys throws on construction", "[block]") {
   const random_block<double> memory({}, 532);
   const std::vector<int> list = {0, 1};

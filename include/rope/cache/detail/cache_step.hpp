@@ -69,8 +69,11 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   cache.rules(function, options);
   check_cache_lists(function, options);
   Index keys = 0;
-  for (Index b = 0; b < cache.batch(); ++b)
+  for (Index b = 0; b < cache.batch(); ++b) {
     keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
+    if constexpr (requires { cache.check_queries(function, b, Index{0}); })
+      if (count_of(b, tokens, counts) > 0) cache.check_queries(function, b, 0);  // skipped positions
+  }
   check_numbers(function, options);
   check_lists(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
   if (table == nullptr) {
