@@ -14560,7 +14560,7 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 #define ROPE_CACHE_POLICY_HPP
 /// Options of the caches: storage of keys, ring sizes, axes of coordinates.
 ///
-/// Coordinates of new tokens of a cache with axes, for keys that are appended without a table.
+/// Coordinates of new tokens of a cache with axes, for keys that are raw or already rotated.
 namespace rope::inline ROPE_ABI {
 /// Whether a cache stores keys rotated or raw.
 enum class key_storage {
@@ -14644,8 +14644,8 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 /// appended before, and `window` counts tokens. The cache remembers the frequencies, the layout and the first
 /// channel of its keys, and rejects others. `shift` adds its delta to all coordinates of tokens, and rounds
 /// the sums to double. `rebase` rotates each key by the coordinates of its token. Both use only the
-/// frequencies of the tables passed to them. A ring stores only rotated keys. The next position in a ring
-/// also depends on overwritten tokens.
+/// frequencies of the tables passed to them. A ring with axes stores only rotated keys. The next position in
+/// a ring also depends on overwritten tokens.
 ///
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
 ///          transformers
@@ -14710,7 +14710,7 @@ namespace rope::inline ROPE_ABI {
 ///     order(b)                    [slots]: the position of the token in each slot. `causal`, `window` and
 ///                                 `sinks` compare these positions, and raw keys are rotated by them. An
 ///                                 empty list means 0, 1, 2, ... no_token marks a slot without a token. Only
-///                                 causal attention hides such a slot
+///                                 the causal rule or a window hides such a slot
 ///     seen(b)                     number of tokens appended to row b and not removed since
 ///     order_of(b, token)          the position of a token, whether or not it is stored
 ///     query_counts(queries)       [batch]: the number of queries of each row in a call without counts, in
@@ -17360,8 +17360,9 @@ class token_cache {
   key_rotation rotation() const { return tokens_.rotation(); }
   /// The rotation() of a cache whose keys were appended with this table and layout.
   ///
-  /// Throws:  std::invalid_argument if tokens have coordinates and the table is of other axes or given
-  ///          entries; in a latent_cache, unless the table rotates exactly the rotated part
+  /// Throws:  std::invalid_argument if tokens have coordinates and the table is of another number of axes,
+  ///          given entries or float angles; in a latent_cache, unless the table rotates exactly the rotated
+  ///          part
   template <class Layout = detail::unnamed_layout, rotation_table Table>
   key_rotation rotation_by(const Table& table) const {
     ROPE_DETAIL_CHECK_LAYOUT("rotation_by", Layout);
@@ -17450,15 +17451,16 @@ class token_cache {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
     store(Cache::names.append, k, v, detail::unknown_table{}, detail::next_tokens{}, counts, threads);
   }
-  /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
-  /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
-  /// length (dynamic NTK, LongRoPE) cannot change while the cache stores keys of the old schedule.
+  /// Rotates copies of new keys by their positions, and appends them. Unless it is empty, the cache rejects
+  /// other layouts and tables that rotate differently, in `attention` too. `rebase` changes the table if a
+  /// schedule depends on length (dynamic NTK, LongRoPE). A ring has no `rebase`.
   ///
   /// \param k      as above, not rotated
   /// \param table  the table that rotates k, or a normed_table, which normalises the heads first
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, or keys of another, or an
-  ///          unknown, table or layout; std::out_of_range if a position is outside the table
+  ///          unknown, table or layout, or the rotated channels exceed the head; std::out_of_range if a
+  ///          position is outside the table
   /// Cost:    one rotation of k and one copy of v
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
@@ -17471,9 +17473,9 @@ class token_cache {
                   counts, threads);
   }
   /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
-  /// positions. Attention uses these positions, not the order of appending: `causal` admits keys at positions
-  /// up to and including that of the query, and `window` limits the difference. Left padding and other
-  /// sequences in the same row are visible unless a mask hides them. For right padding pass `counts`.
+  /// positions. Attention uses these positions (with axes: the order of appending): `causal` admits keys at
+  /// positions up to and including that of the query, and `window` limits the difference. Left padding and
+  /// other sequences in the same row are visible unless a mask hides them. For right padding pass `counts`.
   /// Positions of a ring ascend, see ring_cache.
   ///
   ///     cache.append_at<Layout>(k, v, table, ids);
@@ -17548,8 +17550,9 @@ class token_cache {
   /// position is one more than the largest that remains. truncate(0) starts at 0 again, also in a row whose
   /// tokens were all evicted. In a ring, `size` is a position, see ring_cache.
   ///
-  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if row is every_row and
-  ///          rows differ in size, as do all functions with a batch_row
+  /// Throws:  in a ring, see ring_cache; otherwise std::out_of_range unless 0 <= size <= size(), and
+  ///          std::invalid_argument if row is every_row and rows differ in size, as do all functions with a
+  ///          batch_row
   void truncate(std::int64_t size, batch_row row = every_row) {
     tokens_.truncate(Cache::names.truncate, size, row);
   }
@@ -17589,8 +17592,8 @@ class token_cache {
   /// Removes every token. The capacity does not change.
   void clear() { tokens_.clear(); }
   /// Stored keys of row b, [1, size(b), kv_heads, head_dim]; valid until the cache changes. In a ring, the
-  /// slots in use. For a latent_cache, each key is a latent followed by its rotated part, [1, size(b), 1,
-  /// latent_dim + rotary_dim].  Throws: std::out_of_range
+  /// slots that were ever used. For a latent_cache, each key is a latent followed by its rotated part, [1,
+  /// size(b), 1, latent_dim + rotary_dim].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const {
     const Index row = rows().checked(Cache::names.keys, b);
     return memory().keys().batch_range(row, 1).token_range(0, rows().used(row));
@@ -17671,8 +17674,9 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   ///
   ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
   ///
-  /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
-  ///            tables have the same pairs, a range of positions and exact angles
+  /// Throws:    std::invalid_argument for raw keys, or unless `from` and this layout rotated the keys, and
+  ///            both tables have the same pairs and first channel, and exact angles at positions or, with
+  ///            axes, at coordinates
   /// Accuracy:  the error of one more rotation
   /// Cost:      one pass over the stored keys, and a row of cos and sin per position
   template <class Layout = detail::unnamed_layout, rotation_table From, rotation_table To>
@@ -17710,7 +17714,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
     tokens_.evict(Cache::names.evict, indices, row);
   }
   /// Adds `delta` to the positions of tokens [first, first + count) in a cache of raw keys. The result is
-  /// exact, and no key is read.
+  /// exact for integers, and no key is read.
   ///
   /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
   ///          keys
@@ -17722,9 +17726,10 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   ///
   ///     k' = R(delta) k,  without the attention_factor, which k has already
   ///
-  /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
-  ///            the table has exact angles. If the schedule depends on length, a table made for another
-  ///            length counts as another table
+  /// Throws:    as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument unless this
+  ///            layout and table rotated the keys, and the table has exact angles. If the schedule depends on
+  ///            length, a table made for another length counts as another table. Raw keys are not read, and
+  ///            the table is ignored
   /// Accuracy:  the error of one more rotation per call; for a stream that shifts repeatedly, store raw keys
   /// Cost:      one pass over the keys of these tokens
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
@@ -17828,8 +17833,8 @@ struct ring_row {
 };
 /// The tokens of a ring_cache: per row, the next token, and the token in each slot.
 ///
-/// Invariant: of the tokens of row b before seen(b), the sinks and those from max(oldest, sinks) on are held,
-///            except positions that append_at skipped. None is skipped from run_start(b) on.
+/// Invariant: of the tokens of row b before seen(b), the sinks and those from oldest on are held, except
+///            positions that append_at skipped. None is skipped from run_start(b) on.
 class ring_rows : public slot_rows<ring_row> {
  public:
   static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
@@ -18038,10 +18043,10 @@ namespace rope::inline ROPE_ABI {
 /// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
 ///            rounded once
 ///
-/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are stored.
-///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are stored. Positions
-///            that append_at skipped have no token. A function that throws leaves the cache unchanged, except
-///            if your threads fail while tokens are overwritten: the cache is then empty.
+/// Invariant: of the n tokens appended to row b, the sinks and tokens [oldest, n) are stored, with sinks <=
+///            oldest <= max(sinks, n + 1 - window), so all keys visible to the next query are stored.
+///            Positions that append_at skipped have no token. A function that throws leaves the cache
+///            unchanged, except if your threads fail while tokens are overwritten: the cache is then empty.
 template <class T>
 class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows> {
   using base = token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows>;
@@ -18077,7 +18082,7 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
   }
   /// Whether every key visible to a query at `position` of row b is still stored, including its own if
   /// already appended. False for positions before skipped ones once a later token was overwritten.  Throws:
-  /// std::out_of_range if there is no such row or position
+  /// std::out_of_range if there is no such row, or position is negative
   bool holds_window(Index b, std::int64_t position) const {
     rows().checked("ring_cache::holds_window", b);
     rows().check_position("ring_cache::holds_window", position);
@@ -18086,8 +18091,8 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
   }
   /// Returns `options` for attention, with the window and the sinks of the ring.
   ///
-  /// Throws:  std::invalid_argument if `options` set other values, or have a bias, a mask, key_ranges or
-  ///          selected keys
+  /// Throws:  std::invalid_argument if causal is false, window or sinks differ from the ring's, or there is a
+  ///          bias, a mask, key_ranges or selected keys
   attention_options rules(const char* function, const attention_options& options) const {
     std::string got = options.causal ? "" : "causal = false";
     const auto compare = [&got](const char* name, Index given, Index own) {
@@ -18549,7 +18554,7 @@ inline Index latent_width(Index latent_dim, Index rotary_dim) {
 ///
 ///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
 ///
-/// A table passed to its functions rotates the rotated part, whether or not it is placed at latent_dim.
+/// A table passed to its functions rotates the rotated part. It is unplaced, or placed at latent_dim.
 /// token_cache.hpp has the functions of all caches: append, append_at, size, keys, truncate, ...;
 /// growing_cache.hpp those of a cache that grows: remove, evict, shift, rebase, ... Their k is the latent and
 /// their v the rotated part.
@@ -18634,8 +18639,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     cache.append<Layout>(k, v, table);
 ///     attention(q, cache, out, {.queries_are_rotated = true});
 ///
-/// The queries are the tokens appended last: query i of row b is at the position of token size(b) - tokens +
-/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of its last append. In a call
+/// The queries are the tokens appended last: query i of row b is at the position of token seen(b) - tokens +
+/// i, or seen(b) - counts[b] + i with counts. The cache remembers the counts of its last append. In a call
 /// without counts, row b has as many queries as it took tokens in that append. Visibility depends on
 /// positions: `causal` admits keys at positions up to that of the query, and `window` limits the difference
 /// between the two positions. A ring_cache adds its own window and sinks.
@@ -18703,9 +18708,9 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 /// \param table  with rows for the positions of the queries, and of raw keys; for ring_positions::cache, for
 ///               positions 0 .. sinks + window - 1
 ///
-/// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or before
-///          they were appended, or the rotated channels exceed the head; std::out_of_range if a position is
-///          outside the table; out is then unchanged
+/// Throws:  as above, except for raw keys and queries_are_rotated; std::invalid_argument if the keys were
+///          rotated by another table or layout, or before they were appended, or the rotated channels exceed
+///          the head; std::out_of_range if a position is outside the table; out is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
 requires attended_rows<Cache>
@@ -18995,8 +19000,8 @@ class multi_head_attention {
   /// Self-attention to all tokens of a cache. The new tokens are appended first, at the positions that the
   /// cache assigns.
   ///
-  /// \param cache   kv_cache or ring_cache with kv_heads heads, of T or, for float, a 16-bit type. A
-  ///                ring_cache accepts any number of tokens and processes them in chunks
+  /// \param cache   kv_cache or ring_cache with kv_heads heads, of T or, for float, a 16-bit type or
+  ///                std::int8_t. A ring_cache accepts any number of tokens and processes them in chunks
   /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens. Other tokens of the row
   ///                attend to nothing
   ///
@@ -19026,8 +19031,8 @@ class multi_head_attention {
     run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
   }
   ROPE_DETAIL_ASK_OF_FORWARD(T);
-  /// Cross-attention. Queries are projected from x, and keys and values from a context. Every key is visible
-  /// to every query.
+  /// Cross-attention. Queries are projected from x, and keys and values from a context. The options causal,
+  /// window and sinks do not apply.
   ///
   /// \param x        [batch * queries, model_dim]
   /// \param context  [batch * keys, context_dim]
@@ -19124,7 +19129,7 @@ class multi_head_attention {
     block.probabilities_ = report.probabilities;
     return block;
   }
-  /// The options of cross-attention: every key is visible.
+  /// The options of cross-attention: without causal, window and sinks.
   attention_options all_visible() const {
     attention_options options = options_.attention;
     options.causal = false;
@@ -19436,13 +19441,14 @@ std::string next_place(const Cache& cache, Index b) {
 }
 }  // namespace detail
 /// Returns one line per row, without a newline after the last. A line has the number of tokens in the row,
-/// the positions of the first and the last of them, the next position of text and the storage of keys. It
-/// ends with the number of queries in a call of attention without counts, unless any number is valid.
+/// the positions, or the coordinates such as (0, 4, 7), of the first and the last of them, the next position
+/// of text and the storage of keys, such as `raw keys of 8 bits`. It ends with the number of queries in a
+/// call of attention without counts, unless any number is valid.
 ///
 ///     std::puts(describe(cache).c_str());
 ///
-///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
-///     row 1: no tokens of 64, text goes on at 0; raw keys of 8 bits; 0 of 46 queries without counts
+///     row 0: 46 of 64 tokens, from 0 to 45, text goes on at 46; raw keys; 46 of 46 queries without counts
+///     row 1: no tokens of 64, text goes on at 0; raw keys; 0 of 46 queries without counts
 ///
 /// For a ring, the line has the number of stored tokens and the number of all tokens appended, such as `20 of
 /// 4000 seen tokens`. The first token is then the oldest one that the ring stores. positions(b) or
@@ -19880,8 +19886,8 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///     attention<Layout>(q, pages, out, table);
 ///
-/// Throws:  as above, std::invalid_argument if the rotated channels exceed the head, std::out_of_range if a
-///          position is outside the table; out is then unchanged
+/// Throws:  as above, except for raw keys; std::invalid_argument if the rotated channels exceed the head;
+///          std::out_of_range if a position is outside the table; out is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class P, class T, rotation_table Table,
           class Threads = this_thread>
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,
@@ -20004,7 +20010,8 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const at
 ///
 ///     attention_weights<Layout>(q, cache, weights, table);
 ///
-/// Throws:  as above, and as attention<Layout> does
+/// Throws:  as attention<Layout> does, or std::invalid_argument if weights has another shape; weights is then
+///          unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, rotation_table Table,
           class Threads = this_thread>
 requires attended_rows<Cache>
@@ -20056,7 +20063,8 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
 ///
 ///     attention_weight_sums<Layout>(q, cache, sums, table);
 ///
-/// Throws:  as above, and as attention<Layout> does
+/// Throws:  as attention<Layout> does, or std::invalid_argument if sums has another length; sums is then
+///          unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache,
           class W = std::span<detail::weight_of<Q>>, rotation_table Table, class Threads = this_thread>
 requires attended_rows<Cache>
@@ -20125,7 +20133,8 @@ void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights,
 ///
 ///     attention_weights<Layout>(q, pages, weights, table);
 ///
-/// Throws:  as above, and as attention<Layout> to pages does
+/// Throws:  as attention<Layout> to pages does, or std::invalid_argument if weights has another shape;
+///          weights is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class P, class W = std::span<detail::weight_of<Q>>,
           rotation_table Table, class Threads = this_thread>
 void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights, const Table& table,
@@ -20170,7 +20179,8 @@ void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums,
 ///
 ///     attention_weight_sums<Layout>(q, pages, sums, table);
 ///
-/// Throws:  as above, and as attention<Layout> to pages does
+/// Throws:  as attention<Layout> to pages does, or std::invalid_argument if sums has another length; sums is
+///          then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class P, class W = std::span<detail::weight_of<Q>>,
           rotation_table Table, class Threads = this_thread>
 void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums, const Table& table,
@@ -20247,7 +20257,7 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const V
 /// \param table  the table that rotated the keys. It needs no rows for their positions
 ///
 /// Throws:    std::invalid_argument if the rotated channels exceed the head, or the angles of the table are
-///            not exact (source() is not a range of positions); the keys are then unchanged
+///            not exact (source() is not table_source::positions); the keys are then unchanged
 /// Accuracy:  the error of one more rotation
 /// Cost:      one pass over the keys
 /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more

@@ -135,8 +135,8 @@ class multi_head_attention {
   /// Self-attention to all tokens of a cache. The new tokens are appended first, at the positions that the
   /// cache assigns.
   ///
-  /// \param cache   kv_cache or ring_cache with kv_heads heads, of T or, for float, a 16-bit type. A
-  ///                ring_cache accepts any number of tokens and processes them in chunks
+  /// \param cache   kv_cache or ring_cache with kv_heads heads, of T or, for float, a 16-bit type or
+  ///                std::int8_t. A ring_cache accepts any number of tokens and processes them in chunks
   /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens. Other tokens of the row
   ///                attend to nothing
   ///
@@ -168,8 +168,8 @@ class multi_head_attention {
 
   ROPE_DETAIL_ASK_OF_FORWARD(T);
 
-  /// Cross-attention. Queries are projected from x, and keys and values from a context. Every key is visible
-  /// to every query.
+  /// Cross-attention. Queries are projected from x, and keys and values from a context. The options causal,
+  /// window and sinks do not apply.
   ///
   /// \param x        [batch * queries, model_dim]
   /// \param context  [batch * keys, context_dim]
@@ -271,7 +271,7 @@ class multi_head_attention {
     return block;
   }
 
-  /// The options of cross-attention: every key is visible.
+  /// The options of cross-attention: without causal, window and sinks.
   attention_options all_visible() const {
     attention_options options = options_.attention;
     options.causal = false;

@@ -30,7 +30,7 @@ namespace rope::inline ROPE_ABI {
 ///     order(b)                    [slots]: the position of the token in each slot. `causal`, `window` and
 ///                                 `sinks` compare these positions, and raw keys are rotated by them. An
 ///                                 empty list means 0, 1, 2, ... no_token marks a slot without a token. Only
-///                                 causal attention hides such a slot
+///                                 the causal rule or a window hides such a slot
 ///     seen(b)                     number of tokens appended to row b and not removed since
 ///     order_of(b, token)          the position of a token, whether or not it is stored
 ///     query_counts(queries)       [batch]: the number of queries of each row in a call without counts, in

@@ -54,8 +54,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     cache.append<Layout>(k, v, table);
 ///     attention(q, cache, out, {.queries_are_rotated = true});
 ///
-/// The queries are the tokens appended last: query i of row b is at the position of token size(b) - tokens +
-/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of its last append. In a call
+/// The queries are the tokens appended last: query i of row b is at the position of token seen(b) - tokens +
+/// i, or seen(b) - counts[b] + i with counts. The cache remembers the counts of its last append. In a call
 /// without counts, row b has as many queries as it took tokens in that append. Visibility depends on
 /// positions: `causal` admits keys at positions up to that of the query, and `window` limits the difference
 /// between the two positions. A ring_cache adds its own window and sinks.
@@ -124,9 +124,9 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 /// \param table  with rows for the positions of the queries, and of raw keys; for ring_positions::cache, for
 ///               positions 0 .. sinks + window - 1
 ///
-/// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or before
-///          they were appended, or the rotated channels exceed the head; std::out_of_range if a position is
-///          outside the table; out is then unchanged
+/// Throws:  as above, except for raw keys and queries_are_rotated; std::invalid_argument if the keys were
+///          rotated by another table or layout, or before they were appended, or the rotated channels exceed
+///          the head; std::out_of_range if a position is outside the table; out is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
 requires attended_rows<Cache>

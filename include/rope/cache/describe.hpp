@@ -42,13 +42,14 @@ std::string next_place(const Cache& cache, Index b) {
 }  // namespace detail
 
 /// Returns one line per row, without a newline after the last. A line has the number of tokens in the row,
-/// the positions of the first and the last of them, the next position of text and the storage of keys. It
-/// ends with the number of queries in a call of attention without counts, unless any number is valid.
+/// the positions, or the coordinates such as (0, 4, 7), of the first and the last of them, the next position
+/// of text and the storage of keys, such as `raw keys of 8 bits`. It ends with the number of queries in a
+/// call of attention without counts, unless any number is valid.
 ///
 ///     std::puts(describe(cache).c_str());
 ///
-///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
-///     row 1: no tokens of 64, text goes on at 0; raw keys of 8 bits; 0 of 46 queries without counts
+///     row 0: 46 of 64 tokens, from 0 to 45, text goes on at 46; raw keys; 46 of 46 queries without counts
+///     row 1: no tokens of 64, text goes on at 0; raw keys; 0 of 46 queries without counts
 ///
 /// For a ring, the line has the number of stored tokens and the number of all tokens appended, such as `20 of
 /// 4000 seen tokens`. The first token is then the oldest one that the ring stores. positions(b) or

@@ -49,8 +49,9 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   ///
   ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
   ///
-  /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
-  ///            tables have the same pairs, a range of positions and exact angles
+  /// Throws:    std::invalid_argument for raw keys, or unless `from` and this layout rotated the keys, and
+  ///            both tables have the same pairs and first channel, and exact angles at positions or, with
+  ///            axes, at coordinates
   /// Accuracy:  the error of one more rotation
   /// Cost:      one pass over the stored keys, and a row of cos and sin per position
   template <class Layout = detail::unnamed_layout, rotation_table From, rotation_table To>
@@ -91,7 +92,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   }
 
   /// Adds `delta` to the positions of tokens [first, first + count) in a cache of raw keys. The result is
-  /// exact, and no key is read.
+  /// exact for integers, and no key is read.
   ///
   /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
   ///          keys
@@ -104,9 +105,10 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   ///
   ///     k' = R(delta) k,  without the attention_factor, which k has already
   ///
-  /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
-  ///            the table has exact angles. If the schedule depends on length, a table made for another
-  ///            length counts as another table
+  /// Throws:    as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument unless this
+  ///            layout and table rotated the keys, and the table has exact angles. If the schedule depends on
+  ///            length, a table made for another length counts as another table. Raw keys are not read, and
+  ///            the table is ignored
   /// Accuracy:  the error of one more rotation per call; for a stream that shifts repeatedly, store raw keys
   /// Cost:      one pass over the keys of these tokens
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more

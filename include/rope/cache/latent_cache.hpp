@@ -56,7 +56,7 @@ inline Index latent_width(Index latent_dim, Index rotary_dim) {
 ///
 ///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
 ///
-/// A table passed to its functions rotates the rotated part, whether or not it is placed at latent_dim.
+/// A table passed to its functions rotates the rotated part. It is unplaced, or placed at latent_dim.
 /// token_cache.hpp has the functions of all caches: append, append_at, size, keys, truncate, ...;
 /// growing_cache.hpp those of a cache that grows: remove, evict, shift, rebase, ... Their k is the latent and
 /// their v the rotated part.

@@ -282,8 +282,8 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///     attention<Layout>(q, pages, out, table);
 ///
-/// Throws:  as above, std::invalid_argument if the rotated channels exceed the head, std::out_of_range if a
-///          position is outside the table; out is then unchanged
+/// Throws:  as above, except for raw keys; std::invalid_argument if the rotated channels exceed the head;
+///          std::out_of_range if a position is outside the table; out is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class P, class T, rotation_table Table,
           class Threads = this_thread>
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,

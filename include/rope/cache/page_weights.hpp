@@ -77,7 +77,8 @@ void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights,
 ///
 ///     attention_weights<Layout>(q, pages, weights, table);
 ///
-/// Throws:  as above, and as attention<Layout> to pages does
+/// Throws:  as attention<Layout> to pages does, or std::invalid_argument if weights has another shape;
+///          weights is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class P, class W = std::span<detail::weight_of<Q>>,
           rotation_table Table, class Threads = this_thread>
 void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights, const Table& table,
@@ -124,7 +125,8 @@ void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums,
 ///
 ///     attention_weight_sums<Layout>(q, pages, sums, table);
 ///
-/// Throws:  as above, and as attention<Layout> to pages does
+/// Throws:  as attention<Layout> to pages does, or std::invalid_argument if sums has another length; sums is
+///          then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class P, class W = std::span<detail::weight_of<Q>>,
           rotation_table Table, class Threads = this_thread>
 void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums, const Table& table,

@@ -13,7 +13,7 @@
 
 /// Options of the caches: storage of keys, ring sizes, axes of coordinates.
 ///
-/// Coordinates of new tokens of a cache with axes, for keys that are appended without a table.
+/// Coordinates of new tokens of a cache with axes, for keys that are raw or already rotated.
 
 namespace rope::inline ROPE_ABI {
 
@@ -105,8 +105,8 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 /// appended before, and `window` counts tokens. The cache remembers the frequencies, the layout and the first
 /// channel of its keys, and rejects others. `shift` adds its delta to all coordinates of tokens, and rounds
 /// the sums to double. `rebase` rotates each key by the coordinates of its token. Both use only the
-/// frequencies of the tables passed to them. A ring stores only rotated keys. The next position in a ring
-/// also depends on overwritten tokens.
+/// frequencies of the tables passed to them. A ring with axes stores only rotated keys. The next position in
+/// a ring also depends on overwritten tokens.
 ///
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
 ///          transformers

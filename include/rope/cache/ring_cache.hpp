@@ -55,10 +55,10 @@ namespace rope::inline ROPE_ABI {
 /// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
 ///            rounded once
 ///
-/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are stored.
-///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are stored. Positions
-///            that append_at skipped have no token. A function that throws leaves the cache unchanged, except
-///            if your threads fail while tokens are overwritten: the cache is then empty.
+/// Invariant: of the n tokens appended to row b, the sinks and tokens [oldest, n) are stored, with sinks <=
+///            oldest <= max(sinks, n + 1 - window), so all keys visible to the next query are stored.
+///            Positions that append_at skipped have no token. A function that throws leaves the cache
+///            unchanged, except if your threads fail while tokens are overwritten: the cache is then empty.
 template <class T>
 class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows> {
   using base = token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows>;
@@ -97,7 +97,7 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
 
   /// Whether every key visible to a query at `position` of row b is still stored, including its own if
   /// already appended. False for positions before skipped ones once a later token was overwritten.  Throws:
-  /// std::out_of_range if there is no such row or position
+  /// std::out_of_range if there is no such row, or position is negative
   bool holds_window(Index b, std::int64_t position) const {
     rows().checked("ring_cache::holds_window", b);
     rows().check_position("ring_cache::holds_window", position);
@@ -107,8 +107,8 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
 
   /// Returns `options` for attention, with the window and the sinks of the ring.
   ///
-  /// Throws:  std::invalid_argument if `options` set other values, or have a bias, a mask, key_ranges or
-  ///          selected keys
+  /// Throws:  std::invalid_argument if causal is false, window or sinks differ from the ring's, or there is a
+  ///          bias, a mask, key_ranges or selected keys
   attention_options rules(const char* function, const attention_options& options) const {
     std::string got = options.causal ? "" : "causal = false";
     const auto compare = [&got](const char* name, Index given, Index own) {

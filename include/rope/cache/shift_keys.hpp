@@ -88,7 +88,7 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const V
 /// \param table  the table that rotated the keys. It needs no rows for their positions
 ///
 /// Throws:    std::invalid_argument if the rotated channels exceed the head, or the angles of the table are
-///            not exact (source() is not a range of positions); the keys are then unchanged
+///            not exact (source() is not table_source::positions); the keys are then unchanged
 /// Accuracy:  the error of one more rotation
 /// Cost:      one pass over the keys
 /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more

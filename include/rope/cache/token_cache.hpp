@@ -88,8 +88,9 @@ class token_cache {
   key_rotation rotation() const { return tokens_.rotation(); }
   /// The rotation() of a cache whose keys were appended with this table and layout.
   ///
-  /// Throws:  std::invalid_argument if tokens have coordinates and the table is of other axes or given
-  ///          entries; in a latent_cache, unless the table rotates exactly the rotated part
+  /// Throws:  std::invalid_argument if tokens have coordinates and the table is of another number of axes,
+  ///          given entries or float angles; in a latent_cache, unless the table rotates exactly the rotated
+  ///          part
   template <class Layout = detail::unnamed_layout, rotation_table Table>
   key_rotation rotation_by(const Table& table) const {
     ROPE_DETAIL_CHECK_LAYOUT("rotation_by", Layout);
@@ -181,15 +182,16 @@ class token_cache {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
     store(Cache::names.append, k, v, detail::unknown_table{}, detail::next_tokens{}, counts, threads);
   }
-  /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
-  /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
-  /// length (dynamic NTK, LongRoPE) cannot change while the cache stores keys of the old schedule.
+  /// Rotates copies of new keys by their positions, and appends them. Unless it is empty, the cache rejects
+  /// other layouts and tables that rotate differently, in `attention` too. `rebase` changes the table if a
+  /// schedule depends on length (dynamic NTK, LongRoPE). A ring has no `rebase`.
   ///
   /// \param k      as above, not rotated
   /// \param table  the table that rotates k, or a normed_table, which normalises the heads first
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, or keys of another, or an
-  ///          unknown, table or layout; std::out_of_range if a position is outside the table
+  ///          unknown, table or layout, or the rotated channels exceed the head; std::out_of_range if a
+  ///          position is outside the table
   /// Cost:    one rotation of k and one copy of v
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
@@ -203,9 +205,9 @@ class token_cache {
   }
 
   /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
-  /// positions. Attention uses these positions, not the order of appending: `causal` admits keys at positions
-  /// up to and including that of the query, and `window` limits the difference. Left padding and other
-  /// sequences in the same row are visible unless a mask hides them. For right padding pass `counts`.
+  /// positions. Attention uses these positions (with axes: the order of appending): `causal` admits keys at
+  /// positions up to and including that of the query, and `window` limits the difference. Left padding and
+  /// other sequences in the same row are visible unless a mask hides them. For right padding pass `counts`.
   /// Positions of a ring ascend, see ring_cache.
   ///
   ///     cache.append_at<Layout>(k, v, table, ids);
@@ -283,8 +285,9 @@ class token_cache {
   /// position is one more than the largest that remains. truncate(0) starts at 0 again, also in a row whose
   /// tokens were all evicted. In a ring, `size` is a position, see ring_cache.
   ///
-  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if row is every_row and
-  ///          rows differ in size, as do all functions with a batch_row
+  /// Throws:  in a ring, see ring_cache; otherwise std::out_of_range unless 0 <= size <= size(), and
+  ///          std::invalid_argument if row is every_row and rows differ in size, as do all functions with a
+  ///          batch_row
   void truncate(std::int64_t size, batch_row row = every_row) {
     tokens_.truncate(Cache::names.truncate, size, row);
   }
@@ -326,8 +329,8 @@ class token_cache {
   void clear() { tokens_.clear(); }
 
   /// Stored keys of row b, [1, size(b), kv_heads, head_dim]; valid until the cache changes. In a ring, the
-  /// slots in use. For a latent_cache, each key is a latent followed by its rotated part, [1, size(b), 1,
-  /// latent_dim + rotary_dim].  Throws: std::out_of_range
+  /// slots that were ever used. For a latent_cache, each key is a latent followed by its rotated part, [1,
+  /// size(b), 1, latent_dim + rotary_dim].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const {
     const Index row = rows().checked(Cache::names.keys, b);
     return memory().keys().batch_range(row, 1).token_range(0, rows().used(row));

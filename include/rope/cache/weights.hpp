@@ -136,7 +136,8 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const at
 ///
 ///     attention_weights<Layout>(q, cache, weights, table);
 ///
-/// Throws:  as above, and as attention<Layout> does
+/// Throws:  as attention<Layout> does, or std::invalid_argument if weights has another shape; weights is then
+///          unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, rotation_table Table,
           class Threads = this_thread>
 requires attended_rows<Cache>
@@ -190,7 +191,8 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
 ///
 ///     attention_weight_sums<Layout>(q, cache, sums, table);
 ///
-/// Throws:  as above, and as attention<Layout> does
+/// Throws:  as attention<Layout> does, or std::invalid_argument if sums has another length; sums is then
+///          unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache,
           class W = std::span<detail::weight_of<Q>>, rotation_table Table, class Threads = this_thread>
 requires attended_rows<Cache>

@@ -32,8 +32,8 @@ struct ring_row {
 
 /// The tokens of a ring_cache: per row, the next token, and the token in each slot.
 ///
-/// Invariant: of the tokens of row b before seen(b), the sinks and those from max(oldest, sinks) on are held,
-///            except positions that append_at skipped. None is skipped from run_start(b) on.
+/// Invariant: of the tokens of row b before seen(b), the sinks and those from oldest on are held, except
+///            positions that append_at skipped. None is skipped from run_start(b) on.
 class ring_rows : public slot_rows<ring_row> {
  public:
   static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
