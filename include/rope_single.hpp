@@ -13903,7 +13903,7 @@ struct block_rotation {
     keys.check_positions(batch, key_tokens, head_dim);
     if constexpr (is_segmented<PQ>)
       if (queries.positions.offsets.size() != keys.positions.offsets.size())
-        throw_invalid("multi_head_attention", "queries and keys must have the same segments, got ",
+        throw_invalid("multi_head_attention", "queries and keys must have the same number of segments, got ",
                       queries.positions.offsets.size() - 1, " and ", keys.positions.offsets.size() - 1);
   }
   /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
@@ -16615,7 +16615,8 @@ class cache_rows : public slot_rows<growing_row> {
   void check_room(const char* function, Index tokens, const row_counts& counts) const {
     for (Index b = 0; b < batch_; ++b)
       if (const Index count = count_of(b, tokens, counts); count > slots_ - size(b))
-        throw_length(function, count, " tokens do not fit, the cache holds ", size(b), " of ", slots_);
+        throw_length(function, count, " tokens do not fit into row ", b, ", which holds ", size(b), " of ",
+                     slots_, "; call reserve");
   }
   /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
   template <class Threads, class Positions, class Write, class Forget>
@@ -16692,7 +16693,8 @@ class cache_rows : public slot_rows<growing_row> {
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
     if (other.size(from) > slots_)
-      throw_length(function, other.size(from), " tokens do not fit, a row holds ", slots_);
+      throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slots_,
+                   "; call reserve");
   }
   /// Requires:  capacity is at least the present one, and a cache has checked the extents
   void reserve(const char* owner, Index capacity) {
@@ -17031,7 +17033,7 @@ class stored_tokens {
   template <class Layout, class From, class To>
   void rebase(const char* function, const placed_table<From>& from, const placed_table<To>& to) {
     if (storage_ == key_storage::raw)
-      throw_invalid(function, "raw keys have no angles; read them by the new table instead");
+      throw_invalid(function, "raw keys are stored unrotated; pass the new table to attention instead");
     check_table<Layout>(from);
     auto rotator = rebase_rotator<Layout, numbers_of<T>>(function, from, to, on_axes());
     if (on_axes()) {
@@ -17172,7 +17174,7 @@ class stored_tokens {
     } else {
       if (!are_coordinates<At> && on_axes() && is_coordinate_table(function, coordinates_.axes(), table))
         throw_invalid(function,
-                      "a table of coordinates says where its tokens are, append them without positions");
+                      "a table of coordinates has the positions of its tokens; leave out positions");
       for (Index b = 0; b < k.batch; ++b)
         check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)),
                                in_new_keys(keys.table), positions_of_row(positions_at(at, k.tokens), b));
@@ -17210,7 +17212,7 @@ class stored_tokens {
     if (other.rows_.empty(from) || empty_but(to) || storage_ == key_storage::raw) return;
     if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
-      require_rotation(owner_, rotation_, other.rotation_, true);
+      require_rotation(function, rotation_, other.rotation_, true);
     else if (rotation_ != other.rotation_)
       throw_invalid(function, "the keys of both caches must be rotated by one table and layout, got ",
                     !rotation_.known() || !other.rotation_.known() ? "keys of an unknown rotation in one"
@@ -18297,8 +18299,8 @@ class projected_context {
                                                : "another one than that of its keys");
     const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
     if (own != segments)
-      detail::throw_invalid(function, "queries and keys must have the same segments, got ", segments, " and ",
-                            own);
+      detail::throw_invalid(function, "queries and keys must have the same number of segments, got ",
+                            segments, " and ", own);
   }
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
   detail::storage<T> keys_, values_;
@@ -18358,7 +18360,7 @@ struct block_pass {
   }
   static Index tokens_per_row(const token_ref<T>& x, Index batch) {
     demand_of_block(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-                    "the rows of x must be a multiple of batch", x.rows(), batch);
+                    "the rows of tokens must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
@@ -19212,8 +19214,7 @@ class block_gradient {
     if (self)
       for (const Index rows : {tape.context.rows(), gradients.context.rows()})
         if (rows > 0)
-          throw_invalid("multi_head_attention_gradient", "self-attention has no context, got memory for ",
-                        rows, " of its tokens");
+          throw_invalid(function(), "self-attention has no context, got memory for ", rows, " of its tokens");
     check_call();
   }
   void run() {
@@ -19254,21 +19255,23 @@ class block_gradient {
  private:
   using token_map = typename multi_head_gradients<T>::token_map;
   using scratch = block_scratch;
+  const char* function() const {
+    return self_ ? "multi_head_attention_gradient" : "cross_attention_gradient";
+  }
   template <class Map, class Of>
-  static void check_shape(const char* name, const Map& given, const Of& of) {
+  void check_shape(const char* name, const Map& given, const Of& of) const {
     if (given.size() > 0 && of.size() == 0)
-      throw_invalid("multi_head_attention_gradient", "the gradient with respect to ", name,
-                    " must be empty, as ", name, " is, got ", shape_text({given.rows(), given.cols()}));
+      throw_invalid(function(), "the gradient with respect to ", name, " must be empty, as ", name,
+                    " is, got ", shape_text({given.rows(), given.cols()}));
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
-      throw_invalid("multi_head_attention_gradient", "the gradient with respect to ", name,
-                    " must be empty or ", shape_text({of.rows(), of.cols()}), ", got ",
-                    shape_text({given.rows(), given.cols()}));
+      throw_invalid(function(), "the gradient with respect to ", name, " must be empty or ",
+                    shape_text({of.rows(), of.cols()}), ", got ", shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
     pass_.check_call(tape_.x, context_, tape_.d_out, tape_.batch, rotation_, options_);
     const multi_head_parameters<T>& d = gradients_.weights;
-    const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
-                           const projection<const T>& of) {
+    const auto linear = [this](const char* weight, const char* bias, const projection<T>& given,
+                               const projection<const T>& of) {
       check_shape(weight, given.weight, of.weight);
       check_shape(bias, given.bias, of.bias);
     };
@@ -19282,8 +19285,7 @@ class block_gradient {
     check_shape("the context", gradients_.context, context_);
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
-      throw_invalid("multi_head_attention_gradient",
-                    "gradients with respect to options are those of one segment, got ",
+      throw_invalid(function(), "gradients with respect to options are those of one segment, got ",
                     rotation_.segment_count());
   }
   template <class Purpose>
@@ -19647,7 +19649,7 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
       const Index* at = std::lower_bound(changed, changed + written, page);
       if (at != changed + written && *at == page && ++seen[at - changed] > 1)
         throw_invalid(function, "a page that is written must belong to one sequence; page ", page,
-                      " stands in the table twice, give sequence ", s, " a copy");
+                      " is in blocks twice; give sequence ", s, " a copy");
     }
 }
 }  // namespace detail
@@ -20213,7 +20215,7 @@ void check_rotated_pages(const char* function, const page_view<T>& pages, const 
   const auto& keys = pages.keys();
   check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
   if (pages.storage() == key_storage::raw)
-    throw_invalid(function, "raw keys have no angles, read them by other positions or tables instead");
+    throw_invalid(function, "raw keys are stored unrotated; leave them, and pass the table to attention");
   pages.check_blocks(function);
 }
 /// A page with keys: its block number in a sequence, and the number of its keys.
@@ -20241,8 +20243,8 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const V
   });
   for (Index i = 1; i < count; ++i)
     if (used[i].page == used[i - 1].page && used[i].block != used[i - 1].block)
-      throw_invalid(function, "the keys of a page have one position each; page ", used[i].page,
-                    " stands in the table as block ", used[i - 1].block, " and as block ", used[i].block);
+      throw_invalid(function, "page ", used[i].page, " is block ", used[i - 1].block, " and block ",
+                    used[i].block, ", so its keys would need two positions; give one sequence a copy");
   for (Index i = 0; i < count; ++i)
     if (i == 0 || used[i].page != used[i - 1].page) visit(used[i].page, used[i].block, used[i].tokens);
 }

@@ -408,7 +408,7 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
              multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = narrow_d}, d, table);
            });
   rejected(
-      invalid, m + "the rows of x must be a multiple of batch, got 6 and 4", as_it_is,
+      invalid, m + "the rows of tokens must be a multiple of batch, got 6 and 4", as_it_is,
       [&](const auto& d) { multi_head_attention_gradient(block, {.x = x, .batch = 4, .d_out = d_out}, d); });
   rejected(std::out_of_range(""), m + "position 4 is outside the table's [0, 4)", as_it_is,
            [&](const auto& d) {
@@ -445,6 +445,14 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
              multi_head_attention_gradient(block, {.x = x, .context = x, .batch = 2, .d_out = d_out}, d,
                                            table);
            });
+  rejected(
+      invalid,
+      "cross_attention_gradient: the gradient with respect to the context must be empty or [6, 4], got [5, "
+      "4]",
+      [&](auto& d) { new (&d.context) map(space.data(), 5, 4); },
+      [&](const auto& d) {
+        cross_attention_gradient(block, {.x = x, .context = x, .batch = 2, .d_out = d_out}, d);
+      });
   rejected(
       invalid, g + "gradients with respect to options are those of one segment, got 2",
       [&](auto& d) { d.options.sink_logits = std::span<double>(space).first(2); },

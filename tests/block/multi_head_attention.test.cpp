@@ -284,7 +284,7 @@ TEMPLATE_TEST_CASE("cross-attention attends to a whole context, at its own posit
         block.cross(one, one_context, 1, one_out, table, segments<int>{std::span<const int>(q_offsets)},
                     segments<int>{std::span<const int>(bad)});
       },
-      "rope::multi_head_attention: queries and keys must have the same segments, got 2 and 1"));
+      "rope::multi_head_attention: queries and keys must have the same number of segments, got 2 and 1"));
 }
 
 TEST_CASE("a block reads tokens from any rows of a matrix and does not copy them", "[block]") {
@@ -329,11 +329,11 @@ TEST_CASE("an invalid call of a block throws, and neither output nor cache chang
   const std::invalid_argument invalid("");
   const std::out_of_range range("");
   const std::string m = "multi_head_attention: ";
-  rejected(invalid, m + "the rows of x must be a multiple of batch, got 6 and 4",
+  rejected(invalid, m + "the rows of tokens must be a multiple of batch, got 6 and 4",
            [&] { itself.forward(x, 4, out); });
-  rejected(invalid, m + "the rows of x must be a multiple of batch, got 6 and -1",
+  rejected(invalid, m + "the rows of tokens must be a multiple of batch, got 6 and -1",
            [&] { itself.forward(x, -1, out); });
-  rejected(invalid, m + "the rows of x must be a multiple of batch, got 6 and 0",
+  rejected(invalid, m + "the rows of tokens must be a multiple of batch, got 6 and 0",
            [&] { itself.forward(x, 0, out); });
   rejected(invalid, m + "the columns of x and model_dim must be equal, got 9 and 10",
            [&] { itself.forward(wrong, 2, out); });
@@ -341,7 +341,7 @@ TEST_CASE("an invalid call of a block throws, and neither output nor cache chang
            [&] { block.forward(x, 2, out); });
   rejected(invalid, m + "the columns of the keys' tokens and context_dim must be equal, got 10 and 6",
            [&] { block.cross(x, x, 2, out); });
-  rejected(invalid, m + "the rows of x must be a multiple of batch, got 8 and 3",
+  rejected(invalid, m + "the rows of tokens must be a multiple of batch, got 8 and 3",
            [&] { block.cross(x, context, 3, out); });
   rejected(invalid, m + "the columns of out and out_dim must be equal, got 9 and 10",
            [&] { itself.forward(x, 2, narrow_out); });
@@ -366,9 +366,9 @@ TEST_CASE("an invalid call of a block throws, and neither output nor cache chang
 
   rejected(invalid, m + "the cache must have [kv_heads, head_dim, value_dim] = [2, 6, 6], got [4, 6, 6]",
            [&] { itself.forward(x, other_heads, out, table); });
-  rejected(invalid, m + "the rows of x must be a multiple of batch, got 5 and 2",
+  rejected(invalid, m + "the rows of tokens must be a multiple of batch, got 5 and 2",
            [&] { itself.forward(x.topRows(5), cache, out.topRows(5), table); });
-  rejected(std::length_error(""), "kv_cache::append: 3 tokens do not fit, the cache holds 0 of 2",
+  rejected(std::length_error(""), "kv_cache::append: 3 tokens do not fit into row 0, which holds 0 of 2",
            [&] { itself.forward(x, full, out, table); });
   rejected(invalid, "kv_cache: give the layout and the table that the keys were rotated by",
            [&] { itself.forward(x, cache, out, other); });

@@ -130,14 +130,15 @@ TEST_CASE("arguments that do not fit a projected context throw before anything i
   rejected([&] { block.cross(x, rotated, out); }, "got none, and keys that are rotated");
   rejected([&] { block.cross(x, rotated, out, faster); }, "got another one than that of its keys");
   rejected([&] { block.cross(x, rotated, out, table.at_channel(0), segments{offsets}); },
-           "queries and keys must have the same segments, got 1 and 0");
+           "queries and keys must have the same number of segments, got 1 and 0");
   rejected([&] { in_pairs.cross(x, rotated, out, table); }, "got another one than that of its keys");
   rejected([&] { block.cross(x, in_segments, out, table); },
-           "queries and keys must have the same segments, got 0 and 2");
+           "queries and keys must have the same number of segments, got 0 and 2");
   rejected([&] { block.cross(x, in_segments, out, table, segments{offsets}); },
-           "queries and keys must have the same segments, got 1 and 2");
+           "queries and keys must have the same number of segments, got 1 and 2");
   rejected([&] { block.cross(wide, rotated, out, table); }, "the columns of x and model_dim must be equal");
-  rejected([&] { block.cross(odd, still, out.topRows(5)); }, "the rows of x must be a multiple of batch");
+  rejected([&] { block.cross(odd, still, out.topRows(5)); },
+           "the rows of tokens must be a multiple of batch");
   rejected([&] { static_cast<void>(block.project_context(wide, batch)); },
            "the columns of the keys' tokens and context_dim must be equal");
   CHECK(throws_saying<std::out_of_range>([&] { block.cross(x, rotated, out, table, 58); }, "position 60"));

@@ -151,7 +151,7 @@ TEMPLATE_TEST_CASE("invalid rows, ranges and shifts throw with the name of the c
            [&](auto& c) { c.template check_table<rope::half_split>(other); });
   rejected(invalid, rotated, "::rebase: the angle must be position * inv_freq",
            [&](auto& c) { c.template rebase<rope::half_split>(table, no_positions); });
-  rejected(invalid, raw, "::rebase: raw keys have no angles",
+  rejected(invalid, raw, "::rebase: raw keys are stored unrotated",
            [&](auto& c) { c.template rebase<rope::half_split>(table, table); });
   CHECK_NOTHROW(raw.template check_table<rope::half_split>(table));
   rejected(invalid, raw,

@@ -137,12 +137,14 @@ TEST_CASE("the keys of one head are contiguous", "[cache]") {
 TEST_CASE("tokens that do not fit throw and nothing is written", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 7, 3, 5, 4);
-  CHECK(throws_saying<std::length_error>([&] { tokens.append_to(cache, 0, 8); },
-                                         "kv_cache::append: 8 tokens do not fit, the cache holds 0 of 7"));
+  CHECK(throws_saying<std::length_error>(
+      [&] { tokens.append_to(cache, 0, 8); },
+      "kv_cache::append: 8 tokens do not fit into row 0, which holds 0 of 7; call reserve"));
   tokens.check(cache, 0);
   tokens.append_to(cache, 0, 5);
-  CHECK(throws_saying<std::length_error>([&] { tokens.append_to(cache, 5, 8); },
-                                         "kv_cache::append: 3 tokens do not fit, the cache holds 5 of 7"));
+  CHECK(throws_saying<std::length_error>(
+      [&] { tokens.append_to(cache, 5, 8); },
+      "kv_cache::append: 3 tokens do not fit into row 0, which holds 5 of 7"));
   tokens.check(cache, 5);
   tokens.append_to(cache, 5, 7);
   CHECK_THROWS_AS(tokens.append_to(cache, 7, 8), std::length_error);
@@ -315,7 +317,7 @@ TEST_CASE("rows take as many of the new tokens as their count", "[cache]") {
   // Row 1 has 3 free slots only, so row 0 takes no token either.
   CHECK(throws_saying<std::length_error>(
       [&] { cache.append(view(k, tokens.keys).token_range(0, 4), view(v, tokens.values).token_range(0, 4)); },
-      "rope::kv_cache::append: 4 tokens do not fit, the cache holds 6 of 9"));
+      "rope::kv_cache::append: 4 tokens do not fit into row 1, which holds 6 of 9"));
   check_row(cache, 0, tokens, {0, 1, 2, 3});
   cache.truncate(4, rope::batch_row{1});
   CHECK(cache.size() == 4);

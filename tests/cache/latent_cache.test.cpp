@@ -255,7 +255,7 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
     const tokens<float> many(7);
     rejected(
         length, [&] { append(many.latents(), many.parts(), table); },
-        "latent_cache::append: 7 tokens do not fit, the cache holds 3 of 9");
+        "latent_cache::append: 7 tokens do not fit into row 0, which holds 3 of 9");
   }
   // Tables.
   rejected(
@@ -297,7 +297,7 @@ TEST_CASE("a latent_cache throws if an argument does not fit, and does not chang
     raw.append(c, r);
     const latent_cache<float> as_raw = raw;
     CHECK(throws_saying<std::invalid_argument>([&] { raw.rebase<half_split>(table, others); },
-                                               "raw keys have no angles"));
+                                               "raw keys are stored unrotated"));
     CHECK(throws_saying<std::invalid_argument>(
         [&] { attention(x.queries(), raw, x.output(), {.scale = 1}); },
         "attention: the stored keys are raw, give the layout and the table"));

@@ -56,9 +56,9 @@ TEST_CASE("invalid writes to pages throw and write nothing", "[cache]") {
     blocks = {3, 1, 0, 1};  // the page of the newest tokens of both
     CHECK(rejects(call, "a page that is written must belong to one sequence; page 1"));
     blocks = {3, 1, 1, 2};  // that of sequence 0, and old tokens of sequence 1
-    CHECK(rejects(call, "page 1 stands in the table twice"));
+    CHECK(rejects(call, "page 1 is in blocks twice"));
     blocks = {1, 1, 0, 2};  // twice in one sequence
-    CHECK(rejects(call, "page 1 stands in the table twice"));
+    CHECK(rejects(call, "page 1 is in blocks twice"));
     blocks = {3, 1, 0, 2};
   }
   CHECK(throws_saying<std::out_of_range>(

@@ -180,8 +180,10 @@ void check_bad_input() {
       [&] { rope::rotate<rope::interleaved>(x, table, 7); });
   check_aborts("std::invalid_argument: rope::attention: q.heads must be a multiple of k.heads, got 3 and 2\n",
                [&] { rope::attention(x, y, y, x); });
-  check_aborts("std::length_error: rope::kv_cache::append: 2 tokens do not fit, the cache holds 0 of 1\n",
-               [&] { cache.append(x, x); });
+  check_aborts(
+      "std::length_error: rope::kv_cache::append: 2 tokens do not fit into row 0, which holds 0 of 1; call "
+      "reserve\n",
+      [&] { cache.append(x, x); });
   check_aborts("std::out_of_range: rope::kv_cache::truncate: size must be in [0, 0], got 1\n",
                [&] { cache.truncate(1); });
   check_aborts("std::invalid_argument: rope::frequencies: rotary_dim must be even and positive, got 5\n",

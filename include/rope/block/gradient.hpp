@@ -78,8 +78,7 @@ class block_gradient {
     if (self)
       for (const Index rows : {tape.context.rows(), gradients.context.rows()})
         if (rows > 0)
-          throw_invalid("multi_head_attention_gradient", "self-attention has no context, got memory for ",
-                        rows, " of its tokens");
+          throw_invalid(function(), "self-attention has no context, got memory for ", rows, " of its tokens");
     check_call();
   }
 
@@ -125,21 +124,23 @@ class block_gradient {
   using token_map = typename multi_head_gradients<T>::token_map;
   using scratch = block_scratch;
 
+  const char* function() const {
+    return self_ ? "multi_head_attention_gradient" : "cross_attention_gradient";
+  }
   template <class Map, class Of>
-  static void check_shape(const char* name, const Map& given, const Of& of) {
+  void check_shape(const char* name, const Map& given, const Of& of) const {
     if (given.size() > 0 && of.size() == 0)
-      throw_invalid("multi_head_attention_gradient", "the gradient with respect to ", name,
-                    " must be empty, as ", name, " is, got ", shape_text({given.rows(), given.cols()}));
+      throw_invalid(function(), "the gradient with respect to ", name, " must be empty, as ", name,
+                    " is, got ", shape_text({given.rows(), given.cols()}));
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
-      throw_invalid("multi_head_attention_gradient", "the gradient with respect to ", name,
-                    " must be empty or ", shape_text({of.rows(), of.cols()}), ", got ",
-                    shape_text({given.rows(), given.cols()}));
+      throw_invalid(function(), "the gradient with respect to ", name, " must be empty or ",
+                    shape_text({of.rows(), of.cols()}), ", got ", shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
     pass_.check_call(tape_.x, context_, tape_.d_out, tape_.batch, rotation_, options_);
     const multi_head_parameters<T>& d = gradients_.weights;
-    const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
-                           const projection<const T>& of) {
+    const auto linear = [this](const char* weight, const char* bias, const projection<T>& given,
+                               const projection<const T>& of) {
       check_shape(weight, given.weight, of.weight);
       check_shape(bias, given.bias, of.bias);
     };
@@ -153,8 +154,7 @@ class block_gradient {
     check_shape("the context", gradients_.context, context_);
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
-      throw_invalid("multi_head_attention_gradient",
-                    "gradients with respect to options are those of one segment, got ",
+      throw_invalid(function(), "gradients with respect to options are those of one segment, got ",
                     rotation_.segment_count());
   }
   template <class Purpose>

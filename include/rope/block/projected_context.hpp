@@ -78,8 +78,8 @@ class projected_context {
                                                : "another one than that of its keys");
     const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
     if (own != segments)
-      detail::throw_invalid(function, "queries and keys must have the same segments, got ", segments, " and ",
-                            own);
+      detail::throw_invalid(function, "queries and keys must have the same number of segments, got ",
+                            segments, " and ", own);
   }
 
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;

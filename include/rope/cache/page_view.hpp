@@ -181,7 +181,7 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
       const Index* at = std::lower_bound(changed, changed + written, page);
       if (at != changed + written && *at == page && ++seen[at - changed] > 1)
         throw_invalid(function, "a page that is written must belong to one sequence; page ", page,
-                      " stands in the table twice, give sequence ", s, " a copy");
+                      " is in blocks twice; give sequence ", s, " a copy");
     }
 }
 

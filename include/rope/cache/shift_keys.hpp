@@ -40,7 +40,7 @@ void check_rotated_pages(const char* function, const page_view<T>& pages, const 
   const auto& keys = pages.keys();
   check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
   if (pages.storage() == key_storage::raw)
-    throw_invalid(function, "raw keys have no angles, read them by other positions or tables instead");
+    throw_invalid(function, "raw keys are stored unrotated; leave them, and pass the table to attention");
   pages.check_blocks(function);
 }
 
@@ -70,8 +70,8 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const V
   });
   for (Index i = 1; i < count; ++i)
     if (used[i].page == used[i - 1].page && used[i].block != used[i - 1].block)
-      throw_invalid(function, "the keys of a page have one position each; page ", used[i].page,
-                    " stands in the table as block ", used[i - 1].block, " and as block ", used[i].block);
+      throw_invalid(function, "page ", used[i].page, " is block ", used[i - 1].block, " and block ",
+                    used[i].block, ", so its keys would need two positions; give one sequence a copy");
   for (Index i = 0; i < count; ++i)
     if (i == 0 || used[i].page != used[i - 1].page) visit(used[i].page, used[i].block, used[i].tokens);
 }

@@ -153,7 +153,7 @@ TEST_CASE("invalid positions throw and nothing is written", "[cache]") {
   const std::vector<int> starts = {0, 1, 2};
   rejected(invalid, "::append_at: row_starts must be [batch] = 2, got 3", at(row_starts{starts}));
   rejected(invalid, "::append_at: counts must be in [0, tokens] = [0, 3], got 4", at(0, {4, 0}));
-  rejected(std::length_error(""), "::append_at: 3 tokens do not fit, the cache holds 1 of 3", [&] {
+  rejected(std::length_error(""), "::append_at: 3 tokens do not fit into row 0, which holds 1 of 3", [&] {
     kv_cache<float> small(2, 3, 2, 8);
     small.append(old.token_range(0, 1), old.token_range(0, 1));
     small.append_at(added, added, 7);

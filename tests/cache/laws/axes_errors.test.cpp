@@ -94,7 +94,7 @@ TEST_CASE("coordinates that do not fit the axes or tokens of a cache throw", "[c
         "kv_cache::append: coordinates must have [tokens] = 4 or [batch * tokens] = 8 rows, got ");
   rejected(
       length, [&] { append(9, frequency_table<>(on_three, image(9))); },
-      "9 tokens do not fit, the cache holds 4 of 12");
+      "9 tokens do not fit into row 0, which holds 4 of 12");
   rejected(
       invalid,
       [&] {
@@ -103,7 +103,7 @@ TEST_CASE("coordinates that do not fit the axes or tokens of a cache throw", "[c
       "counts must be in [0, tokens] = [0, 4], got 5");
   rejected(
       invalid, [&] { cache.append_at<half_split>(x.keys(4), x.values(4), table, 0); },
-      "kv_cache::append_at: a table of coordinates says where its tokens are, append them without positions");
+      "kv_cache::append_at: a table of coordinates has the positions of its tokens; leave out positions");
   rejected(
       range, [&] { append(4, frequency_table<>(plain, 4)); }, "kv_cache::append: position ",
       " is outside the table's [0, 4)");
@@ -185,6 +185,10 @@ TEST_CASE("a cache with axes is tied to its frequencies, layout and first channe
   CHECK_NOTHROW(cache.check_table<half_split>(text));
   cache.append<half_split>(x.keys(1), x.values(1), text);
   all_reject(dealt, "other frequencies");
+  kv_cache<float> foreign(batch, capacity, kv_heads, head_dim, token_axes{3});
+  foreign.append<half_split>(x.keys(2), x.values(2), others);
+  rejected(
+      invalid, [&] { cache.copy_row(foreign, 0, 1); }, "rope::kv_cache::copy_row: ", "got other frequencies");
   rejected(
       invalid, [&] { cache.rebase<half_split>(table, text); },
       "kv_cache::rebase: keys on 3 axes need two tables of coordinates, the second is one of positions");
@@ -335,7 +339,7 @@ TEST_CASE("attention throws if a table does not cover the coordinates of the tok
       [&] {
         raw.rebase<half_split>(frequency_table<>(on_three, image(1)), frequency_table<>(on_three, image(1)));
       },
-      "raw keys have no angles"));
+      "raw keys are stored unrotated"));
   CHECK(same_bits(x.out, out));
   CHECK(raw.size() == 3);
   CHECK_NOTHROW(ask_raw(frequency_table<>(on_three, raw.coordinates())));

@@ -201,7 +201,7 @@ TEST_CASE("an append that throws does not change the cache", "[cache][kv_cache]"
   CHECK(fails(std::out_of_range(""), too_short, k, v,
               "rope::kv_cache::append: position 9 is outside the table's [0, 9)"));
   cache.append<half_split>(k, v, table);
-  CHECK(fails(std::length_error(""), table, k, v, "5 tokens do not fit, the cache holds 10 of 12"));
+  CHECK(fails(std::length_error(""), table, k, v, "5 tokens do not fit into row 0, which holds 10 of 12"));
   cache.clear();
   CHECK(fails(std::invalid_argument(""), too_wide, k, v,
               "rope::kv_cache::append: rotary_dim must not exceed head_dim, got 12 of 10"));

@@ -95,7 +95,7 @@ struct block_rotation {
     keys.check_positions(batch, key_tokens, head_dim);
     if constexpr (is_segmented<PQ>)
       if (queries.positions.offsets.size() != keys.positions.offsets.size())
-        throw_invalid("multi_head_attention", "queries and keys must have the same segments, got ",
+        throw_invalid("multi_head_attention", "queries and keys must have the same number of segments, got ",
                       queries.positions.offsets.size() - 1, " and ", keys.positions.offsets.size() - 1);
   }
   /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,

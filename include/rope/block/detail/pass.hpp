@@ -75,7 +75,7 @@ struct block_pass {
   }
   static Index tokens_per_row(const token_ref<T>& x, Index batch) {
     demand_of_block(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-                    "the rows of x must be a multiple of batch", x.rows(), batch);
+                    "the rows of tokens must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,

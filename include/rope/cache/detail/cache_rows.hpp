@@ -193,7 +193,8 @@ class cache_rows : public slot_rows<growing_row> {
   void check_room(const char* function, Index tokens, const row_counts& counts) const {
     for (Index b = 0; b < batch_; ++b)
       if (const Index count = count_of(b, tokens, counts); count > slots_ - size(b))
-        throw_length(function, count, " tokens do not fit, the cache holds ", size(b), " of ", slots_);
+        throw_length(function, count, " tokens do not fit into row ", b, ", which holds ", size(b), " of ",
+                     slots_, "; call reserve");
   }
   /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
   template <class Threads, class Positions, class Write, class Forget>
@@ -273,7 +274,8 @@ class cache_rows : public slot_rows<growing_row> {
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
     if (other.size(from) > slots_)
-      throw_length(function, other.size(from), " tokens do not fit, a row holds ", slots_);
+      throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slots_,
+                   "; call reserve");
   }
   /// Requires:  capacity is at least the present one, and a cache has checked the extents
   void reserve(const char* owner, Index capacity) {

@@ -119,7 +119,7 @@ class stored_tokens {
   template <class Layout, class From, class To>
   void rebase(const char* function, const placed_table<From>& from, const placed_table<To>& to) {
     if (storage_ == key_storage::raw)
-      throw_invalid(function, "raw keys have no angles; read them by the new table instead");
+      throw_invalid(function, "raw keys are stored unrotated; pass the new table to attention instead");
     check_table<Layout>(from);
     auto rotator = rebase_rotator<Layout, numbers_of<T>>(function, from, to, on_axes());
     if (on_axes()) {
@@ -263,7 +263,7 @@ class stored_tokens {
     } else {
       if (!are_coordinates<At> && on_axes() && is_coordinate_table(function, coordinates_.axes(), table))
         throw_invalid(function,
-                      "a table of coordinates says where its tokens are, append them without positions");
+                      "a table of coordinates has the positions of its tokens; leave out positions");
       for (Index b = 0; b < k.batch; ++b)
         check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)),
                                in_new_keys(keys.table), positions_of_row(positions_at(at, k.tokens), b));
@@ -302,7 +302,7 @@ class stored_tokens {
     if (other.rows_.empty(from) || empty_but(to) || storage_ == key_storage::raw) return;
     if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
-      require_rotation(owner_, rotation_, other.rotation_, true);
+      require_rotation(function, rotation_, other.rotation_, true);
     else if (rotation_ != other.rotation_)
       throw_invalid(function, "the keys of both caches must be rotated by one table and layout, got ",
                     !rotation_.known() || !other.rotation_.known() ? "keys of an unknown rotation in one"
