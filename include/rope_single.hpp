@@ -14353,7 +14353,7 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
 }
 /// The number of rows of a weight that are multiplied by `tokens` tokens at a time.
 template <std::size_t tokens>
-inline constexpr std::size_t weights_beside = tokens == 1 ? 8 : 4;
+inline constexpr std::size_t weights_per_step = tokens == 1 ? 8 : 4;
 /// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
 /// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
 template <std::size_t tokens, class A>
@@ -14361,26 +14361,26 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
                                     Index cols, A* out, Index out_stride) {
   using P = packet<A>;
   constexpr Index L = lanes<P>;
-  constexpr std::size_t beside = weights_beside<tokens>;
-  for (Index c = 0; c < cols; c += Index(beside)) {
-    const A* weights[beside];
-    unrolled<beside>([&](auto i) { weights[i] = w + (std::min)(c + Index(i), cols - 1) * w_stride; });
-    P sums[tokens * beside];
-    unrolled<tokens * beside>([&](auto n) { sums[n] = fill<P>(A(0)); });
+  constexpr std::size_t rows = weights_per_step<tokens>;
+  for (Index c = 0; c < cols; c += Index(rows)) {
+    const A* weights[rows];
+    unrolled<rows>([&](auto i) { weights[i] = w + (std::min)(c + Index(i), cols - 1) * w_stride; });
+    P sums[tokens * rows];
+    unrolled<tokens * rows>([&](auto n) { sums[n] = fill<P>(A(0)); });
     Index d = 0;
     for (; d + L <= depth; d += L) {
       P numbers[tokens];
       unrolled<tokens>([&](auto t) { numbers[t] = load<P>(x + Index(t) * x_stride + d); });
-      unrolled<beside>([&](auto i) {
+      unrolled<rows>([&](auto i) {
         const P weight = load<P>(weights[i] + d);
         unrolled<tokens>([&](auto t) {
-          P& sum = sums[t * beside + i];
+          P& sum = sums[t * rows + i];
           sum = multiply_add(numbers[t], weight, sum);
         });
       });
     }
-    unrolled<tokens * beside>([&](auto n) {
-      const auto t = Index(n / beside), i = Index(n % beside);
+    unrolled<tokens * rows>([&](auto n) {
+      const auto t = Index(n / rows), i = Index(n % rows);
       if (c + i >= cols) return;
       A sum = sum_of_lanes(sums[n]);
       for (Index rest = d; rest < depth; ++rest)
@@ -15116,18 +15116,18 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
       mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
   rotation.text = mix(mix(factor, static_cast<std::uint64_t>(table.pairs())), 1);
   for (Index i = 0; i < table.pairs(); ++i) {
-    double speed = 0;
+    double frequency = 0;
     Index along = 0;
     for (Index a = 0; a < table.axes(); ++a)
       if (!equal(table.inv_freq(i, a), 0)) {
-        speed = table.inv_freq(i, a);
+        frequency = table.inv_freq(i, a);
         ++along;
       }
     if (along > 1) {
       rotation.text = 0;
       break;
     }
-    rotation.text = mix(rotation.text, bit_cast<std::uint64_t>(speed));
+    rotation.text = mix(rotation.text, bit_cast<std::uint64_t>(frequency));
   }
   return rotation;
 }
@@ -15459,13 +15459,13 @@ inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double
   static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
                 ": q and out have the channel type of the stored keys and values, or are float where " \
                 "that is a 16-bit type or std::int8_t")
-/// Used in place of a norm if new keys were rotated before.
-struct rotated_before : no_norm {};
+/// Used in place of a norm if new keys are copied, because they are raw or already rotated.
+struct copied_keys : no_norm {};
 template <class Keys>
-inline constexpr bool are_rotated = std::is_same_v<decltype(Keys::norm), rotated_before>;
+inline constexpr bool are_copied = std::is_same_v<decltype(Keys::norm), copied_keys>;
 /// Used in place of a key_transform if the table that rotated new keys, if any, is not given.
 struct unknown_table {
-  rotated_before norm;
+  copied_keys norm;
 };
 /// Copies heads of one shape, rounding or widening each channel once if the types differ. Integers and their
 /// scales keep their bits.
@@ -16043,11 +16043,11 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 #define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
 /// The tokens of a cache that are the queries of a call without counts.
 namespace rope::inline ROPE_ABI::detail {
-/// Lost tokens of a row: the `removed` tokens just before its newest `behind` tokens.
+/// Lost tokens of a row: the `removed` tokens just before its `newer` newest tokens.
 struct lost_tokens {
-  Index behind, removed;
+  Index newer, removed;
   /// The number of lost tokens among the newest `newest` tokens of the row.
-  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - behind, removed)); }
+  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - newer, removed)); }
   friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
 };
 /// Records which tokens of the last appends each row of a cache still has. If every row takes all tokens of
@@ -16097,7 +16097,7 @@ class newest_tokens {
       Index& count = counts_[static_cast<std::size_t>(b)];
       const lost_tokens lost = lost_of(b);
       const Index gone = lost.among(count);
-      if (gone > 0 && lost.behind > 0) width_ = unknown;
+      if (gone > 0 && lost.newer > 0) width_ = unknown;
       count -= gone;
     }
   }
@@ -16329,20 +16329,21 @@ class row_places {
       if (size > 0 && size == all.seen(b)) continue;
       if (are_positions || is_evicted(b) || size == 0) {
         rows_(b).evicted = none_evicted;
-        look_again(b, to_index(size));
+        update_largest(b, to_index(size));
       } else {
         end_at(b, up_to_(b * capacity_ + all.slot(size - 1)));
       }
     }
   }
-  /// Removes tokens [first, last) of the rows in `range`. `rows` still counts them. Later tokens move up.
+  /// Removes tokens [first, last) of the rows in `range`. `rows` still counts them. Later tokens move to
+  /// lower indices.
   template <class Rows>
   void remove(row_range range, const Rows& rows, Index first, Index last) {
     for (Index b = range.first; b < last_of(range); ++b) {
       const Index size = rows.size(b);
       std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
       if (first < last && last == size) rows_(b).evicted = none_evicted;
-      look_again(b, size - (last - first));
+      update_largest(b, size - (last - first));
     }
   }
   /// Removes the listed tokens of rows, which still have size(b) tokens. The next position does not change.
@@ -16383,7 +16384,7 @@ class row_places {
       for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
       X& evicted = rows_(b).evicted;
       if (moves_evicted(b, rows, first, last)) evicted = moved(evicted, delta);
-      look_again(b, rows.size(b));
+      update_largest(b, rows.size(b));
     }
   }
   /// Copies the first `size` slots of row `from` of this or another object with as many axes to row `to`.
@@ -16452,8 +16453,8 @@ class row_places {
     if (!are_positions) up_to_(b * capacity_ + slot) = most;
     return most;
   }
-  /// Finds the largest number of the `size` tokens of row b again.
-  void look_again(Index b, Index size) {
+  /// Updates the largest number of row b, which has `size` tokens.
+  void update_largest(Index b, Index size) {
     X most = rows_(b).evicted;
     for (Index t = 0; t < size; ++t) most = add(b, t, most);
     end_at(b, most);
@@ -16591,7 +16592,7 @@ class cache_rows : public slot_rows<growing_row> {
   std::int64_t order_of(Index b, std::int64_t token) const { return row(b)[token]; }
   Index slot(std::int64_t token) const { return to_index(token); }
   /// The numbers of positions(b) that are counted and ascending.
-  const ordered_tokens& order(Index b) const { return of(b).order; }
+  const ordered_tokens& ordered(Index b) const { return of(b).order; }
   bool empty(Index b) const { return size(b) == 0; }
   /// Throws:  std::invalid_argument if rows differ in size
   Index common_size(const char* function) const {
@@ -16654,7 +16655,7 @@ class cache_rows : public slot_rows<growing_row> {
     order_.keep(*this, rows, size);
     for (Index b = rows.first; b < rows.last; ++b) {
       of(b).used = size;
-      look_again(b, size, false);
+      update_order(b, size, false);
     }
   }
   /// Removes tokens [first, last). With `on_axes` the remaining tokens are renumbered 0, 1, 2, ...
@@ -16663,7 +16664,7 @@ class cache_rows : public slot_rows<growing_row> {
     order_.remove(rows, *this, first, last);
     for (Index b = rows.first; b < rows.last; ++b) {
       of(b).used -= last - first;
-      look_again(b, first, on_axes);
+      update_order(b, first, on_axes);
     }
   }
   /// Removes the tokens of an ascending list. next(b) does not change. With `on_axes` the remaining tokens
@@ -16679,7 +16680,7 @@ class cache_rows : public slot_rows<growing_row> {
     order_.evict(rows, *this, tokens);
     for (Index b = rows.first; b < rows.last; ++b) {
       of(b).used -= tokens.size();
-      look_again(b, tokens.first(), on_axes);
+      update_order(b, tokens.first(), on_axes);
     }
   }
   /// Throws:  as row_places::check_shift
@@ -16688,7 +16689,7 @@ class cache_rows : public slot_rows<growing_row> {
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     order_.shift(rows, *this, first, last, delta);
-    for (Index b = rows.first; b < rows.last; ++b) look_again(b, first, false);
+    for (Index b = rows.first; b < rows.last; ++b) update_order(b, first, false);
   }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
@@ -16702,8 +16703,8 @@ class cache_rows : public slot_rows<growing_row> {
     slots_ = capacity;
   }
  private:
-  /// Updates order(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
-  void look_again(Index b, Index first, bool on_axes) {
+  /// Updates ordered(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
+  void update_order(Index b, Index first, bool on_axes) {
     if (on_axes) order_.number(b, size(b));
     of(b).order.forget_from(first);
     of(b).order.extend(row(b), size(b));
@@ -16822,7 +16823,7 @@ constexpr bool lacks_tables(std::size_t count) {
   ROPE_DETAIL_REFUSE(check_table, const, (detail::lacks_tables<Arguments...>(1)),                            \
                      ROPE_DETAIL_TABLE_SENTENCE("check_table"))
 /// Overloads of rebase and shift for calls with missing or misplaced tables.
-#define ROPE_DETAIL_ASK_FOR_TURNS()                                                                        \
+#define ROPE_DETAIL_ASK_FOR_ROTATIONS()                                                                    \
   ROPE_DETAIL_REFUSE(rebase, , (detail::lacks_tables<Arguments...>(2)),                                    \
                      "rebase: pass the table that rotated the keys, and the table of their new rotation"); \
   ROPE_DETAIL_REFUSE(shift, , (detail::misplaced_in_shift<Layout, Arguments...>()),                        \
@@ -17156,7 +17157,7 @@ class stored_tokens {
                   const row_counts& counts) const {
     const auto& table = keys.table.table();
     if (storage_ == key_storage::raw) {
-      if (are_rotated<Keys>)
+      if (are_copied<Keys>)
         throw_invalid(function,
                       "this cache stores raw keys; unrotate the keys and append them without a table, or "
                       "store rotated keys (key_storage::rotated)");
@@ -17169,7 +17170,7 @@ class stored_tokens {
           for (Index t = 0; t < count_of(b, k.tokens, counts); ++t)
             text_position(function, "a token", at.axes(),
                           [&](Index a) { return at.coordinate(positions_at(at, k.tokens)(b, t), a); });
-    if constexpr (are_rotated<Keys>) {
+    if constexpr (are_copied<Keys>) {
       check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, in_new_keys(keys.table), known_range{});
     } else {
       if (!are_coordinates<At> && on_axes() && is_coordinate_table(function, coordinates_.axes(), table))
@@ -17279,7 +17280,7 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
         k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
         [&](Index b, Index first, Index count, Index slot) {
           memory_.write(k, v, b, first, count, slot, [&](const auto& from, const auto& to) {
-            if constexpr (are_rotated<Keys>)
+            if constexpr (are_copied<Keys>)
               copy_channels(from, to);
             else
               rotate_channels<Layout>(from, to, in_new_keys(keys.table),
@@ -17531,8 +17532,8 @@ class token_cache {
     ROPE_DETAIL_CHECK_THREADS("append_rotated", Threads);
     const auto rotation = cache().placed(Cache::names.append_rotated, table);
     store<Layout>(Cache::names.append_rotated, k, v,
-                  detail::key_transform<typename Table::scalar, detail::rotated_before>{rotation, {}},
-                  positions, counts, threads);
+                  detail::key_transform<typename Table::scalar, detail::copied_keys>{rotation, {}}, positions,
+                  counts, threads);
   }
   ROPE_DETAIL_ASK_FOR_APPENDS(place);
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
@@ -17670,7 +17671,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
   Index size() const { return rows().common_size(Cache::names.size); }
   /// The numbers of tokens at the start of row b at positions 0, 1, 2, ..., and in ascending order.
-  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
+  detail::ordered_tokens ordered(Index b) const { return rows().ordered(b); }
   /// Rotates the stored keys from the angles of one table to those of another, in one pass, by the exact
   /// difference of the two angles at each position.
   ///
@@ -17688,8 +17689,9 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
       tokens_.template rebase<Layout>(Cache::names.rebase, base::cache().placed(Cache::names.rebase, from),
                                       base::cache().placed(Cache::names.rebase, to));
   }
-  /// Removes tokens [first, first + count). Later tokens move up and keep their positions. With `shift` to
-  /// close the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and llama_memory_seq_add):
+  /// Removes tokens [first, first + count). Later tokens move to lower indices and keep their positions. With
+  /// `shift` to close the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and
+  /// llama_memory_seq_add):
   ///
   ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
   ///
@@ -17699,9 +17701,9 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
     tokens_.remove(Cache::names.remove, first, count, row);
   }
   /// Removes the listed tokens, such as those with the smallest attention sums (H2O, SnapKV). Other tokens
-  /// move up and keep their positions or coordinates. The next position of the row does not change, even if
-  /// its newest token is removed. In contrast, `remove` of the newest tokens is a rollback: the position of
-  /// the next token is then one more than the largest that remains.
+  /// move to lower indices and keep their positions or coordinates. The next position of the row does not
+  /// change, even if its newest token is removed. In contrast, `remove` of the newest tokens is a rollback:
+  /// the position of the next token is then one more than the largest that remains.
   ///
   ///     cache.evict(std::vector{3, 5, 4});
   ///
@@ -17742,7 +17744,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
       tokens_.template shift<Layout>(Cache::names.shift, first, count, delta,
                                      base::cache().placed(Cache::names.shift, table), row);
   }
-  ROPE_DETAIL_ASK_FOR_TURNS();
+  ROPE_DETAIL_ASK_FOR_ROTATIONS();
   /// Increases the capacity to at least `capacity` tokens per row. Views and spans of the cache are no longer
   /// valid.
   ///
@@ -18439,7 +18441,7 @@ constexpr bool lacks_tokens_of_cross() {
 /// Whether the arguments from `first` on are wrong. Two forms are valid: threads alone; or a table, `fewest`
 /// to `most` positions and, optionally, threads.
 template <class... Arguments>
-constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
+constexpr bool misplaced_after(std::size_t first, std::size_t fewest, std::size_t most) {
   constexpr std::size_t count = sizeof...(Arguments);
   // The arrays have one entry more than there are arguments, because an array must not be empty.
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>..., false},
@@ -18451,57 +18453,57 @@ constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size
 /// Whether the arguments of forward after out are wrong. Valid are a table, then positions (for a cache:
 /// counts), then threads. All are optional. Positions and threads of wrong types have messages of their own.
 template <class X, class Rows, class Out, class... More>
-constexpr bool misplaced_behind_forward() {
+constexpr bool misplaced_after_forward() {
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
                  threads[] = {parallel_executor<std::remove_cvref_t<More>>..., false};
   if (is_cache<std::remove_reference_t<Rows>>) return lacks_list<row_counts, More...>(tables[0] ? 1 : 0);
   return sizeof...(More) > 0 && !tables[0] && !threads[0];
 }
-/// misplaced_behind for the arguments of cross after out.
+/// misplaced_after for the arguments of cross after out.
 template <class X, class Context, class... More>
-constexpr bool misplaced_behind_cross() {
-  return is_projected<std::remove_cvref_t<Context>> ? misplaced_behind<X, Context, More...>(3, 0, 1)
-                                                    : misplaced_behind<X, Context, More...>(4, 2, 2);
+constexpr bool misplaced_after_cross() {
+  return is_projected<std::remove_cvref_t<Context>> ? misplaced_after<X, Context, More...>(3, 0, 1)
+                                                    : misplaced_after<X, Context, More...>(4, 2, 2);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 /// An overload of `function` for calls that no other overload accepts: tokens are not matrices, or the
-/// arguments after them are not those in `behind`.
-#define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, behind)                         \
+/// arguments after them are not those in `after`.
+#define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, after)                          \
   template <class... Arguments>                                                                       \
   requires((lacking) || (misplaced)) void function(Arguments&&...) const {                            \
     static_assert(                                                                                    \
         !(lacking),                                                                                   \
         "multi_head_attention::" #function                                                            \
         ": tokens are row-major Eigen matrices, maps or blocks, [batch * tokens, dim]; call " calls); \
-    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": after " behind);   \
+    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": after " after);    \
   }                                                                                                   \
   static_assert(true)
 #define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                   \
   ROPE_DETAIL_ASK_OF_LAYER(                                                                             \
       forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                    \
       "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",     \
-      (detail::misplaced_behind_forward<Arguments...>()),                                               \
+      (detail::misplaced_after_forward<Arguments...>()),                                                \
       "out pass a table if it rotates, then positions or, for a cache, counts (any integers, [batch], " \
       "or {}), then the threads")
 #define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                       \
   ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                     \
                            "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)", \
-                           (detail::misplaced_behind_cross<Arguments...>()),                              \
+                           (detail::misplaced_after_cross<Arguments...>()),                               \
                            "out pass a table if it rotates, with positions of x and of a context that "   \
                            "is not projected, then the threads")
 #define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
   ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
                            "project_context(context, batch, ...)",                        \
-                           (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
+                           (detail::misplaced_after<Arguments...>(2, 0, 1)),              \
                            "the batch pass a table if it rotates, with positions, then the threads")
 /// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
 /// not a table, `fewest` to `most` positions, and threads.
 #define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                            \
   template <class T, class Layout, class... More>                                                 \
-  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                     \
+  requires(detail::misplaced_after<More...>(0, fewest, most)) void function(                      \
       const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,    \
       const multi_head_gradients<T>&, More&&...) {                                                \
-    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                            \
+    static_assert(!detail::misplaced_after<More...>(0, fewest, most),                             \
                   #function ": after the gradients pass a table if the block rotates, " positions \
                             ", then the threads");                                                \
   }                                                                                               \
@@ -18866,7 +18868,7 @@ class block_forward {
         attention(asking, seen, rotation.keys.tokens_of(v, s), rotation.queries.tokens_of(attended, s), part,
                   threads);
         part.log_sum_exp = {};
-        if (!probabilities_.empty()) tell(q, first, k, first_key, asking, seen, part, threads);
+        if (!probabilities_.empty()) write_probabilities(q, first, k, first_key, asking, seen, part, threads);
       });
       first += asking.tokens;
       first_key += seen.tokens;
@@ -18876,9 +18878,9 @@ class block_forward {
   /// Writes the probabilities of one segment into the probabilities of the whole call. Probabilities between
   /// different segments are already 0.
   template <class K, class Threads>
-  void tell(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
-            const head_view<T>& asking, const head_view<K>& seen, const attention_options& options,
-            const Threads& threads) const {
+  void write_probabilities(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
+                           const head_view<T>& asking, const head_view<K>& seen,
+                           const attention_options& options, const Threads& threads) const {
     const Index rows = asking.batch * asking.heads * asking.tokens;
     if (asking.tokens == q.tokens && seen.tokens == k.tokens)
       return attention_weights(asking, seen, probabilities_, options, threads);
@@ -19752,7 +19754,7 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
     positions.include(newest.start(s));
     positions.include(newest.seen(s) - 1);
   }
-  if constexpr (!are_rotated<Keys>) {
+  if constexpr (!are_copied<Keys>) {
     if (pages.storage() == key_storage::raw) refuse_raw_keys("write_pages");
     check_rotation<Layout>("write_pages", k, keys.table, known_range{positions});
   }
@@ -19770,7 +19772,7 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
         const auto to = [&](const head_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
-        if constexpr (are_rotated<Keys>)
+        if constexpr (are_copied<Keys>)
           copy_channels(from(k), to(pages.keys()));
         else
           rotate_channels<Layout>(from(k), to(pages.keys()), keys.table, contiguous_positions{t}, norm);

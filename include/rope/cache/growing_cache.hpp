@@ -42,7 +42,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
   Index size() const { return rows().common_size(Cache::names.size); }
   /// The numbers of tokens at the start of row b at positions 0, 1, 2, ..., and in ascending order.
-  detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
+  detail::ordered_tokens ordered(Index b) const { return rows().ordered(b); }
 
   /// Rotates the stored keys from the angles of one table to those of another, in one pass, by the exact
   /// difference of the two angles at each position.
@@ -62,8 +62,9 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
                                       base::cache().placed(Cache::names.rebase, to));
   }
 
-  /// Removes tokens [first, first + count). Later tokens move up and keep their positions. With `shift` to
-  /// close the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and llama_memory_seq_add):
+  /// Removes tokens [first, first + count). Later tokens move to lower indices and keep their positions. With
+  /// `shift` to close the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and
+  /// llama_memory_seq_add):
   ///
   ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
   ///
@@ -74,9 +75,9 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   }
 
   /// Removes the listed tokens, such as those with the smallest attention sums (H2O, SnapKV). Other tokens
-  /// move up and keep their positions or coordinates. The next position of the row does not change, even if
-  /// its newest token is removed. In contrast, `remove` of the newest tokens is a rollback: the position of
-  /// the next token is then one more than the largest that remains.
+  /// move to lower indices and keep their positions or coordinates. The next position of the row does not
+  /// change, even if its newest token is removed. In contrast, `remove` of the newest tokens is a rollback:
+  /// the position of the next token is then one more than the largest that remains.
   ///
   ///     cache.evict(std::vector{3, 5, 4});
   ///
@@ -119,7 +120,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
       tokens_.template shift<Layout>(Cache::names.shift, first, count, delta,
                                      base::cache().placed(Cache::names.shift, table), row);
   }
-  ROPE_DETAIL_ASK_FOR_TURNS();
+  ROPE_DETAIL_ASK_FOR_ROTATIONS();
 
   /// Increases the capacity to at least `capacity` tokens per row. Views and spans of the cache are no longer
   /// valid.

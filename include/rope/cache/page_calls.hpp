@@ -135,7 +135,7 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
     positions.include(newest.start(s));
     positions.include(newest.seen(s) - 1);
   }
-  if constexpr (!are_rotated<Keys>) {
+  if constexpr (!are_copied<Keys>) {
     if (pages.storage() == key_storage::raw) refuse_raw_keys("write_pages");
     check_rotation<Layout>("write_pages", k, keys.table, known_range{positions});
   }
@@ -153,7 +153,7 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
         const auto to = [&](const head_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
-        if constexpr (are_rotated<Keys>)
+        if constexpr (are_copied<Keys>)
           copy_channels(from(k), to(pages.keys()));
         else
           rotate_channels<Layout>(from(k), to(pages.keys()), keys.table, contiguous_positions{t}, norm);

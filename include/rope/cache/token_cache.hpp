@@ -262,8 +262,8 @@ class token_cache {
     ROPE_DETAIL_CHECK_THREADS("append_rotated", Threads);
     const auto rotation = cache().placed(Cache::names.append_rotated, table);
     store<Layout>(Cache::names.append_rotated, k, v,
-                  detail::key_transform<typename Table::scalar, detail::rotated_before>{rotation, {}},
-                  positions, counts, threads);
+                  detail::key_transform<typename Table::scalar, detail::copied_keys>{rotation, {}}, positions,
+                  counts, threads);
   }
   ROPE_DETAIL_ASK_FOR_APPENDS(place);
 

@@ -150,7 +150,7 @@ class block_forward {
         attention(asking, seen, rotation.keys.tokens_of(v, s), rotation.queries.tokens_of(attended, s), part,
                   threads);
         part.log_sum_exp = {};
-        if (!probabilities_.empty()) tell(q, first, k, first_key, asking, seen, part, threads);
+        if (!probabilities_.empty()) write_probabilities(q, first, k, first_key, asking, seen, part, threads);
       });
       first += asking.tokens;
       first_key += seen.tokens;
@@ -160,9 +160,9 @@ class block_forward {
   /// Writes the probabilities of one segment into the probabilities of the whole call. Probabilities between
   /// different segments are already 0.
   template <class K, class Threads>
-  void tell(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
-            const head_view<T>& asking, const head_view<K>& seen, const attention_options& options,
-            const Threads& threads) const {
+  void write_probabilities(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
+                           const head_view<T>& asking, const head_view<K>& seen,
+                           const attention_options& options, const Threads& threads) const {
     const Index rows = asking.batch * asking.heads * asking.tokens;
     if (asking.tokens == q.tokens && seen.tokens == k.tokens)
       return attention_weights(asking, seen, probabilities_, options, threads);

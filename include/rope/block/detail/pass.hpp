@@ -161,7 +161,7 @@ constexpr bool lacks_tokens_of_cross() {
 /// Whether the arguments from `first` on are wrong. Two forms are valid: threads alone; or a table, `fewest`
 /// to `most` positions and, optionally, threads.
 template <class... Arguments>
-constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
+constexpr bool misplaced_after(std::size_t first, std::size_t fewest, std::size_t most) {
   constexpr std::size_t count = sizeof...(Arguments);
   // The arrays have one entry more than there are arguments, because an array must not be empty.
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>..., false},
@@ -174,32 +174,32 @@ constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size
 /// Whether the arguments of forward after out are wrong. Valid are a table, then positions (for a cache:
 /// counts), then threads. All are optional. Positions and threads of wrong types have messages of their own.
 template <class X, class Rows, class Out, class... More>
-constexpr bool misplaced_behind_forward() {
+constexpr bool misplaced_after_forward() {
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
                  threads[] = {parallel_executor<std::remove_cvref_t<More>>..., false};
   if (is_cache<std::remove_reference_t<Rows>>) return lacks_list<row_counts, More...>(tables[0] ? 1 : 0);
   return sizeof...(More) > 0 && !tables[0] && !threads[0];
 }
 
-/// misplaced_behind for the arguments of cross after out.
+/// misplaced_after for the arguments of cross after out.
 template <class X, class Context, class... More>
-constexpr bool misplaced_behind_cross() {
-  return is_projected<std::remove_cvref_t<Context>> ? misplaced_behind<X, Context, More...>(3, 0, 1)
-                                                    : misplaced_behind<X, Context, More...>(4, 2, 2);
+constexpr bool misplaced_after_cross() {
+  return is_projected<std::remove_cvref_t<Context>> ? misplaced_after<X, Context, More...>(3, 0, 1)
+                                                    : misplaced_after<X, Context, More...>(4, 2, 2);
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
 
 /// An overload of `function` for calls that no other overload accepts: tokens are not matrices, or the
-/// arguments after them are not those in `behind`.
-#define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, behind)                         \
+/// arguments after them are not those in `after`.
+#define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, after)                          \
   template <class... Arguments>                                                                       \
   requires((lacking) || (misplaced)) void function(Arguments&&...) const {                            \
     static_assert(                                                                                    \
         !(lacking),                                                                                   \
         "multi_head_attention::" #function                                                            \
         ": tokens are row-major Eigen matrices, maps or blocks, [batch * tokens, dim]; call " calls); \
-    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": after " behind);   \
+    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": after " after);    \
   }                                                                                                   \
   static_assert(true)
 
@@ -207,31 +207,31 @@ constexpr bool misplaced_behind_cross() {
   ROPE_DETAIL_ASK_OF_LAYER(                                                                             \
       forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                    \
       "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",     \
-      (detail::misplaced_behind_forward<Arguments...>()),                                               \
+      (detail::misplaced_after_forward<Arguments...>()),                                                \
       "out pass a table if it rotates, then positions or, for a cache, counts (any integers, [batch], " \
       "or {}), then the threads")
 
 #define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                       \
   ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                     \
                            "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)", \
-                           (detail::misplaced_behind_cross<Arguments...>()),                              \
+                           (detail::misplaced_after_cross<Arguments...>()),                               \
                            "out pass a table if it rotates, with positions of x and of a context that "   \
                            "is not projected, then the threads")
 
 #define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
   ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
                            "project_context(context, batch, ...)",                        \
-                           (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
+                           (detail::misplaced_after<Arguments...>(2, 0, 1)),              \
                            "the batch pass a table if it rotates, with positions, then the threads")
 
 /// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
 /// not a table, `fewest` to `most` positions, and threads.
 #define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                            \
   template <class T, class Layout, class... More>                                                 \
-  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                     \
+  requires(detail::misplaced_after<More...>(0, fewest, most)) void function(                      \
       const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,    \
       const multi_head_gradients<T>&, More&&...) {                                                \
-    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                            \
+    static_assert(!detail::misplaced_after<More...>(0, fewest, most),                             \
                   #function ": after the gradients pass a table if the block rotates, " positions \
                             ", then the threads");                                                \
   }                                                                                               \

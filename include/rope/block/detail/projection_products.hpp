@@ -188,7 +188,7 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
 
 /// The number of rows of a weight that are multiplied by `tokens` tokens at a time.
 template <std::size_t tokens>
-inline constexpr std::size_t weights_beside = tokens == 1 ? 8 : 4;
+inline constexpr std::size_t weights_per_step = tokens == 1 ? 8 : 4;
 
 /// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
 /// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
@@ -197,26 +197,26 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
                                     Index cols, A* out, Index out_stride) {
   using P = packet<A>;
   constexpr Index L = lanes<P>;
-  constexpr std::size_t beside = weights_beside<tokens>;
-  for (Index c = 0; c < cols; c += Index(beside)) {
-    const A* weights[beside];
-    unrolled<beside>([&](auto i) { weights[i] = w + (std::min)(c + Index(i), cols - 1) * w_stride; });
-    P sums[tokens * beside];
-    unrolled<tokens * beside>([&](auto n) { sums[n] = fill<P>(A(0)); });
+  constexpr std::size_t rows = weights_per_step<tokens>;
+  for (Index c = 0; c < cols; c += Index(rows)) {
+    const A* weights[rows];
+    unrolled<rows>([&](auto i) { weights[i] = w + (std::min)(c + Index(i), cols - 1) * w_stride; });
+    P sums[tokens * rows];
+    unrolled<tokens * rows>([&](auto n) { sums[n] = fill<P>(A(0)); });
     Index d = 0;
     for (; d + L <= depth; d += L) {
       P numbers[tokens];
       unrolled<tokens>([&](auto t) { numbers[t] = load<P>(x + Index(t) * x_stride + d); });
-      unrolled<beside>([&](auto i) {
+      unrolled<rows>([&](auto i) {
         const P weight = load<P>(weights[i] + d);
         unrolled<tokens>([&](auto t) {
-          P& sum = sums[t * beside + i];
+          P& sum = sums[t * rows + i];
           sum = multiply_add(numbers[t], weight, sum);
         });
       });
     }
-    unrolled<tokens * beside>([&](auto n) {
-      const auto t = Index(n / beside), i = Index(n % beside);
+    unrolled<tokens * rows>([&](auto n) {
+      const auto t = Index(n / rows), i = Index(n % rows);
       if (c + i >= cols) return;
       A sum = sum_of_lanes(sums[n]);
       for (Index rest = d; rest < depth; ++rest)

@@ -109,18 +109,18 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
       mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
   rotation.text = mix(mix(factor, static_cast<std::uint64_t>(table.pairs())), 1);
   for (Index i = 0; i < table.pairs(); ++i) {
-    double speed = 0;
+    double frequency = 0;
     Index along = 0;
     for (Index a = 0; a < table.axes(); ++a)
       if (!equal(table.inv_freq(i, a), 0)) {
-        speed = table.inv_freq(i, a);
+        frequency = table.inv_freq(i, a);
         ++along;
       }
     if (along > 1) {
       rotation.text = 0;
       break;
     }
-    rotation.text = mix(rotation.text, bit_cast<std::uint64_t>(speed));
+    rotation.text = mix(rotation.text, bit_cast<std::uint64_t>(frequency));
   }
   return rotation;
 }

@@ -166,7 +166,7 @@ class cache_rows : public slot_rows<growing_row> {
   std::int64_t order_of(Index b, std::int64_t token) const { return row(b)[token]; }
   Index slot(std::int64_t token) const { return to_index(token); }
   /// The numbers of positions(b) that are counted and ascending.
-  const ordered_tokens& order(Index b) const { return of(b).order; }
+  const ordered_tokens& ordered(Index b) const { return of(b).order; }
   bool empty(Index b) const { return size(b) == 0; }
 
   /// Throws:  std::invalid_argument if rows differ in size
@@ -233,7 +233,7 @@ class cache_rows : public slot_rows<growing_row> {
     order_.keep(*this, rows, size);
     for (Index b = rows.first; b < rows.last; ++b) {
       of(b).used = size;
-      look_again(b, size, false);
+      update_order(b, size, false);
     }
   }
   /// Removes tokens [first, last). With `on_axes` the remaining tokens are renumbered 0, 1, 2, ...
@@ -242,7 +242,7 @@ class cache_rows : public slot_rows<growing_row> {
     order_.remove(rows, *this, first, last);
     for (Index b = rows.first; b < rows.last; ++b) {
       of(b).used -= last - first;
-      look_again(b, first, on_axes);
+      update_order(b, first, on_axes);
     }
   }
 
@@ -259,7 +259,7 @@ class cache_rows : public slot_rows<growing_row> {
     order_.evict(rows, *this, tokens);
     for (Index b = rows.first; b < rows.last; ++b) {
       of(b).used -= tokens.size();
-      look_again(b, tokens.first(), on_axes);
+      update_order(b, tokens.first(), on_axes);
     }
   }
 
@@ -269,7 +269,7 @@ class cache_rows : public slot_rows<growing_row> {
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     order_.shift(rows, *this, first, last, delta);
-    for (Index b = rows.first; b < rows.last; ++b) look_again(b, first, false);
+    for (Index b = rows.first; b < rows.last; ++b) update_order(b, first, false);
   }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
@@ -284,8 +284,8 @@ class cache_rows : public slot_rows<growing_row> {
   }
 
  private:
-  /// Updates order(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
-  void look_again(Index b, Index first, bool on_axes) {
+  /// Updates ordered(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
+  void update_order(Index b, Index first, bool on_axes) {
     if (on_axes) order_.number(b, size(b));
     of(b).order.forget_from(first);
     of(b).order.extend(row(b), size(b));

@@ -140,7 +140,7 @@ constexpr bool lacks_tables(std::size_t count) {
                      ROPE_DETAIL_TABLE_SENTENCE("check_table"))
 
 /// Overloads of rebase and shift for calls with missing or misplaced tables.
-#define ROPE_DETAIL_ASK_FOR_TURNS()                                                                        \
+#define ROPE_DETAIL_ASK_FOR_ROTATIONS()                                                                    \
   ROPE_DETAIL_REFUSE(rebase, , (detail::lacks_tables<Arguments...>(2)),                                    \
                      "rebase: pass the table that rotated the keys, and the table of their new rotation"); \
   ROPE_DETAIL_REFUSE(shift, , (detail::misplaced_in_shift<Layout, Arguments...>()),                        \

@@ -17,12 +17,12 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Lost tokens of a row: the `removed` tokens just before its newest `behind` tokens.
+/// Lost tokens of a row: the `removed` tokens just before its `newer` newest tokens.
 struct lost_tokens {
-  Index behind, removed;
+  Index newer, removed;
 
   /// The number of lost tokens among the newest `newest` tokens of the row.
-  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - behind, removed)); }
+  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - newer, removed)); }
   friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
 };
 
@@ -75,7 +75,7 @@ class newest_tokens {
       Index& count = counts_[static_cast<std::size_t>(b)];
       const lost_tokens lost = lost_of(b);
       const Index gone = lost.among(count);
-      if (gone > 0 && lost.behind > 0) width_ = unknown;
+      if (gone > 0 && lost.newer > 0) width_ = unknown;
       count -= gone;
     }
   }

@@ -147,20 +147,21 @@ class row_places {
       if (size > 0 && size == all.seen(b)) continue;
       if (are_positions || is_evicted(b) || size == 0) {
         rows_(b).evicted = none_evicted;
-        look_again(b, to_index(size));
+        update_largest(b, to_index(size));
       } else {
         end_at(b, up_to_(b * capacity_ + all.slot(size - 1)));
       }
     }
   }
-  /// Removes tokens [first, last) of the rows in `range`. `rows` still counts them. Later tokens move up.
+  /// Removes tokens [first, last) of the rows in `range`. `rows` still counts them. Later tokens move to
+  /// lower indices.
   template <class Rows>
   void remove(row_range range, const Rows& rows, Index first, Index last) {
     for (Index b = range.first; b < last_of(range); ++b) {
       const Index size = rows.size(b);
       std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
       if (first < last && last == size) rows_(b).evicted = none_evicted;
-      look_again(b, size - (last - first));
+      update_largest(b, size - (last - first));
     }
   }
   /// Removes the listed tokens of rows, which still have size(b) tokens. The next position does not change.
@@ -201,7 +202,7 @@ class row_places {
       for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
       X& evicted = rows_(b).evicted;
       if (moves_evicted(b, rows, first, last)) evicted = moved(evicted, delta);
-      look_again(b, rows.size(b));
+      update_largest(b, rows.size(b));
     }
   }
   /// Copies the first `size` slots of row `from` of this or another object with as many axes to row `to`.
@@ -274,8 +275,8 @@ class row_places {
     if (!are_positions) up_to_(b * capacity_ + slot) = most;
     return most;
   }
-  /// Finds the largest number of the `size` tokens of row b again.
-  void look_again(Index b, Index size) {
+  /// Updates the largest number of row b, which has `size` tokens.
+  void update_largest(Index b, Index size) {
     X most = rows_(b).evicted;
     for (Index t = 0; t < size; ++t) most = add(b, t, most);
     end_at(b, most);

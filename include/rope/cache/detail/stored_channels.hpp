@@ -105,13 +105,13 @@ inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double
                 ": q and out have the channel type of the stored keys and values, or are float where " \
                 "that is a 16-bit type or std::int8_t")
 
-/// Used in place of a norm if new keys were rotated before.
-struct rotated_before : no_norm {};
+/// Used in place of a norm if new keys are copied, because they are raw or already rotated.
+struct copied_keys : no_norm {};
 template <class Keys>
-inline constexpr bool are_rotated = std::is_same_v<decltype(Keys::norm), rotated_before>;
+inline constexpr bool are_copied = std::is_same_v<decltype(Keys::norm), copied_keys>;
 /// Used in place of a key_transform if the table that rotated new keys, if any, is not given.
 struct unknown_table {
-  rotated_before norm;
+  copied_keys norm;
 };
 
 /// Copies heads of one shape, rounding or widening each channel once if the types differ. Integers and their

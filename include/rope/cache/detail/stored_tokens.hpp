@@ -245,7 +245,7 @@ class stored_tokens {
                   const row_counts& counts) const {
     const auto& table = keys.table.table();
     if (storage_ == key_storage::raw) {
-      if (are_rotated<Keys>)
+      if (are_copied<Keys>)
         throw_invalid(function,
                       "this cache stores raw keys; unrotate the keys and append them without a table, or "
                       "store rotated keys (key_storage::rotated)");
@@ -258,7 +258,7 @@ class stored_tokens {
           for (Index t = 0; t < count_of(b, k.tokens, counts); ++t)
             text_position(function, "a token", at.axes(),
                           [&](Index a) { return at.coordinate(positions_at(at, k.tokens)(b, t), a); });
-    if constexpr (are_rotated<Keys>) {
+    if constexpr (are_copied<Keys>) {
       check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, in_new_keys(keys.table), known_range{});
     } else {
       if (!are_coordinates<At> && on_axes() && is_coordinate_table(function, coordinates_.axes(), table))
@@ -371,7 +371,7 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
         k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
         [&](Index b, Index first, Index count, Index slot) {
           memory_.write(k, v, b, first, count, slot, [&](const auto& from, const auto& to) {
-            if constexpr (are_rotated<Keys>)
+            if constexpr (are_copied<Keys>)
               copy_channels(from, to);
             else
               rotate_channels<Layout>(from, to, in_new_keys(keys.table),
