@@ -14877,19 +14877,13 @@ bool same_layout(Index pairs) {
 /// differ in a shared library to which a cache may be passed.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
-  if constexpr (std::is_same_v<Layout, half_split>) {
-    return 1;
-  } else if constexpr (std::is_same_v<Layout, interleaved>) {
-    return pairs == 1 ? 1 : 2;
-  } else {
-    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
-    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
-    std::uint64_t hash = 2;
-    for (Index i = 0; i < pairs; ++i)
-      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
-                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
-    return hash;
-  }
+  if (same_layout<Layout, half_split>(pairs)) return 1;
+  if (same_layout<Layout, interleaved>(pairs)) return 2;
+  std::uint64_t hash = 2;
+  for (Index i = 0; i < pairs; ++i)
+    hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
+               static_cast<std::uint64_t>(Layout::second(i, pairs)));
+  return hash;
 }
 /// The rotation of keys by a table, in a cache without axes.
 template <class Layout, class S>
@@ -15764,7 +15758,7 @@ class attended_call {
   /// Writes zeros for the tokens of row b of the call that are not queries.
   void clear_padding(Index b) const {
     const Index padding = queries_.padding(b);
-    for (Index t = q_.tokens - padding; padding > 0 && t < q_.tokens; ++t)
+    for (Index t = q_.tokens - padding; t < q_.tokens; ++t)
       for (Index h = 0; h < out_.heads; ++h) std::fill_n(out_.at(b, t, h), out_.head_dim, T(0));
     if (!options_.log_sum_exp.empty() && padding > 0)
       std::fill_n(options_.log_sum_exp.data() + queries_.place(b, queries_.count(b)) * q_.heads,
@@ -16198,11 +16192,9 @@ class token_list {
   /// order. The row has `size` tokens. The run moves from index `from` to the lower index `to`.
   template <class Visit>
   void for_each_kept(Index size, const Visit& visit) const {
-    Index listed = 0;
     for (Index i = 0; i < size_; ++i) {
-      ++listed;
       const Index from = tokens_[i] + 1, end = i + 1 < size_ ? tokens_[i + 1] : size;
-      if (from < end) visit(from, from - listed, end - from);
+      if (from < end) visit(from, tokens_[i] - i, end - from);
     }
   }
  private:
@@ -18760,7 +18752,7 @@ class block_forward {
               const writable_token_ref<T>& out, const attention_options& options, const Rotation& rotation,
               const Threads& threads) const {
     pass_.check_call(x, context, out, batch, rotation, options);
-    check_probabilities(batch, x.rows(), pass_.tokens_per_row(context, batch));
+    check_probabilities(x.rows(), pass_.tokens_per_row(context, batch));
     const auto heads = pass_.project(x, context, batch, threads);
     rotation.queries.apply(heads.q, pass_.q_norm(), threads);
     rotation.keys.apply(heads.k, pass_.k_norm(), threads);
@@ -18777,7 +18769,7 @@ class block_forward {
     const Index queries = pass_.tokens_per_row(x, k.batch);
     rotation.queries.check_positions(k.batch, queries, pass_.shape.head_dim);
     pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
-    check_probabilities(k.batch, x.rows(), k.tokens);
+    check_probabilities(x.rows(), k.tokens);
     const head_view<T> q = pass_.template scratch_heads<scratch::queries>(k.batch, queries, pass_.shape.heads,
                                                                           pass_.shape.head_dim);
     run_products(threads, projected<T>(x, pass_.weights.q, as_rows(q)));
@@ -18828,8 +18820,8 @@ class block_forward {
     run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
  private:
-  void check_probabilities(Index batch, Index rows, Index keys) const {
-    const auto size = static_cast<std::size_t>(rows * pass_.shape.heads * (batch == 0 ? 0 : keys));
+  void check_probabilities(Index rows, Index keys) const {
+    const auto size = static_cast<std::size_t>(rows * pass_.shape.heads * keys);
     if (!probabilities_.empty() && probabilities_.size() != size)
       throw_invalid("multi_head_attention",
                     "probabilities must be empty or have length batch * heads * queries * keys = ", size,
@@ -19721,17 +19713,16 @@ class rows_in_pages : public row_queries {
 };
 /// Checks the types and shapes of new tokens in pages.
 template <class K, class V, class T>
-void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
-                       const page_view<T>& pages) {
+void check_page_writes(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages) {
   static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
   ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
-  check_view(function, k);
-  check_view(function, v);
-  check_memory(function, k, v);
+  check_view("write_pages", k);
+  check_view("write_pages", v);
+  check_memory("write_pages", k, v);
   const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& like) {
     if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
-      throw_invalid(function, name, " must be ", shape_text({k.batch, k.tokens, like.heads, like.head_dim}),
-                    ", got ", shape_text(x));
+      throw_invalid("write_pages", name, " must be ",
+                    shape_text({k.batch, k.tokens, like.heads, like.head_dim}), ", got ", shape_text(x));
   };
   check_shape("k", k, pages.keys());
   check_shape("v", v, pages.values());
@@ -19741,7 +19732,7 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
 template <class Layout, class K, class V, class T, class Keys, class Threads>
 void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages, const Keys& keys,
                   const any_integers& query_offsets, const Threads& threads) {
-  check_page_writes("write_pages", k, v, pages);
+  check_page_writes(k, v, pages);
   const rows_in_pages<T> newest("write_pages", pages, k.batch, k.tokens, query_offsets);
   check_pages_are_own(
       "write_pages", pages, [&](Index s) { return newest.start(s); },

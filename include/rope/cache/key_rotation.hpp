@@ -72,19 +72,13 @@ bool same_layout(Index pairs) {
 /// differ in a shared library to which a cache may be passed.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
-  if constexpr (std::is_same_v<Layout, half_split>) {
-    return 1;
-  } else if constexpr (std::is_same_v<Layout, interleaved>) {
-    return pairs == 1 ? 1 : 2;
-  } else {
-    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
-    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
-    std::uint64_t hash = 2;
-    for (Index i = 0; i < pairs; ++i)
-      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
-                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
-    return hash;
-  }
+  if (same_layout<Layout, half_split>(pairs)) return 1;
+  if (same_layout<Layout, interleaved>(pairs)) return 2;
+  std::uint64_t hash = 2;
+  for (Index i = 0; i < pairs; ++i)
+    hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
+               static_cast<std::uint64_t>(Layout::second(i, pairs)));
+  return hash;
 }
 
 /// The rotation of keys by a table, in a cache without axes.

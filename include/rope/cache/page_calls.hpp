@@ -101,17 +101,16 @@ class rows_in_pages : public row_queries {
 
 /// Checks the types and shapes of new tokens in pages.
 template <class K, class V, class T>
-void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
-                       const page_view<T>& pages) {
+void check_page_writes(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages) {
   static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
   ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
-  check_view(function, k);
-  check_view(function, v);
-  check_memory(function, k, v);
+  check_view("write_pages", k);
+  check_view("write_pages", v);
+  check_memory("write_pages", k, v);
   const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& like) {
     if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
-      throw_invalid(function, name, " must be ", shape_text({k.batch, k.tokens, like.heads, like.head_dim}),
-                    ", got ", shape_text(x));
+      throw_invalid("write_pages", name, " must be ",
+                    shape_text({k.batch, k.tokens, like.heads, like.head_dim}), ", got ", shape_text(x));
   };
   check_shape("k", k, pages.keys());
   check_shape("v", v, pages.values());
@@ -122,7 +121,7 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
 template <class Layout, class K, class V, class T, class Keys, class Threads>
 void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages, const Keys& keys,
                   const any_integers& query_offsets, const Threads& threads) {
-  check_page_writes("write_pages", k, v, pages);
+  check_page_writes(k, v, pages);
   const rows_in_pages<T> newest("write_pages", pages, k.batch, k.tokens, query_offsets);
   check_pages_are_own(
       "write_pages", pages, [&](Index s) { return newest.start(s); },

@@ -37,7 +37,7 @@ class block_forward {
               const writable_token_ref<T>& out, const attention_options& options, const Rotation& rotation,
               const Threads& threads) const {
     pass_.check_call(x, context, out, batch, rotation, options);
-    check_probabilities(batch, x.rows(), pass_.tokens_per_row(context, batch));
+    check_probabilities(x.rows(), pass_.tokens_per_row(context, batch));
     const auto heads = pass_.project(x, context, batch, threads);
     rotation.queries.apply(heads.q, pass_.q_norm(), threads);
     rotation.keys.apply(heads.k, pass_.k_norm(), threads);
@@ -55,7 +55,7 @@ class block_forward {
     const Index queries = pass_.tokens_per_row(x, k.batch);
     rotation.queries.check_positions(k.batch, queries, pass_.shape.head_dim);
     pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
-    check_probabilities(k.batch, x.rows(), k.tokens);
+    check_probabilities(x.rows(), k.tokens);
     const head_view<T> q = pass_.template scratch_heads<scratch::queries>(k.batch, queries, pass_.shape.heads,
                                                                           pass_.shape.head_dim);
     run_products(threads, projected<T>(x, pass_.weights.q, as_rows(q)));
@@ -108,8 +108,8 @@ class block_forward {
   }
 
  private:
-  void check_probabilities(Index batch, Index rows, Index keys) const {
-    const auto size = static_cast<std::size_t>(rows * pass_.shape.heads * (batch == 0 ? 0 : keys));
+  void check_probabilities(Index rows, Index keys) const {
+    const auto size = static_cast<std::size_t>(rows * pass_.shape.heads * keys);
     if (!probabilities_.empty() && probabilities_.size() != size)
       throw_invalid("multi_head_attention",
                     "probabilities must be empty or have length batch * heads * queries * keys = ", size,

@@ -255,7 +255,7 @@ class attended_call {
   /// Writes zeros for the tokens of row b of the call that are not queries.
   void clear_padding(Index b) const {
     const Index padding = queries_.padding(b);
-    for (Index t = q_.tokens - padding; padding > 0 && t < q_.tokens; ++t)
+    for (Index t = q_.tokens - padding; t < q_.tokens; ++t)
       for (Index h = 0; h < out_.heads; ++h) std::fill_n(out_.at(b, t, h), out_.head_dim, T(0));
     if (!options_.log_sum_exp.empty() && padding > 0)
       std::fill_n(options_.log_sum_exp.data() + queries_.place(b, queries_.count(b)) * q_.heads,

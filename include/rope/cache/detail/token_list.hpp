@@ -62,11 +62,9 @@ class token_list {
   /// order. The row has `size` tokens. The run moves from index `from` to the lower index `to`.
   template <class Visit>
   void for_each_kept(Index size, const Visit& visit) const {
-    Index listed = 0;
     for (Index i = 0; i < size_; ++i) {
-      ++listed;
       const Index from = tokens_[i] + 1, end = i + 1 < size_ ? tokens_[i + 1] : size;
-      if (from < end) visit(from, from - listed, end - from);
+      if (from < end) visit(from, tokens_[i] - i, end - from);
     }
   }
 
