@@ -3,7 +3,6 @@
 #define ROPE_CACHE_KEY_ROTATION_HPP
 
 #include <cstdint>
-#include <type_traits>
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>  // mix

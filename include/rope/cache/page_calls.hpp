@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_PAGE_CALLS_HPP
 #define ROPE_CACHE_PAGE_CALLS_HPP
 
-#include <algorithm>  // std::min
+#include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
 #include <span>

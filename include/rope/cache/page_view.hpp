@@ -2,9 +2,8 @@
 #ifndef ROPE_CACHE_PAGE_VIEW_HPP
 #define ROPE_CACHE_PAGE_VIEW_HPP
 
-#include <algorithm>  // std::max, std::lower_bound
+#include <algorithm>  // std::fill, std::lower_bound
 #include <type_traits>
-#include <vector>
 
 #include <rope/attention/detail/token_source.hpp>  // block_table
 #include <rope/base/integer_list.hpp>

@@ -2,7 +2,6 @@
 #ifndef ROPE_CACHE_POLICY_HPP
 #define ROPE_CACHE_POLICY_HPP
 
-#include <cstdint>
 #include <limits>
 
 #include <rope/base/coordinates.hpp>

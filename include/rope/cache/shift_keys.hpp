@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_SHIFT_KEYS_HPP
 #define ROPE_CACHE_SHIFT_KEYS_HPP
 
-#include <algorithm>  // std::sort, std::max
+#include <algorithm>  // std::min, std::sort
 #include <cstdint>
 #include <type_traits>
 

@@ -3,7 +3,6 @@
 #define ROPE_BLOCK_DETAIL_PASS_HPP
 
 #include <cstddef>
-#include <span>
 #include <type_traits>
 
 #include <rope/attention/options.hpp>

@@ -3,10 +3,7 @@
 #define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <utility>  // std::move
-#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>

@@ -2,11 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 
-#include <algorithm>  // std::copy_n, std::fill_n, std::max, std::swap_ranges
-#include <cstddef>
-#include <initializer_list>
-#include <limits>
-#include <span>
+#include <algorithm>  // std::copy_n, std::fill_n, std::swap_ranges
 #include <type_traits>
 
 #include <rope/base/message.hpp>

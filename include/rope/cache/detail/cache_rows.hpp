@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
-#include <string>
-#include <utility>  // std::move, std::swap
+#include <utility>  // std::swap
 #include <vector>
 
 #include <rope/base/message.hpp>

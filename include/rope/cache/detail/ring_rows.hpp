@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <utility>  // std::swap
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>

@@ -2,7 +2,6 @@
 #ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 
-#include <algorithm>  // std::min
 #include <array>
 #include <cstddef>
 #include <cstdint>
