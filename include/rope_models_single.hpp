@@ -6298,8 +6298,8 @@ struct attention_options {
   /// (without NDEBUG) throw, and other builds count the key twice. Dropout must be 0, and there is no
   /// gradient.
   selected_keys selected = {};
-  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads this option.
-  /// It throws if the option is false and the cache rotated its keys. rotate_layer sets the option to true.
+  /// Whether queries are already rotated. Only calls on a cache without a table read this option. They throw
+  /// if it is false and the cache rotated its keys. rotate_layer sets the option to true.
   bool queries_are_rotated = false;
   /// The log-sum-exp of a query without visible keys. It is less than any other, and finite, because
   /// infinities do not survive -ffast-math.

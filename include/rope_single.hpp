@@ -2966,8 +2966,8 @@ struct attention_options {
   /// (without NDEBUG) throw, and other builds count the key twice. Dropout must be 0, and there is no
   /// gradient.
   selected_keys selected = {};
-  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads this option.
-  /// It throws if the option is false and the cache rotated its keys. rotate_layer sets the option to true.
+  /// Whether queries are already rotated. Only calls on a cache without a table read this option. They throw
+  /// if it is false and the cache rotated its keys. rotate_layer sets the option to true.
   bool queries_are_rotated = false;
   /// The log-sum-exp of a query without visible keys. It is less than any other, and finite, because
   /// infinities do not survive -ffast-math.
@@ -3387,9 +3387,8 @@ class visibility {
 /// The keys of a tile that are visible to a query.
 ///
 /// A tile is consecutive keys of a row that a kernel processes at a time. Keys of a tile are numbered from 0,
-/// its first key. The range of a query in a tile begins with the first visible key and ends with the last
-/// one. Hidden keys between them are holes. The hull of several queries is the smallest range that contains
-/// all their ranges.
+/// its first key. The range of a query in a tile contains its visible keys. Hidden keys in the range are
+/// holes. The hull of several queries is the smallest range that contains all their ranges.
 namespace rope::inline ROPE_ABI::detail {
 /// Keys [first, last) of a tile.
 struct tile_range {
@@ -3500,13 +3499,14 @@ namespace rope::inline ROPE_ABI {
 ///
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///
-/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so adjacent entries are uncorrelated.
+/// The hash chains finalisers of SplitMix64 for the seed, for row and head, and for each position, so
+/// adjacent entries are uncorrelated.
 ///
 ///     const dropout_mask mask(options.dropout, options.dropout_seed);
 ///     const bool kept = mask.keeps(row, query_head, query_position, key_position);
 ///
 /// Accuracy:  an entry is dropped with the given probability to within 2^-32
-/// Cost:      two 64-bit products per entry
+/// Cost:      three 64-bit products per entry
 /// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number
 ///            generators, doi:10.1145/2660193.2660195 (the finaliser, constants of D. Stafford's variant 13);
 ///            Salmon et al. 2011, doi:10.1145/2063384.2063405 (random numbers from counters)
@@ -7222,7 +7222,7 @@ struct token_source {
   }
   /// The distance between the scales of two adjacent tokens.
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
-  /// The number of tokens of a page, or 0 for a view and for listed tokens.
+  /// The number of tokens of a page, or 0 for a view and if is_listed().
   Index page_size() const { return is_listed() ? 0 : page_size_; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
@@ -8036,8 +8036,8 @@ namespace rope::inline ROPE_ABI::detail {
 /// rotated queries and keys to gradients with respect to unrotated ones. Outputs may be the inputs.
 ///
 /// The table need not have the positions of queries without visible keys and of keys past the count of their
-/// row. These are rotated by the first row of the table, and the result is never read. If no query has a
-/// visible key, a table without rows is enough.
+/// row. These are rotated by the first row of the table, and the result is never read. The table of queries
+/// may have no rows if no query has a visible key, and the table of keys if every row has 0 keys.
 template <class Layout, bool inverse, class T, class S, class Threads>
 void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, const head_view<const T>& k,
                      const head_view<T>& to_k, const query_key_tables<S>& tables, const visibility& rules,
@@ -8809,8 +8809,8 @@ class decode_batches {
     if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
-  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) if heads are read one by one,
-  /// otherwise L2.
+  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) for single heads of at most 1
+  /// KiB (int8: 128 bytes). With all heads, they take at most 512 KiB of L2 for tokens of at most 16 KiB.
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
@@ -8896,7 +8896,8 @@ struct weighted_rows {
   Index channels;
   A* sums;                // [rows, channels]
   softmax_rows<A> state;  // [rows]
-  /// In scratch memory of the calling thread.
+  /// In scratch memory of the calling thread. `sums` ends where `state.maximum` begins, as prefill_block
+  /// assumes.
   template <class User>
   static weighted_rows in_scratch(Index rows, Index channels) {
     weighted_rows all = {channels, nullptr, {}};
@@ -10613,9 +10614,9 @@ class paired_decode_operands {
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
-  /// Replaces add_values for tiles with values or scales that are not finite: for each row, the weights and
-  /// the values of keys that are hidden from the row are replaced by zeros. If all values and scales are
-  /// finite, the bits are those of add_values.
+  /// Replaces add_values if must_gather(), or for tiles with values or scales that are not finite: for each
+  /// row, the weights and the values of keys that are hidden from the row are replaced by zeros. If all
+  /// values and scales are finite, the bits are those of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -10994,8 +10995,8 @@ using products_in_pairs = std::conditional_t<
     is_quantized<C> && !Rotation::rotates, integer_products<integer_floats>,
     std::conditional_t<std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<T, C>, bfloat16_products, void>>;
 // The two functions that run the kernels are not inline and do not depend on the type of the threads, so that
-// programs can compile them once (`extern template`). A checked call has products in pairs only if there are
-// any.
+// programs can compile them once (`extern template`). check_products ensures that `products` is full if
+// products_in_pairs is void.
 template <class T, class Rotation, class C>
 void attend_block(const attention_call<T, Rotation, C>& call, const query_block& block) {
   using pairs = products_in_pairs<T, Rotation, C>;
@@ -11519,21 +11520,20 @@ constexpr bool lacks_options() {
 ///            equal keys. The bits do not depend on the number of threads or the order of axes
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp). For int8, that of attention to the dequantized
-///            keys and values, with equal bits if there are many queries and products are full. The rounding
-///            of `quantize` is added to it. To within 2^-14 of these bounds, a score is off by at most e =
-///            |scale| max_j s_j sum_d |q_id| / 2 with the scales s_j of the keys, a weight by a factor within
-///            exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2 with the
-///            scales t_j of the values. Maxima are over the visible keys. A softcap does not increase the
-///            errors
-///            (tests/attention/laws/quantized_attention.test.cpp)
+///            keys and values, with equal bits if both have many queries (see Cost) and products are full.
+///            The rounding of `quantize` is added to it. To within 2^-14 of these bounds, a score is off by
+///            at most e = |scale| max_j s_j sum_d |q_id| / 2 with the scales s_j of the keys, a weight by a
+///            factor within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2
+///            with the scales t_j of the values. Maxima are over the visible keys. A softcap does not
+///            increase the errors (tests/attention/laws/quantized_attention.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. With few queries, each key and
-///            value is read once, in place. Otherwise queries are processed in blocks of 512 rows. Queries
-///            are few if tokens * group, the query rows of a key head, is at most 8, 24 or 48 with 8, 16 or
-///            32 vector registers. For quantized keys and for products in bfloat16 the limits are 3, 9 and
-///            18. Scratch memory per thread does not depend on the number of tokens, except that few queries
-///            need a row of sums per 1024 keys. Scratch memory is kept until release_scratch(), so later
-///            calls of the same size do not allocate. product_precision::integers multiplies stored integers
-///            directly
+///            value is read once, in place. Otherwise queries are processed in blocks of at most 512 rows.
+///            Queries are few if tokens * group, the query rows of a key head, is at most 8, 24 or 48 with 8,
+///            16 or 32 vector registers. For quantized keys and for products in bfloat16 the limits are 3, 9
+///            and 18. Scratch memory per thread does not depend on the number of tokens, except that few
+///            queries need a row of sums per 1024 keys. Scratch memory is kept until release_scratch(), so
+///            later calls of the same size do not allocate. product_precision::integers multiplies stored
+///            integers directly
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -11557,14 +11557,14 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 ///
 /// int8 keys that are quantized before the rotation need no second rounding if their positions change.
 ///
-/// Throws:    as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
-///            options are not causal (xPos multiplies the score of a key after its query by a factor that
-///            grows with their distance); std::out_of_range if a position is outside the table; out is then
-///            unchanged
+/// Throws:    as above; std::invalid_argument if the rotated channels exceed the head, or the tables are xPos
+///            tables and the options are not causal (xPos multiplies the score of a key after its query by a
+///            factor that grows with their distance); std::out_of_range if a position is outside the table;
+///            out is then unchanged
 /// Accuracy:  for int8, as above, with e = m^2 |scale| |q_i| max_j s_j sqrt(head_dim) / 2, where m is the
 ///            attention_factor of the table and |q_i| a Euclidean length. (A rotation moves the error of a
 ///            key between channels and keeps only its length.)
-/// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
+/// Cost:      as above; queries are rotated once, keys once per block of at most 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const Tables& tables,
@@ -12558,9 +12558,9 @@ visibility checked_gradient(const attention_tape<T>& x, const attention_options&
 ///     d_s_ij = w_ij (d_out_i . v_j - d_out_i . out_i)
 ///     d_q_i = scale sum_j d_s_ij k_j,   d_k_j = scale sum_i d_s_ij q_i
 ///
-/// With a softcap, d_s is multiplied by the slope of the cap. Dropout masks and rescales w and d_out . v as
-/// in the forward pass. The gradient with respect to a key head is a sum over the query heads of its group. A
-/// query without a visible key has a gradient of zero.
+/// With a softcap, d_s is multiplied by the slope of the cap. Dropout masks and rescales w_ij in d_v_j, and
+/// d_out_i . v_j, as in the forward pass. It does not change w_ij in d_s_ij. The gradient with respect to a
+/// key head is a sum over the query heads of its group. A query without a visible key has a gradient of zero.
 ///
 /// \param tape     the heads of the forward pass, d_out, and the outputs d_q, d_k and d_v
 /// \param options  the options of the forward pass. options.log_sum_exp is an input here: pass the values
@@ -12582,9 +12582,9 @@ visibility checked_gradient(const attention_tape<T>& x, const attention_options&
 ///            log_sum_exp. The share of peak multiply-adds is about that of `attention`. The calling thread
 ///            needs memory for keys * (head_dim + value_dim) numbers per key head, for as many key heads as
 ///            have 128 blocks of 240 queries, but at most for 16 heads or 2^24 numbers, whichever is more.
-///            Each thread needs 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2 value_dim)
-///            numbers, for a block and a tile of 96 keys. No memory grows with queries * keys. All memory is
-///            kept until release_scratch() (base/scratch.hpp)
+///            Each thread needs 240 * (2 head_dim + value_dim + 192) + 96 * (2 head_dim + value_dim +
+///            max(head_dim, value_dim)) numbers, for a block and a tile of 96 keys. No memory grows with
+///            queries * keys. All memory is kept until release_scratch() (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
 void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
@@ -12601,8 +12601,9 @@ void attention_gradient(const attention_tape<T>& tape, const attention_options& 
 ///
 ///     d_q_i = m R(-angle(p_i)) (gradient with respect to the rotated query),   d_k_j alike
 ///
-/// Throws:    as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position
-///            is outside the table; nothing is written then
+/// Throws:    as above; std::invalid_argument if the rotated channels exceed the head, or xPos tables are
+///            used without causal options; std::out_of_range if a position is outside the table; nothing is
+///            written then
 /// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before and after the inverse
 ///            rotation
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k. The calling thread keeps rotated
@@ -13195,7 +13196,7 @@ template <class A>
 void write_weight_sums(const double* from, std::span<A> sums) {
   for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<A>(from[i]);
 }
-/// Implements the calls below.
+/// Writes the sums of a checked call.
 template <class T, class Rotation, class C, class Threads>
 void find_weight_sums(const attention_call<T, Rotation, C>& call, std::span<arithmetic<T>> sums,
                       const Threads& threads) {
@@ -13240,7 +13241,8 @@ std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
 ///     attention_weight_sums(q, k, sums);
 ///
 /// \param q     [batch, queries, q.heads, head_dim]
-/// \param k     [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
+/// \param k     [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type or std::int8_t with
+///              scales if q is float
 /// \param sums  [batch, q.heads, keys] or [batch, k.heads, keys], float (double for double); overwritten. The
 ///              length of sums selects one of the two shapes. A key that is visible to no query has a sum of
 ///              0
@@ -13254,7 +13256,7 @@ std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
 ///            (tests/attention/weight_sums.test.cpp)
 /// Cost:      4 head_dim flops per query head and visible key, because all scores are computed twice. Keys
 ///            are packed, so a single query takes several times the time of attention. Scratch memory: see
-///            base/scratch.hpp
+///            include/rope/README.md
 /// Source:    Zhang et al. 2023, H2O, arXiv:2306.14048; Li et al. 2024, SnapKV, arXiv:2404.14469; Oren et al.
 ///            2024, TOVA, arXiv:2401.06104
 template <class Layout = detail::unnamed_layout, class Q, class K, class W = std::span<detail::weight_of<Q>>,

@@ -168,21 +168,20 @@ constexpr bool lacks_options() {
 ///            equal keys. The bits do not depend on the number of threads or the order of axes
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp). For int8, that of attention to the dequantized
-///            keys and values, with equal bits if there are many queries and products are full. The rounding
-///            of `quantize` is added to it. To within 2^-14 of these bounds, a score is off by at most e =
-///            |scale| max_j s_j sum_d |q_id| / 2 with the scales s_j of the keys, a weight by a factor within
-///            exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2 with the
-///            scales t_j of the values. Maxima are over the visible keys. A softcap does not increase the
-///            errors
-///            (tests/attention/laws/quantized_attention.test.cpp)
+///            keys and values, with equal bits if both have many queries (see Cost) and products are full.
+///            The rounding of `quantize` is added to it. To within 2^-14 of these bounds, a score is off by
+///            at most e = |scale| max_j s_j sum_d |q_id| / 2 with the scales s_j of the keys, a weight by a
+///            factor within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2
+///            with the scales t_j of the values. Maxima are over the visible keys. A softcap does not
+///            increase the errors (tests/attention/laws/quantized_attention.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. With few queries, each key and
-///            value is read once, in place. Otherwise queries are processed in blocks of 512 rows. Queries
-///            are few if tokens * group, the query rows of a key head, is at most 8, 24 or 48 with 8, 16 or
-///            32 vector registers. For quantized keys and for products in bfloat16 the limits are 3, 9 and
-///            18. Scratch memory per thread does not depend on the number of tokens, except that few queries
-///            need a row of sums per 1024 keys. Scratch memory is kept until release_scratch(), so later
-///            calls of the same size do not allocate. product_precision::integers multiplies stored integers
-///            directly
+///            value is read once, in place. Otherwise queries are processed in blocks of at most 512 rows.
+///            Queries are few if tokens * group, the query rows of a key head, is at most 8, 24 or 48 with 8,
+///            16 or 32 vector registers. For quantized keys and for products in bfloat16 the limits are 3, 9
+///            and 18. Scratch memory per thread does not depend on the number of tokens, except that few
+///            queries need a row of sums per 1024 keys. Scratch memory is kept until release_scratch(), so
+///            later calls of the same size do not allocate. product_precision::integers multiplies stored
+///            integers directly
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -207,14 +206,14 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 ///
 /// int8 keys that are quantized before the rotation need no second rounding if their positions change.
 ///
-/// Throws:    as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
-///            options are not causal (xPos multiplies the score of a key after its query by a factor that
-///            grows with their distance); std::out_of_range if a position is outside the table; out is then
-///            unchanged
+/// Throws:    as above; std::invalid_argument if the rotated channels exceed the head, or the tables are xPos
+///            tables and the options are not causal (xPos multiplies the score of a key after its query by a
+///            factor that grows with their distance); std::out_of_range if a position is outside the table;
+///            out is then unchanged
 /// Accuracy:  for int8, as above, with e = m^2 |scale| |q_i| max_j s_j sqrt(head_dim) / 2, where m is the
 ///            attention_factor of the table and |q_i| a Euclidean length. (A rotation moves the error of a
 ///            key between channels and keeps only its length.)
-/// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
+/// Cost:      as above; queries are rotated once, keys once per block of at most 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const Tables& tables,

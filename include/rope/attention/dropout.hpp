@@ -18,13 +18,14 @@ namespace rope::inline ROPE_ABI {
 ///
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///
-/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so adjacent entries are uncorrelated.
+/// The hash chains finalisers of SplitMix64 for the seed, for row and head, and for each position, so
+/// adjacent entries are uncorrelated.
 ///
 ///     const dropout_mask mask(options.dropout, options.dropout_seed);
 ///     const bool kept = mask.keeps(row, query_head, query_position, key_position);
 ///
 /// Accuracy:  an entry is dropped with the given probability to within 2^-32
-/// Cost:      two 64-bit products per entry
+/// Cost:      three 64-bit products per entry
 /// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number
 ///            generators, doi:10.1145/2660193.2660195 (the finaliser, constants of D. Stafford's variant 13);
 ///            Salmon et al. 2011, doi:10.1145/2063384.2063405 (random numbers from counters)

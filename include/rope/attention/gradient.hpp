@@ -268,9 +268,9 @@ visibility checked_gradient(const attention_tape<T>& x, const attention_options&
 ///     d_s_ij = w_ij (d_out_i . v_j - d_out_i . out_i)
 ///     d_q_i = scale sum_j d_s_ij k_j,   d_k_j = scale sum_i d_s_ij q_i
 ///
-/// With a softcap, d_s is multiplied by the slope of the cap. Dropout masks and rescales w and d_out . v as
-/// in the forward pass. The gradient with respect to a key head is a sum over the query heads of its group. A
-/// query without a visible key has a gradient of zero.
+/// With a softcap, d_s is multiplied by the slope of the cap. Dropout masks and rescales w_ij in d_v_j, and
+/// d_out_i . v_j, as in the forward pass. It does not change w_ij in d_s_ij. The gradient with respect to a
+/// key head is a sum over the query heads of its group. A query without a visible key has a gradient of zero.
 ///
 /// \param tape     the heads of the forward pass, d_out, and the outputs d_q, d_k and d_v
 /// \param options  the options of the forward pass. options.log_sum_exp is an input here: pass the values
@@ -292,9 +292,9 @@ visibility checked_gradient(const attention_tape<T>& x, const attention_options&
 ///            log_sum_exp. The share of peak multiply-adds is about that of `attention`. The calling thread
 ///            needs memory for keys * (head_dim + value_dim) numbers per key head, for as many key heads as
 ///            have 128 blocks of 240 queries, but at most for 16 heads or 2^24 numbers, whichever is more.
-///            Each thread needs 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2 value_dim)
-///            numbers, for a block and a tile of 96 keys. No memory grows with queries * keys. All memory is
-///            kept until release_scratch() (base/scratch.hpp)
+///            Each thread needs 240 * (2 head_dim + value_dim + 192) + 96 * (2 head_dim + value_dim +
+///            max(head_dim, value_dim)) numbers, for a block and a tile of 96 keys. No memory grows with
+///            queries * keys. All memory is kept until release_scratch() (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
 void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
@@ -312,8 +312,9 @@ void attention_gradient(const attention_tape<T>& tape, const attention_options& 
 ///
 ///     d_q_i = m R(-angle(p_i)) (gradient with respect to the rotated query),   d_k_j alike
 ///
-/// Throws:    as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position
-///            is outside the table; nothing is written then
+/// Throws:    as above; std::invalid_argument if the rotated channels exceed the head, or xPos tables are
+///            used without causal options; std::out_of_range if a position is outside the table; nothing is
+///            written then
 /// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before and after the inverse
 ///            rotation
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k. The calling thread keeps rotated

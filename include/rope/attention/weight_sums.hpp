@@ -236,7 +236,7 @@ void write_weight_sums(const double* from, std::span<A> sums) {
   for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<A>(from[i]);
 }
 
-/// Implements the calls below.
+/// Writes the sums of a checked call.
 template <class T, class Rotation, class C, class Threads>
 void find_weight_sums(const attention_call<T, Rotation, C>& call, std::span<arithmetic<T>> sums,
                       const Threads& threads) {
@@ -286,7 +286,8 @@ std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
 ///     attention_weight_sums(q, k, sums);
 ///
 /// \param q     [batch, queries, q.heads, head_dim]
-/// \param k     [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
+/// \param k     [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type or std::int8_t with
+///              scales if q is float
 /// \param sums  [batch, q.heads, keys] or [batch, k.heads, keys], float (double for double); overwritten. The
 ///              length of sums selects one of the two shapes. A key that is visible to no query has a sum of
 ///              0
@@ -300,7 +301,7 @@ std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
 ///            (tests/attention/weight_sums.test.cpp)
 /// Cost:      4 head_dim flops per query head and visible key, because all scores are computed twice. Keys
 ///            are packed, so a single query takes several times the time of attention. Scratch memory: see
-///            base/scratch.hpp
+///            include/rope/README.md
 /// Source:    Zhang et al. 2023, H2O, arXiv:2306.14048; Li et al. 2024, SnapKV, arXiv:2404.14469; Oren et al.
 ///            2024, TOVA, arXiv:2401.06104
 template <class Layout = detail::unnamed_layout, class Q, class K, class W = std::span<detail::weight_of<Q>>,

@@ -32,8 +32,8 @@ using products_in_pairs = std::conditional_t<
     std::conditional_t<std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<T, C>, bfloat16_products, void>>;
 
 // The two functions that run the kernels are not inline and do not depend on the type of the threads, so that
-// programs can compile them once (`extern template`). A checked call has products in pairs only if there are
-// any.
+// programs can compile them once (`extern template`). check_products ensures that `products` is full if
+// products_in_pairs is void.
 template <class T, class Rotation, class C>
 void attend_block(const attention_call<T, Rotation, C>& call, const query_block& block) {
   using pairs = products_in_pairs<T, Rotation, C>;

@@ -29,8 +29,8 @@ namespace rope::inline ROPE_ABI::detail {
 /// rotated queries and keys to gradients with respect to unrotated ones. Outputs may be the inputs.
 ///
 /// The table need not have the positions of queries without visible keys and of keys past the count of their
-/// row. These are rotated by the first row of the table, and the result is never read. If no query has a
-/// visible key, a table without rows is enough.
+/// row. These are rotated by the first row of the table, and the result is never read. The table of queries
+/// may have no rows if no query has a visible key, and the table of keys if every row has 0 keys.
 template <class Layout, bool inverse, class T, class S, class Threads>
 void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, const head_view<const T>& k,
                      const head_view<T>& to_k, const query_key_tables<S>& tables, const visibility& rules,

@@ -173,8 +173,8 @@ class decode_batches {
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
 
-  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) if heads are read one by one,
-  /// otherwise L2.
+  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) for single heads of at most 1
+  /// KiB (int8: 128 bytes). With all heads, they take at most 512 KiB of L2 for tokens of at most 16 KiB.
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {

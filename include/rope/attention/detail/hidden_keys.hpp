@@ -13,9 +13,8 @@
 /// The keys of a tile that are visible to a query.
 ///
 /// A tile is consecutive keys of a row that a kernel processes at a time. Keys of a tile are numbered from 0,
-/// its first key. The range of a query in a tile begins with the first visible key and ends with the last
-/// one. Hidden keys between them are holes. The hull of several queries is the smallest range that contains
-/// all their ranges.
+/// its first key. The range of a query in a tile contains its visible keys. Hidden keys in the range are
+/// holes. The hull of several queries is the smallest range that contains all their ranges.
 
 namespace rope::inline ROPE_ABI::detail {
 

@@ -357,9 +357,9 @@ class paired_decode_operands {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// Replaces add_values for tiles with values or scales that are not finite: for each row, the weights and
-  /// the values of keys that are hidden from the row are replaced by zeros. If all values and scales are
-  /// finite, the bits are those of add_values.
+  /// Replaces add_values if must_gather(), or for tiles with values or scales that are not finite: for each
+  /// row, the weights and the values of keys that are hidden from the row are replaced by zeros. If all
+  /// values and scales are finite, the bits are those of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();

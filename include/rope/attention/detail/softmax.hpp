@@ -52,7 +52,8 @@ struct weighted_rows {
   A* sums;                // [rows, channels]
   softmax_rows<A> state;  // [rows]
 
-  /// In scratch memory of the calling thread.
+  /// In scratch memory of the calling thread. `sums` ends where `state.maximum` begins, as prefill_block
+  /// assumes.
   template <class User>
   static weighted_rows in_scratch(Index rows, Index channels) {
     weighted_rows all = {channels, nullptr, {}};

@@ -143,7 +143,7 @@ struct token_source {
   }
   /// The distance between the scales of two adjacent tokens.
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
-  /// The number of tokens of a page, or 0 for a view and for listed tokens.
+  /// The number of tokens of a page, or 0 for a view and if is_listed().
   Index page_size() const { return is_listed() ? 0 : page_size_; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
