@@ -3126,8 +3126,8 @@ inline void check_segments(const char* function, const attention_options& option
                            const attention_shape& shape) {
   if (options.query_offsets.empty()) {
     if (!options.key_offsets.empty())
-      throw_invalid(function, "key_offsets need as many query_offsets, got ", options.key_offsets.size(),
-                    " and none");
+      throw_invalid(function, "key_offsets need query_offsets of the same length, got ",
+                    options.key_offsets.size(), " key_offsets and no query_offsets");
     return;
   }
   const any_integers& key_offsets = key_offsets_of(options);
@@ -3169,7 +3169,7 @@ inline void check_options(const char* function, const attention_options& options
 /// Without a table nothing is rotated, so a named layout means that the table was forgotten.
 #define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
-                name ": a layout rotates by a table; give one, or leave the layout out")
+                name ": a layout needs a table: pass one, or remove the layout")
 #endif  // ROPE_ATTENTION_OPTIONS_HPP
 /// Finds the keys that are visible to a query. They are index ranges if the caller gives ranges or key
 /// positions do not decrease. Otherwise each key is tested. If there is a mask or a bias, each key is tested
@@ -10810,8 +10810,9 @@ void check_selected(const char* function, const attention_options& options, cons
   const selected_keys& selected = options.selected;
   if (!selected) return;
   if (selected.queries() != shape.queries && selected.queries() != shape.batch * shape.queries)
-    throw_invalid(function, "selected must have ", shape.queries, " or ", shape.batch * shape.queries,
-                  " queries, got ", selected.queries());
+    throw_invalid(function, "selected must have ", shape.queries,
+                  " queries, or batch * queries = ", shape.batch * shape.queries, ", got ",
+                  selected.queries());
   if (selected.key_heads() != 1 && selected.key_heads() != key_heads)
     throw_invalid(function, "selected must have 1 list for each query or ", key_heads,
                   ", one for each key head, got ", selected.key_heads());
@@ -11396,33 +11397,33 @@ namespace detail {
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class K, class Out>
-void check_heads(const Q& q, const K& k, const K& v, const Out& out) {
-  check_equal("attention", "k and v", "heads", k.heads, v.heads);
-  check_equal("attention", "q and out", "heads", q.heads, out.heads);
-  check_equal("attention", "q and k", "head_dim", q.head_dim, k.head_dim);
-  check_equal("attention", "v and out", "head_dim", v.head_dim, out.head_dim);
-  check_rule("attention", k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0,
+void check_heads(const char* function, const Q& q, const K& k, const K& v, const Out& out) {
+  check_equal(function, "k and v", "heads", k.heads, v.heads);
+  check_equal(function, "q and out", "heads", q.heads, out.heads);
+  check_equal(function, "q and k", "head_dim", q.head_dim, k.head_dim);
+  check_equal(function, "v and out", "head_dim", v.head_dim, out.head_dim);
+  check_rule(function, k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0,
              "q.heads must be a multiple of k.heads", q.heads, k.heads);
 }
 /// Checks the arguments of a call before anything is written, and returns the visibility rules of the call.
 template <class T, class C>
-visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
+visibility checked_attention(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                              const head_view<const C>& v, const head_view<T>& out,
                              const attention_options& options, bool rotates = false) {
-  check_view("attention", q);
-  check_extents("attention", k);
-  check_extents("attention", v);
-  check_view("attention", out);
-  check_equal("attention", "q and k", "batch", q.batch, k.batch);
-  check_equal("attention", "k and v", "batch", k.batch, v.batch);
-  check_equal("attention", "q and out", "batch", q.batch, out.batch);
-  check_equal("attention", "k and v", "tokens", k.tokens, v.tokens);
-  check_equal("attention", "q and out", "tokens", q.tokens, out.tokens);
-  check_heads(q, k, v, out);
+  check_view(function, q);
+  check_extents(function, k);
+  check_extents(function, v);
+  check_view(function, out);
+  check_equal(function, "q and k", "batch", q.batch, k.batch);
+  check_equal(function, "k and v", "batch", k.batch, v.batch);
+  check_equal(function, "q and out", "batch", q.batch, out.batch);
+  check_equal(function, "k and v", "tokens", k.tokens, v.tokens);
+  check_equal(function, "q and out", "tokens", q.tokens, out.tokens);
+  check_heads(function, q, k, v, out);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
-  check_options("attention", options, shape, rotates);
-  check_selected("attention", options, shape, k.heads);
-  check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
+  check_options(function, options, shape, rotates);
+  check_selected(function, options, shape, k.heads);
+  check_magnitudes<arithmetic<T>>(function, options, shape.head_dim);
   return {options, shape};
 }
 /// Rejects an output that overlaps q, unless out and q are the same view.
@@ -11433,15 +11434,14 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
   check_written("attention", out);
   if (!are_same(q, out) && share_memory(q, out))
     throw_invalid("attention",
-                  "out must be q itself or share no memory with it, and covers a part of q or "
-                  "has its axes in another order; give out memory of its own");
+                  "out overlaps q but is not the same view; pass q itself as out, or separate memory");
 }
 /// Checks a call of attention to views, also that out shares no memory with k and v, which are read after out
 /// is written. Returns the visibility rules of the call.
 template <class T, class C, bool rotates>
 visibility checked_call(const head_view<const T>& q, const head_view<const C>& k, const head_view<const C>& v,
                         const head_view<T>& out, const attention_options& options) {
-  const visibility rules = checked_attention<T, C>(q, k, v, out, options, rotates);
+  const visibility rules = checked_attention<T, C>("attention", q, k, v, out, options, rotates);
   check_products<T, C, rotates>("attention", options.products, q.head_dim);
   check_memory("attention", q, k, v, out);
   check_output(q, out);
@@ -11618,15 +11618,15 @@ ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
 #define ROPE_DETAIL_ATTENTIONS_OF(declared, T, Layout)                                                     \
   declared void check_rotations<Layout>(const char*, const head_view<const T>&, const head_view<const T>&, \
                                         const query_key_tables<float>&, const visibility&)
-#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                      \
-  declared visibility checked_attention(const head_view<const T>&, const head_view<const T>&,    \
-                                        const head_view<const T>&, const head_view<T>&,          \
-                                        const attention_options&, bool);                         \
-  declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&); \
-  declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                      \
-                             const decode_results<arithmetic<T>>&, const key_split&);            \
-  declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);       \
-  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                           \
+#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                                \
+  declared visibility checked_attention(const char*, const head_view<const T>&, const head_view<const T>&, \
+                                        const head_view<const T>&, const head_view<T>&,                    \
+                                        const attention_options&, bool);                                   \
+  declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&);           \
+  declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                                \
+                             const decode_results<arithmetic<T>>&, const key_split&);                      \
+  declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);                 \
+  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                                     \
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
 /// Defines the kernels that base/instances.hpp declares. cache/attention.hpp redefines this macro to add the
@@ -12532,8 +12532,9 @@ inline void check_option_gradients(const char* function, const option_gradients&
       throw_invalid(function, "the gradient with respect to bias needs strides that are not negative, got ",
                     stride);
   if (static_cast<Index>(by_options.bias.size()) != span_of(bias))
-    throw_invalid(function, "the gradient with respect to bias must have one number per entry, ",
-                  span_of(bias), ", got ", by_options.bias.size());
+    throw_invalid(function, "the gradient with respect to bias must have length ", span_of(bias),
+                  ", from the first entry of the bias in memory to its last (0 without options.bias), got ",
+                  by_options.bias.size());
 }
 /// Checks the arguments of a call before anything is written, and returns the visibility rules of the call.
 template <class T>
@@ -12908,7 +12909,7 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
     throw_length("attention_weights", "weights ", shape_text({q.batch, q.heads, q.tokens, k.tokens}),
                  " exceed the address space");
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  return checked_attention<T, T>(q, k, k.channels(0, 0), out, options, rotates);
+  return checked_attention<T, T>("attention_weights", q, k, k.channels(0, 0), out, options, rotates);
 }
 /// The type of the weights of queries Q.
 template <class Q>
@@ -13210,7 +13211,7 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
                                const attention_options& options, bool rotates) {
   check_memory("attention_weight_sums", q, k);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  return checked_attention<T, C>(q, k, k.channels(0, 0), out, options, rotates);
+  return checked_attention<T, C>("attention_weight_sums", q, k, k.channels(0, 0), out, options, rotates);
 }
 /// The caller's list of sums. W is the type of the argument, which is a reference if the argument has a name.
 template <class Q, class W>
@@ -13224,10 +13225,11 @@ std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
   else
     return {};
 }
-#define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                  \
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                        \
-  static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>, \
-                "attention_weight_sums: k has the channel type of q, or a 16-bit type where q is float")
+#define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                                   \
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                                         \
+  static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>,                  \
+                "attention_weight_sums: k has the channel type of q, or a 16-bit type or std::int8_t " \
+                "where q is float")
 }  // namespace detail
 /// The attention that each key receives: the sum of its weights over all queries, for every query head or
 /// added up over the query heads of a key head. Queries and keys are already rotated or need no rotation.
@@ -15696,7 +15698,7 @@ class attended_call {
   }
   void check_row(Index b) const {
     const token_source<C> k = keys(b), v = values(b);
-    check_heads(q_, k, v, out_);
+    check_heads("attention", q_, k, v, out_);
     const auto listed = static_cast<Index>(std::span<const std::int64_t>(rows_.order(b)).size());
     check_equal("attention", "keys and values of a row", "slots", k.tokens, v.tokens);
     check_rule("attention", listed == k.tokens || (listed == 0 && k.tokens == rows_.seen(b)),
@@ -19835,7 +19837,8 @@ template <class Layout, class T, class P, class S, class Threads>
 void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
                      const placed_table<S>* table, const attention_options& options, const Threads& threads) {
   const rows_in_pages<P> rows("attention", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0) check_heads(q, pages.keys(), pages.values(), out);  // otherwise for each sequence
+  if (rows.batch() == 0)
+    check_heads("attention", q, pages.keys(), pages.values(), out);  // otherwise for each sequence
   attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, rows, threads).run();
 }
 }  // namespace detail
@@ -20085,7 +20088,8 @@ void find_weights_of_pages(const std::type_identity_t<head_view<const T>>& q, co
                            W& weights, const placed_table<S>* table, const attention_options& options,
                            const Threads& threads) {
   const rows_in_pages<P> rows("attention_weights", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0) check_heads(q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
+  if (rows.batch() == 0)
+    check_heads("attention_weights", q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
   find_weights_of_rows<Layout, T>(q, rows, rows, weights, table, options, threads);
 }
 template <class Layout, class T, class P, class S, class Threads>
@@ -20093,7 +20097,8 @@ void find_weight_sums_of_pages(const std::type_identity_t<head_view<const T>>& q
                                const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
                                const attention_options& options, const Threads& threads) {
   const rows_in_pages<P> rows("attention_weight_sums", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0) check_heads(q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
+  if (rows.batch() == 0)
+    check_heads("attention_weight_sums", q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
   find_weight_sums_of_rows<Layout, T>(q, rows, rows, sums, table, options, threads);
 }
 }  // namespace detail

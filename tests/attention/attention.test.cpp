@@ -182,8 +182,7 @@ TEST_CASE("an output that overlaps the queries throws unless both are one view",
   const auto rejected = [](const auto& call) {
     return testing::throws_saying<std::invalid_argument>(
         call,
-        "rope::attention: out must be q itself or share no memory with it, and covers a part of q or has its "
-        "axes in another order; give out memory of its own");
+        "rope::attention: out overlaps q but is not the same view; pass q itself as out, or separate memory");
   };
   for (const auto& out : {in_other_order, rope::bshd(memory.data() + 32, 1, 16, 4, 8),
                           rope::bshd(memory.data() + 1, 1, 16, 4, 8)}) {

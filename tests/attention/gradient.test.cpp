@@ -747,14 +747,22 @@ TEST_CASE("an invalid backward pass throws before anything is written", "[attent
         rejects("the gradient with respect to sink_logits must have their length, 0, got 3", [&] {
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {}, {.sink_logits = three});
         });
-        const std::vector<float> by_distance(16);
+        const std::vector<float> by_distance(17);
         rejects("the gradient with respect to bias needs strides that are not negative, got -1", [&] {
           rope::attention_options relative;
           relative.bias = {by_distance.data() + 8, 1, 1, q.tokens, k.tokens, 0, 0, -1, 1};
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), relative, {.bias = three});
         });
-        rejects("the gradient with respect to bias must have one number per entry, 0, got 3", [&] {
-          rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {}, {.bias = three});
+        rejects(
+            "the gradient with respect to bias must have length 0, from the first entry of the bias in "
+            "memory to its last (0 without options.bias), got 3",
+            [&] {
+              rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {}, {.bias = three});
+            });
+        rejects("the gradient with respect to bias must have length 17, from", [&] {
+          rope::attention_options with_gaps;
+          with_gaps.bias = {by_distance.data(), 1, 1, q.tokens, k.tokens, 0, 0, 6, 1};
+          rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), with_gaps, {.bias = three});
         });
         rejects("rotary_dim must not exceed head_dim, got 8 of 6", [&] {
           rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v), wide);

@@ -109,7 +109,8 @@ TEST_CASE("segments must cover the tokens in order", "[attention]") {
   CHECK_NOTHROW(
       rope::detail::check_options("attention", {.query_offsets = queries, .key_offsets = keys}, one));
   CHECK(reports({.query_offsets = queries}, "key_offsets must begin with 0 and end with 5, got 0 and 3"));
-  CHECK(reports({.key_offsets = keys}, "key_offsets need as many query_offsets, got 3 and none"));
+  CHECK(reports({.key_offsets = keys},
+                "key_offsets need query_offsets of the same length, got 3 key_offsets and no query_offsets"));
   CHECK(reports({.query_offsets = queries, .key_offsets = short_keys},
                 "query_offsets and key_offsets must have the same"));
   CHECK(reports({.query_offsets = wrong_end, .key_offsets = keys},

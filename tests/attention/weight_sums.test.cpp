@@ -103,7 +103,7 @@ TEST_CASE("sums of the wrong length throw before anything is written", "[attenti
   sums.push_back(-1);
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] { attention_weight_sums(x.queries(), x.keys(), sums, {.softcap = -1}, testing::own_threads(1)); },
-      "softcap finite and not negative, got 0 and -1"));
+      "rope::attention_weight_sums: scale must be finite and softcap finite and not negative, got 0 and -1"));
   CHECK(sums == std::vector<float>(40, -1));
   // Nothing to add.
   attention_weight_sums(x.queries().token_range(0, 0), x.keys(), sums, {}, testing::own_threads(1));

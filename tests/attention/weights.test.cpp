@@ -72,6 +72,9 @@ TEST_CASE("weights of the wrong length throw before anything is written", "[atte
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] { rope::attention_weights(heads, heads, std::span<float>(w)); },
       "attention_weights: weights must have length batch * heads * queries * keys = 18, got 17"));
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { rope::attention_weights(heads, heads, std::span<float>(w), {.window = -1}); },
+      "rope::attention_weights: window must not be negative, got -1"));
   CHECK(w == std::vector<float>(17, -1));
 }
 

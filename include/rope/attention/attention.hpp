@@ -36,34 +36,34 @@ namespace detail {
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class K, class Out>
-void check_heads(const Q& q, const K& k, const K& v, const Out& out) {
-  check_equal("attention", "k and v", "heads", k.heads, v.heads);
-  check_equal("attention", "q and out", "heads", q.heads, out.heads);
-  check_equal("attention", "q and k", "head_dim", q.head_dim, k.head_dim);
-  check_equal("attention", "v and out", "head_dim", v.head_dim, out.head_dim);
-  check_rule("attention", k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0,
+void check_heads(const char* function, const Q& q, const K& k, const K& v, const Out& out) {
+  check_equal(function, "k and v", "heads", k.heads, v.heads);
+  check_equal(function, "q and out", "heads", q.heads, out.heads);
+  check_equal(function, "q and k", "head_dim", q.head_dim, k.head_dim);
+  check_equal(function, "v and out", "head_dim", v.head_dim, out.head_dim);
+  check_rule(function, k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0,
              "q.heads must be a multiple of k.heads", q.heads, k.heads);
 }
 
 /// Checks the arguments of a call before anything is written, and returns the visibility rules of the call.
 template <class T, class C>
-visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
+visibility checked_attention(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                              const head_view<const C>& v, const head_view<T>& out,
                              const attention_options& options, bool rotates = false) {
-  check_view("attention", q);
-  check_extents("attention", k);
-  check_extents("attention", v);
-  check_view("attention", out);
-  check_equal("attention", "q and k", "batch", q.batch, k.batch);
-  check_equal("attention", "k and v", "batch", k.batch, v.batch);
-  check_equal("attention", "q and out", "batch", q.batch, out.batch);
-  check_equal("attention", "k and v", "tokens", k.tokens, v.tokens);
-  check_equal("attention", "q and out", "tokens", q.tokens, out.tokens);
-  check_heads(q, k, v, out);
+  check_view(function, q);
+  check_extents(function, k);
+  check_extents(function, v);
+  check_view(function, out);
+  check_equal(function, "q and k", "batch", q.batch, k.batch);
+  check_equal(function, "k and v", "batch", k.batch, v.batch);
+  check_equal(function, "q and out", "batch", q.batch, out.batch);
+  check_equal(function, "k and v", "tokens", k.tokens, v.tokens);
+  check_equal(function, "q and out", "tokens", q.tokens, out.tokens);
+  check_heads(function, q, k, v, out);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
-  check_options("attention", options, shape, rotates);
-  check_selected("attention", options, shape, k.heads);
-  check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
+  check_options(function, options, shape, rotates);
+  check_selected(function, options, shape, k.heads);
+  check_magnitudes<arithmetic<T>>(function, options, shape.head_dim);
   return {options, shape};
 }
 
@@ -75,8 +75,7 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
   check_written("attention", out);
   if (!are_same(q, out) && share_memory(q, out))
     throw_invalid("attention",
-                  "out must be q itself or share no memory with it, and covers a part of q or "
-                  "has its axes in another order; give out memory of its own");
+                  "out overlaps q but is not the same view; pass q itself as out, or separate memory");
 }
 
 /// Checks a call of attention to views, also that out shares no memory with k and v, which are read after out
@@ -84,7 +83,7 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
 template <class T, class C, bool rotates>
 visibility checked_call(const head_view<const T>& q, const head_view<const C>& k, const head_view<const C>& v,
                         const head_view<T>& out, const attention_options& options) {
-  const visibility rules = checked_attention<T, C>(q, k, v, out, options, rotates);
+  const visibility rules = checked_attention<T, C>("attention", q, k, v, out, options, rotates);
   check_products<T, C, rotates>("attention", options.products, q.head_dim);
   check_memory("attention", q, k, v, out);
   check_output(q, out);
@@ -272,15 +271,15 @@ ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
 #define ROPE_DETAIL_ATTENTIONS_OF(declared, T, Layout)                                                     \
   declared void check_rotations<Layout>(const char*, const head_view<const T>&, const head_view<const T>&, \
                                         const query_key_tables<float>&, const visibility&)
-#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                      \
-  declared visibility checked_attention(const head_view<const T>&, const head_view<const T>&,    \
-                                        const head_view<const T>&, const head_view<T>&,          \
-                                        const attention_options&, bool);                         \
-  declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&); \
-  declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                      \
-                             const decode_results<arithmetic<T>>&, const key_split&);            \
-  declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);       \
-  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                           \
+#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                                \
+  declared visibility checked_attention(const char*, const head_view<const T>&, const head_view<const T>&, \
+                                        const head_view<const T>&, const head_view<T>&,                    \
+                                        const attention_options&, bool);                                   \
+  declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&);           \
+  declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                                \
+                             const decode_results<arithmetic<T>>&, const key_split&);                      \
+  declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);                 \
+  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                                     \
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
 

@@ -239,8 +239,9 @@ inline void check_option_gradients(const char* function, const option_gradients&
       throw_invalid(function, "the gradient with respect to bias needs strides that are not negative, got ",
                     stride);
   if (static_cast<Index>(by_options.bias.size()) != span_of(bias))
-    throw_invalid(function, "the gradient with respect to bias must have one number per entry, ",
-                  span_of(bias), ", got ", by_options.bias.size());
+    throw_invalid(function, "the gradient with respect to bias must have length ", span_of(bias),
+                  ", from the first entry of the bias in memory to its last (0 without options.bias), got ",
+                  by_options.bias.size());
 }
 
 /// Checks the arguments of a call before anything is written, and returns the visibility rules of the call.

@@ -364,8 +364,8 @@ inline void check_segments(const char* function, const attention_options& option
                            const attention_shape& shape) {
   if (options.query_offsets.empty()) {
     if (!options.key_offsets.empty())
-      throw_invalid(function, "key_offsets need as many query_offsets, got ", options.key_offsets.size(),
-                    " and none");
+      throw_invalid(function, "key_offsets need query_offsets of the same length, got ",
+                    options.key_offsets.size(), " key_offsets and no query_offsets");
     return;
   }
   const any_integers& key_offsets = key_offsets_of(options);
@@ -411,6 +411,6 @@ inline void check_options(const char* function, const attention_options& options
 /// Without a table nothing is rotated, so a named layout means that the table was forgotten.
 #define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
-                name ": a layout rotates by a table; give one, or leave the layout out")
+                name ": a layout needs a table: pass one, or remove the layout")
 
 #endif  // ROPE_ATTENTION_OPTIONS_HPP

@@ -251,7 +251,7 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
                                const attention_options& options, bool rotates) {
   check_memory("attention_weight_sums", q, k);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  return checked_attention<T, C>(q, k, k.channels(0, 0), out, options, rotates);
+  return checked_attention<T, C>("attention_weight_sums", q, k, k.channels(0, 0), out, options, rotates);
 }
 
 /// The caller's list of sums. W is the type of the argument, which is a reference if the argument has a name.
@@ -267,10 +267,11 @@ std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
     return {};
 }
 
-#define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                  \
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                        \
-  static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>, \
-                "attention_weight_sums: k has the channel type of q, or a 16-bit type where q is float")
+#define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                                   \
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                                         \
+  static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>,                  \
+                "attention_weight_sums: k has the channel type of q, or a 16-bit type or std::int8_t " \
+                "where q is float")
 
 }  // namespace detail
 

@@ -173,7 +173,7 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
     throw_length("attention_weights", "weights ", shape_text({q.batch, q.heads, q.tokens, k.tokens}),
                  " exceed the address space");
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  return checked_attention<T, T>(q, k, k.channels(0, 0), out, options, rotates);
+  return checked_attention<T, T>("attention_weights", q, k, k.channels(0, 0), out, options, rotates);
 }
 
 /// The type of the weights of queries Q.

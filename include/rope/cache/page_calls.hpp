@@ -230,7 +230,8 @@ template <class Layout, class T, class P, class S, class Threads>
 void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
                      const placed_table<S>* table, const attention_options& options, const Threads& threads) {
   const rows_in_pages<P> rows("attention", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0) check_heads(q, pages.keys(), pages.values(), out);  // otherwise for each sequence
+  if (rows.batch() == 0)
+    check_heads("attention", q, pages.keys(), pages.values(), out);  // otherwise for each sequence
   attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, rows, threads).run();
 }
 

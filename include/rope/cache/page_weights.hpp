@@ -28,7 +28,8 @@ void find_weights_of_pages(const std::type_identity_t<head_view<const T>>& q, co
                            W& weights, const placed_table<S>* table, const attention_options& options,
                            const Threads& threads) {
   const rows_in_pages<P> rows("attention_weights", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0) check_heads(q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
+  if (rows.batch() == 0)
+    check_heads("attention_weights", q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
   find_weights_of_rows<Layout, T>(q, rows, rows, weights, table, options, threads);
 }
 
@@ -37,7 +38,8 @@ void find_weight_sums_of_pages(const std::type_identity_t<head_view<const T>>& q
                                const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
                                const attention_options& options, const Threads& threads) {
   const rows_in_pages<P> rows("attention_weight_sums", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0) check_heads(q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
+  if (rows.batch() == 0)
+    check_heads("attention_weight_sums", q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
   find_weight_sums_of_rows<Layout, T>(q, rows, rows, sums, table, options, threads);
 }
 

@@ -413,7 +413,7 @@ TEST_CASE("invalid lists throw and nothing is written", "[attention]") {
   const operands x = attention_call::random_operands<float>(dice.generator(), e);
   std::vector<int> list(60, -1);
   CHECK(rejects(x, {.selected = {list.data(), {.queries = 4, .keys = 5}}},
-                "selected must have 3 or 6 queries", "got 4"));
+                "selected must have 3 queries, or batch * queries = 6", "got 4"));
   CHECK(rejects(x, {.selected = {list.data(), {.queries = 3, .key_heads = 4, .keys = 5}}},
                 "selected must have 1 list for each query or 2, one for each key head", "got 4"));
   CHECK(rejects(x, {.dropout = 0.5, .selected = {list.data(), {.queries = 3, .keys = 5}}},

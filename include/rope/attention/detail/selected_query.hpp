@@ -42,8 +42,9 @@ void check_selected(const char* function, const attention_options& options, cons
   const selected_keys& selected = options.selected;
   if (!selected) return;
   if (selected.queries() != shape.queries && selected.queries() != shape.batch * shape.queries)
-    throw_invalid(function, "selected must have ", shape.queries, " or ", shape.batch * shape.queries,
-                  " queries, got ", selected.queries());
+    throw_invalid(function, "selected must have ", shape.queries,
+                  " queries, or batch * queries = ", shape.batch * shape.queries, ", got ",
+                  selected.queries());
   if (selected.key_heads() != 1 && selected.key_heads() != key_heads)
     throw_invalid(function, "selected must have 1 list for each query or ", key_heads,
                   ", one for each key head, got ", selected.key_heads());

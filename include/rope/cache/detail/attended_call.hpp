@@ -189,7 +189,7 @@ class attended_call {
   }
   void check_row(Index b) const {
     const token_source<C> k = keys(b), v = values(b);
-    check_heads(q_, k, v, out_);
+    check_heads("attention", q_, k, v, out_);
     const auto listed = static_cast<Index>(std::span<const std::int64_t>(rows_.order(b)).size());
     check_equal("attention", "keys and values of a row", "slots", k.tokens, v.tokens);
     check_rule("attention", listed == k.tokens || (listed == 0 && k.tokens == rows_.seen(b)),
