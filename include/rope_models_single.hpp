@@ -6368,10 +6368,10 @@ inline void check_alignment(const char* function, const attention_options& optio
           "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
           "cross-attention");
   };
-  const any_integers &asking = options.query_offsets, &seen = key_offsets_of(options);
-  for (std::size_t s = 0; s + 1 < asking.size(); ++s)
-    check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
-  if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
+  const any_integers &query_offsets = options.query_offsets, &key_offsets = key_offsets_of(options);
+  for (std::size_t s = 0; s + 1 < query_offsets.size(); ++s)
+    check_row("segment", s, query_offsets[s + 1] - query_offsets[s], key_offsets[s + 1] - key_offsets[s]);
+  if (query_offsets.empty() && options.key_counts.empty() && shape.batch > 0)
     check_row("row", 0, shape.queries, shape.keys);  // the sizes of all rows
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, count_of_row(options.query_counts, static_cast<Index>(b), shape.queries),

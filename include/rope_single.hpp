@@ -3036,10 +3036,10 @@ inline void check_alignment(const char* function, const attention_options& optio
           "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
           "cross-attention");
   };
-  const any_integers &asking = options.query_offsets, &seen = key_offsets_of(options);
-  for (std::size_t s = 0; s + 1 < asking.size(); ++s)
-    check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
-  if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
+  const any_integers &query_offsets = options.query_offsets, &key_offsets = key_offsets_of(options);
+  for (std::size_t s = 0; s + 1 < query_offsets.size(); ++s)
+    check_row("segment", s, query_offsets[s + 1] - query_offsets[s], key_offsets[s + 1] - key_offsets[s]);
+  if (query_offsets.empty() && options.key_counts.empty() && shape.batch > 0)
     check_row("row", 0, shape.queries, shape.keys);  // the sizes of all rows
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, count_of_row(options.query_counts, static_cast<Index>(b), shape.queries),
@@ -8323,7 +8323,7 @@ struct repeated_prefetch {
   std::uintptr_t next;
   Index next_stride;
   /// Adds `bytes` to all addresses, which gives those of a later channel of every token.
-  EIGEN_ALWAYS_INLINE repeated_prefetch behind(Index bytes) const {
+  EIGEN_ALWAYS_INLINE repeated_prefetch after(Index bytes) const {
     if (address == 0) return {};
     const auto distance = static_cast<std::uintptr_t>(bytes);
     return {address + distance, stride, left, next + distance, next_stride};
@@ -8466,16 +8466,16 @@ EIGEN_ALWAYS_INLINE P sums_of_each(const P* packets, std::index_sequence<i...>) 
 /// than its compilation takes.
 template <class Rows>
 inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
-/// Calls body(asks). A kernel prefetches the rows ahead if `asks` is true. It is a constant for groups of
-/// four queries, because a test makes their kernels slower if the keys are in cache, and for listed rows,
-/// which have no rows ahead. Other kernels are compiled once and test it.
+/// Calls body(prefetches). A kernel prefetches the rows ahead if `prefetches` is true. It is a constant for
+/// groups of four queries, because a test makes their kernels slower if the keys are in cache, and for listed
+/// rows, which have no rows ahead. Other kernels are compiled once and test it.
 template <class Rows, int rows, class Body>
-void with_prefetches(bool asks, const Body& body) {
+void with_prefetches(bool prefetches, const Body& body) {
   if constexpr (are_listed_rows<Rows>)
     body(std::false_type{});
   else if constexpr (rows < 4)
-    body(asks);
-  else if (asks)
+    body(prefetches);
+  else if (prefetches)
     body(std::true_type{});
   else
     body(std::false_type{});
@@ -8483,9 +8483,9 @@ void with_prefetches(bool asks, const Body& body) {
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for `rows` queries and all
 /// whole blocks in `count` keys. Returns the number of keys in these blocks. The order of each sum does not
 /// depend on the number of rows and keys.
-template <class A, int rows, class Rows, class Asks, std::size_t... n>
+template <class A, int rows, class Rows, class Prefetches, std::size_t... n>
 EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows keys, Index count,
-                                     Index depth, A* scores, Asks asks, stream_ahead* ahead,
+                                     Index depth, A* scores, Prefetches prefetches, stream_ahead* ahead,
                                      repeated_prefetch& again, std::index_sequence<n...> each_key) {
   using P = packet<A>;
   using K = typename Rows::value_type;
@@ -8500,12 +8500,12 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
     set_each(sums, fill<P>(A(0)), std::make_index_sequence<padded>{});
     std::uintptr_t next = 0, repeated = again.address;
     if constexpr (!are_listed_rows<Rows>)
-      if (asks) next = ahead->take(block * depth * Index(sizeof(K)));
+      if (prefetches) next = ahead->take(block * depth * Index(sizeof(K)));
     Index d = 0;
     while (d < whole) {
       if constexpr (are_listed_rows<Rows>) {
         prefetch_rows<line_bytes>(keys.next, block, d);
-      } else if (asks) {
+      } else if (prefetches) {
         (prefetch_line(next + n * line_bytes), ...);
         next += block * line_bytes;
         if (repeated != 0) {
@@ -8554,9 +8554,9 @@ void score_rows(const A* queries, Index query_stride, Rows keys, Index count, In
     if (ahead != nullptr) again = ahead->again(keys, count);
   Index n = 0;
   const auto score = [&](auto each_key) {
-    with_prefetches<Rows, rows>(ahead != nullptr, [&](auto asks) {
-      n += score_blocks<A, rows>(queries, query_stride, keys.from_row(n), count - n, depth, scores + n, asks,
-                                 ahead, again, each_key);
+    with_prefetches<Rows, rows>(ahead != nullptr, [&](auto prefetches) {
+      n += score_blocks<A, rows>(queries, query_stride, keys.from_row(n), count - n, depth, scores + n,
+                                 prefetches, ahead, again, each_key);
     });
   };
   constexpr auto whole_block = std::make_index_sequence<block>{};
@@ -8589,9 +8589,9 @@ struct value_run {
 };
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for each row r and the channels of
 /// each packet n from channel c on, over the values of all runs. Sums stay in registers from run to run.
-template <class A, class Rows, class Asks, std::size_t... r, std::size_t... n>
+template <class A, class Rows, class Prefetches, std::size_t... r, std::size_t... n>
 EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<Rows>> runs, Index c,
-                                   A* sums_in_memory, Index sum_stride, Asks asks,
+                                   A* sums_in_memory, Index sum_stride, Prefetches prefetches,
                                    std::index_sequence<r...> each_row, std::index_sequence<n...>) {
   using P = packet<A>;
   using V = typename Rows::value_type;
@@ -8602,13 +8602,13 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
   (load_each(sums_in_memory + Index(n) * L, sum_stride, sums + n * rows, each_row), ...);
   for (const value_run<Rows>& run : runs) {
     Rows values = run.rows.from_channel(c);
-    repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
+    repeated_prefetch again = run.again.after(c * Index(sizeof(V)));
     for (Index j = 0; j < run.count; ++j, ++weights, values = values.from_row(1)) {
       if (j % together == 0) {
         const Index tokens = together == 1 ? 1 : (std::min)(together, run.count - j);
         if constexpr (are_listed_rows<Rows>)
           prefetch_rows<bytes>(values.next, tokens, c);
-        else if (asks)
+        else if (prefetches)
           prefetch_batch<bytes>(*run.ahead, again, tokens);
       }
       const V* value = values.at(0);
@@ -8621,13 +8621,13 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
 /// Adds weighted values to the sums of `rows` queries, for all channels.
 template <class A, int rows, class Rows>
 void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index channels, A* sums,
-                Index sum_stride, bool asks) {
+                Index sum_stride, bool prefetches) {
   constexpr int most = rows == 1 ? 8 : stream_sums / rows < 4 ? stream_sums / rows : 4;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
   const auto add_blocks = [&](auto packets) {
     for (; c + packets() * L <= channels; c += packets() * L)
-      with_prefetches<Rows, rows>(asks, [&](auto known) {
+      with_prefetches<Rows, rows>(prefetches, [&](auto known) {
         value_block(weights, runs, c, sums + c, sum_stride, known,
                     std::make_index_sequence<std::size_t(rows)>{},
                     std::make_index_sequence<std::size_t(packets())>{});
@@ -9220,12 +9220,12 @@ class decode_operands {
       multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
   }
   /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a batch
-  void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool asks) {
+  void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool prefetches) {
     const Index channels = call_.v.head_dim;
     const auto add_with = [&](const auto& runs) {
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows<A, group()>(weights + r * shape::tile + keys.first(), runs, channels, sums + r * channels,
-                               channels, asks && r == 0);
+                               channels, prefetches && r == 0);
       });
     };
     const auto add_runs = [&]<class Storage>(std::type_identity<Storage>) {
@@ -9716,7 +9716,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
       ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
     });
   };
-  const auto ask = [&](Index tokens) {
+  const auto prefetch = [&](Index tokens) {
     if (ahead != nullptr) prefetch_batch<bytes>(*ahead, again, tokens);
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
@@ -9726,17 +9726,17 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
   Index j = values.first;
   if (j % 2 == 1) {
-    ask(1);
+    prefetch(1);
     multiply(j - 1, nothing, token(j), each_row);
     ++j;
   }
   while (j + 2 <= values.last) {
     const Index end = (std::min)(j + together, values.last / 2 * 2);
-    ask(end - j);
+    prefetch(end - j);
     for (; j < end; j += 2) multiply(j, token(j), token(j + 1), each_row);
   }
   if (j < values.last) {
-    ask(1);
+    prefetch(1);
     multiply(j, token(j), nothing, each_row);
   }
   unrolled<std::size_t(rows * blocks)>(
@@ -9753,7 +9753,7 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   constexpr Index width = 2 * Products::lanes;
   const repeated_prefetch first =
       ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : repeated_prefetch{};
-  const auto again = [&](Index c) { return first.behind(c * Index(sizeof(stored))); };
+  const auto again = [&](Index c) { return first.after(c * Index(sizeof(stored))); };
   const auto whole = [](const stored* from, int n)
                          ROPE_DETAIL_INLINE_LAMBDA { return Products::load(from + n * width); };
   Index c = 0;
@@ -9782,8 +9782,8 @@ namespace rope::inline ROPE_ABI::detail {
 /// strides. A run begins with key n of the tile, and fills columns of one panel from column n % width on.
 /// Packing a run also writes zeros to the later columns of the panel, which the next run overwrites. Listed
 /// tokens are copied first, because packing them one by one takes four times as long.
-template <class T, class Turn, class C, class Visit>
-void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
+template <class T, class Rotation, class C, class Visit>
+void for_each_run_of_panel(const attention_call<T, Rotation, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
   constexpr Index width = panel_shape<arithmetic<T>>::width;
   const bool is_listed = call.k.is_listed();
@@ -10355,7 +10355,7 @@ void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i
 }
 /// to[j] = weights[j], rounded to bfloat16, for j in [0, panel width).
 inline void round_panel(const float* weights, Eigen::bfloat16* to) {
-  if constexpr (lanes < pair_sums >> 1) {
+  if constexpr (1 < lanes<pair_sums>) {
     const auto both = load_even_odd<pair_sums>(weights);
     store_even_odd(to, both.even, both.odd);
   } else {
@@ -10593,14 +10593,14 @@ class paired_decode_operands {
       round_row(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
   }
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const float* /*weights*/, sum* sums,
-                  bool asks) {
+                  bool prefetches) {
     for (Index i = 0; i < keys.count; ++i) {
       const token_run<C> run = keys.tokens(i);
       const auto values =
           values_of({run.rows, call_.v.token_stride}, keys.run[i], row_of(run.head, rows.first));
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                     asks && r == 0 ? &keys.ahead[i] : nullptr);
+                                     prefetches && r == 0 ? &keys.ahead[i] : nullptr);
       });
     }
   }
@@ -11771,17 +11771,18 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
 /// `packets` packets of one panel of channels. The sum over d is formed first, because terms that are added
 /// one by one to a large sum are each rounded to the precision of that sum.
 ///
-/// \param panel  [depth, width]
-/// \param sums   [rows, width]
+/// \param panel           [depth, width]
+/// \param sums_in_memory  [rows, width]
 template <class A, int packets, Index row_step, Index depth_step>
-EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, Index depth, A* in_memory) {
+EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, Index depth,
+                                             A* sums_in_memory) {
   using P = packet<A>;
   constexpr Index width = panel_shape<A>::width;
   strip_sums<A, packets> sums;
   for (Index d = 0; d < depth; ++d)
     sums.multiply_add_row(numbers + d * depth_step, row_step, panel + d * width);
   sums.for_each([&](auto r, auto n) {
-    A* before = in_memory + r * width + n * lanes<P>;
+    A* before = sums_in_memory + r * width + n * lanes<P>;
     store(before, add(load<P>(before), sums.sum[r * packets + n]));
   });
 }
@@ -11926,10 +11927,10 @@ struct attention_gradient_rows {
   }
   /// Computes the products of strip s of packed rows with panels of transposed keys or values. Only panels
   /// that contain a key of `hull` are used.
-  void multiply(const A* rows, Index s, const A* rotated, Index depth, tile_range hull, A* products,
+  void multiply(const A* rows, Index s, const A* transposed, Index depth, tile_range hull, A* products,
                 Index stride) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      row_products(rows + s * shape::rows * shape::width, panel_stride(), rotated + n * depth, depth,
+      row_products(rows + s * shape::rows * shape::width, panel_stride(), transposed + n * depth, depth,
                    products + n, stride);
   }
   void write_queries() const {

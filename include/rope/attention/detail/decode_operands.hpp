@@ -107,12 +107,12 @@ class decode_operands {
   }
 
   /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a batch
-  void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool asks) {
+  void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool prefetches) {
     const Index channels = call_.v.head_dim;
     const auto add_with = [&](const auto& runs) {
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows<A, group()>(weights + r * shape::tile + keys.first(), runs, channels, sums + r * channels,
-                               channels, asks && r == 0);
+                               channels, prefetches && r == 0);
       });
     };
     const auto add_runs = [&]<class Storage>(std::type_identity<Storage>) {

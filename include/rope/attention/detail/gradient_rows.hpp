@@ -66,10 +66,10 @@ struct attention_gradient_rows {
 
   /// Computes the products of strip s of packed rows with panels of transposed keys or values. Only panels
   /// that contain a key of `hull` are used.
-  void multiply(const A* rows, Index s, const A* rotated, Index depth, tile_range hull, A* products,
+  void multiply(const A* rows, Index s, const A* transposed, Index depth, tile_range hull, A* products,
                 Index stride) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      row_products(rows + s * shape::rows * shape::width, panel_stride(), rotated + n * depth, depth,
+      row_products(rows + s * shape::rows * shape::width, panel_stride(), transposed + n * depth, depth,
                    products + n, stride);
   }
 

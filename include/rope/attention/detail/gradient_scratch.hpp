@@ -74,17 +74,18 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
 /// `packets` packets of one panel of channels. The sum over d is formed first, because terms that are added
 /// one by one to a large sum are each rounded to the precision of that sum.
 ///
-/// \param panel  [depth, width]
-/// \param sums   [rows, width]
+/// \param panel           [depth, width]
+/// \param sums_in_memory  [rows, width]
 template <class A, int packets, Index row_step, Index depth_step>
-EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, Index depth, A* in_memory) {
+EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, Index depth,
+                                             A* sums_in_memory) {
   using P = packet<A>;
   constexpr Index width = panel_shape<A>::width;
   strip_sums<A, packets> sums;
   for (Index d = 0; d < depth; ++d)
     sums.multiply_add_row(numbers + d * depth_step, row_step, panel + d * width);
   sums.for_each([&](auto r, auto n) {
-    A* before = in_memory + r * width + n * lanes<P>;
+    A* before = sums_in_memory + r * width + n * lanes<P>;
     store(before, add(load<P>(before), sums.sum[r * packets + n]));
   });
 }

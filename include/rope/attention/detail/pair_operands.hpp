@@ -73,7 +73,7 @@ void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i
 
 /// to[j] = weights[j], rounded to bfloat16, for j in [0, panel width).
 inline void round_panel(const float* weights, Eigen::bfloat16* to) {
-  if constexpr (lanes < pair_sums >> 1) {
+  if constexpr (1 < lanes<pair_sums>) {
     const auto both = load_even_odd<pair_sums>(weights);
     store_even_odd(to, both.even, both.odd);
   } else {
@@ -333,14 +333,14 @@ class paired_decode_operands {
   }
 
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const float* /*weights*/, sum* sums,
-                  bool asks) {
+                  bool prefetches) {
     for (Index i = 0; i < keys.count; ++i) {
       const token_run<C> run = keys.tokens(i);
       const auto values =
           values_of({run.rows, call_.v.token_stride}, keys.run[i], row_of(run.head, rows.first));
       for_groups_of_rows(rows.count, [&](auto group, Index r) {
         value_rows_of_pairs<group()>(values.from_row(r), call_.v.head_dim, sums + r * call_.v.head_dim,
-                                     asks && r == 0 ? &keys.ahead[i] : nullptr);
+                                     prefetches && r == 0 ? &keys.ahead[i] : nullptr);
       });
     }
   }

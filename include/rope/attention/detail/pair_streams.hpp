@@ -162,7 +162,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
       ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
     });
   };
-  const auto ask = [&](Index tokens) {
+  const auto prefetch = [&](Index tokens) {
     if (ahead != nullptr) prefetch_batch<bytes>(*ahead, again, tokens);
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
@@ -172,17 +172,17 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
   Index j = values.first;
   if (j % 2 == 1) {
-    ask(1);
+    prefetch(1);
     multiply(j - 1, nothing, token(j), each_row);
     ++j;
   }
   while (j + 2 <= values.last) {
     const Index end = (std::min)(j + together, values.last / 2 * 2);
-    ask(end - j);
+    prefetch(end - j);
     for (; j < end; j += 2) multiply(j, token(j), token(j + 1), each_row);
   }
   if (j < values.last) {
-    ask(1);
+    prefetch(1);
     multiply(j, token(j), nothing, each_row);
   }
   unrolled<std::size_t(rows * blocks)>(
@@ -200,7 +200,7 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   constexpr Index width = 2 * Products::lanes;
   const repeated_prefetch first =
       ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : repeated_prefetch{};
-  const auto again = [&](Index c) { return first.behind(c * Index(sizeof(stored))); };
+  const auto again = [&](Index c) { return first.after(c * Index(sizeof(stored))); };
   const auto whole = [](const stored* from, int n)
                          ROPE_DETAIL_INLINE_LAMBDA { return Products::load(from + n * width); };
   Index c = 0;

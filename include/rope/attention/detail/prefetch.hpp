@@ -46,7 +46,7 @@ struct repeated_prefetch {
   Index next_stride;
 
   /// Adds `bytes` to all addresses, which gives those of a later channel of every token.
-  EIGEN_ALWAYS_INLINE repeated_prefetch behind(Index bytes) const {
+  EIGEN_ALWAYS_INLINE repeated_prefetch after(Index bytes) const {
     if (address == 0) return {};
     const auto distance = static_cast<std::uintptr_t>(bytes);
     return {address + distance, stride, left, next + distance, next_stride};

@@ -24,8 +24,8 @@ namespace rope::inline ROPE_ABI::detail {
 /// strides. A run begins with key n of the tile, and fills columns of one panel from column n % width on.
 /// Packing a run also writes zeros to the later columns of the panel, which the next run overwrites. Listed
 /// tokens are copied first, because packing them one by one takes four times as long.
-template <class T, class Turn, class C, class Visit>
-void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
+template <class T, class Rotation, class C, class Visit>
+void for_each_run_of_panel(const attention_call<T, Rotation, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
   constexpr Index width = panel_shape<arithmetic<T>>::width;
   const bool is_listed = call.k.is_listed();

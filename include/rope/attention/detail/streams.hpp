@@ -85,16 +85,16 @@ EIGEN_ALWAYS_INLINE P sums_of_each(const P* packets, std::index_sequence<i...>) 
 template <class Rows>
 inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
 
-/// Calls body(asks). A kernel prefetches the rows ahead if `asks` is true. It is a constant for groups of
-/// four queries, because a test makes their kernels slower if the keys are in cache, and for listed rows,
-/// which have no rows ahead. Other kernels are compiled once and test it.
+/// Calls body(prefetches). A kernel prefetches the rows ahead if `prefetches` is true. It is a constant for
+/// groups of four queries, because a test makes their kernels slower if the keys are in cache, and for listed
+/// rows, which have no rows ahead. Other kernels are compiled once and test it.
 template <class Rows, int rows, class Body>
-void with_prefetches(bool asks, const Body& body) {
+void with_prefetches(bool prefetches, const Body& body) {
   if constexpr (are_listed_rows<Rows>)
     body(std::false_type{});
   else if constexpr (rows < 4)
-    body(asks);
-  else if (asks)
+    body(prefetches);
+  else if (prefetches)
     body(std::true_type{});
   else
     body(std::false_type{});
@@ -103,9 +103,9 @@ void with_prefetches(bool asks, const Body& body) {
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for `rows` queries and all
 /// whole blocks in `count` keys. Returns the number of keys in these blocks. The order of each sum does not
 /// depend on the number of rows and keys.
-template <class A, int rows, class Rows, class Asks, std::size_t... n>
+template <class A, int rows, class Rows, class Prefetches, std::size_t... n>
 EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows keys, Index count,
-                                     Index depth, A* scores, Asks asks, stream_ahead* ahead,
+                                     Index depth, A* scores, Prefetches prefetches, stream_ahead* ahead,
                                      repeated_prefetch& again, std::index_sequence<n...> each_key) {
   using P = packet<A>;
   using K = typename Rows::value_type;
@@ -120,12 +120,12 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
     set_each(sums, fill<P>(A(0)), std::make_index_sequence<padded>{});
     std::uintptr_t next = 0, repeated = again.address;
     if constexpr (!are_listed_rows<Rows>)
-      if (asks) next = ahead->take(block * depth * Index(sizeof(K)));
+      if (prefetches) next = ahead->take(block * depth * Index(sizeof(K)));
     Index d = 0;
     while (d < whole) {
       if constexpr (are_listed_rows<Rows>) {
         prefetch_rows<line_bytes>(keys.next, block, d);
-      } else if (asks) {
+      } else if (prefetches) {
         (prefetch_line(next + n * line_bytes), ...);
         next += block * line_bytes;
         if (repeated != 0) {
@@ -176,9 +176,9 @@ void score_rows(const A* queries, Index query_stride, Rows keys, Index count, In
     if (ahead != nullptr) again = ahead->again(keys, count);
   Index n = 0;
   const auto score = [&](auto each_key) {
-    with_prefetches<Rows, rows>(ahead != nullptr, [&](auto asks) {
-      n += score_blocks<A, rows>(queries, query_stride, keys.from_row(n), count - n, depth, scores + n, asks,
-                                 ahead, again, each_key);
+    with_prefetches<Rows, rows>(ahead != nullptr, [&](auto prefetches) {
+      n += score_blocks<A, rows>(queries, query_stride, keys.from_row(n), count - n, depth, scores + n,
+                                 prefetches, ahead, again, each_key);
     });
   };
   constexpr auto whole_block = std::make_index_sequence<block>{};
@@ -214,9 +214,9 @@ struct value_run {
 
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for each row r and the channels of
 /// each packet n from channel c on, over the values of all runs. Sums stay in registers from run to run.
-template <class A, class Rows, class Asks, std::size_t... r, std::size_t... n>
+template <class A, class Rows, class Prefetches, std::size_t... r, std::size_t... n>
 EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<Rows>> runs, Index c,
-                                   A* sums_in_memory, Index sum_stride, Asks asks,
+                                   A* sums_in_memory, Index sum_stride, Prefetches prefetches,
                                    std::index_sequence<r...> each_row, std::index_sequence<n...>) {
   using P = packet<A>;
   using V = typename Rows::value_type;
@@ -227,13 +227,13 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
   (load_each(sums_in_memory + Index(n) * L, sum_stride, sums + n * rows, each_row), ...);
   for (const value_run<Rows>& run : runs) {
     Rows values = run.rows.from_channel(c);
-    repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
+    repeated_prefetch again = run.again.after(c * Index(sizeof(V)));
     for (Index j = 0; j < run.count; ++j, ++weights, values = values.from_row(1)) {
       if (j % together == 0) {
         const Index tokens = together == 1 ? 1 : (std::min)(together, run.count - j);
         if constexpr (are_listed_rows<Rows>)
           prefetch_rows<bytes>(values.next, tokens, c);
-        else if (asks)
+        else if (prefetches)
           prefetch_batch<bytes>(*run.ahead, again, tokens);
       }
       const V* value = values.at(0);
@@ -247,13 +247,13 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
 /// Adds weighted values to the sums of `rows` queries, for all channels.
 template <class A, int rows, class Rows>
 void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index channels, A* sums,
-                Index sum_stride, bool asks) {
+                Index sum_stride, bool prefetches) {
   constexpr int most = rows == 1 ? 8 : stream_sums / rows < 4 ? stream_sums / rows : 4;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
   const auto add_blocks = [&](auto packets) {
     for (; c + packets() * L <= channels; c += packets() * L)
-      with_prefetches<Rows, rows>(asks, [&](auto known) {
+      with_prefetches<Rows, rows>(prefetches, [&](auto known) {
         value_block(weights, runs, c, sums + c, sum_stride, known,
                     std::make_index_sequence<std::size_t(rows)>{},
                     std::make_index_sequence<std::size_t(packets())>{});
