@@ -3350,8 +3350,7 @@ class visibility {
     const auto keys = static_cast<Index>(s.keys);
     if (order_ == key_order::ascending) {
       const std::int64_t* list = listed_key_positions(b);
-      const auto before = static_cast<std::size_t>(std::lower_bound(list, list + keys, position) - list);
-      return static_cast<Index>(before);
+      return to_index(std::lower_bound(list, list + keys, position) - list);
     }
     const std::int64_t start = keys == 0 ? 0 : key_position(b, s.first_key);
     if (position <= start) return s.first_key;
@@ -8120,7 +8119,6 @@ using no_rotation_of = std::conditional_t<std::is_same_v<T, C>, read_rotation<T>
 /// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales if T is float
 template <class T, class Rotation, class C = T>
 struct attention_call {
-  using stored = C;
   /// The type of keys as kernels read them: the wider of T and C if they are rotated, so that a channel is
   /// rounded to 16 bits at most once.
   using rotated = std::conditional_t<Rotation::rotates, T, C>;
@@ -8429,11 +8427,6 @@ namespace rope::inline ROPE_ABI::detail {
 // the terms are contiguous, so the bits would depend on strides. as_computed prevents that.
 /// The number of packets of sums that a kernel keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
-/// sums[i] = x for i in [0, count), unrolled.
-template <class P, std::size_t... i>
-EIGEN_ALWAYS_INLINE void set_each(P* sums, const P& x, std::index_sequence<i...>) {
-  ((sums[i] = x), ...);
-}
 /// sums[i] += x * factors[i] for i in [0, count), unrolled.
 template <class P, std::size_t... i>
 EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, const P* factors, P* sums, std::index_sequence<i...>) {
@@ -8497,7 +8490,7 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
   Index scored = 0;
   for (; scored + block <= count; scored += block, keys = keys.from_row(block), scores += block) {
     P sums[padded];
-    set_each(sums, fill<P>(A(0)), std::make_index_sequence<padded>{});
+    unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sums[i] = fill<P>(A(0)); });
     std::uintptr_t next = 0, repeated = again.address;
     if constexpr (!are_listed_rows<Rows>)
       if (prefetches) next = ahead->take(block * depth * Index(sizeof(K)));
@@ -8738,14 +8731,13 @@ class decode_batches {
   /// The number of heads that are processed alternately, one batch each: all heads, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
   /// The batch of tokens of x (keys or values), in head `head`, that begins with key j of a tile. Keys 2 i
-  /// and 2 i + 1 may be multiplied as a pair. If tokens_ is even, a batch therefore ends before an even key,
-  /// so that both are in one batch.
+  /// and 2 i + 1 may be multiplied as a pair. A batch ends before an even key, so that both are in one batch.
   key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j, const tile_range& hull) {
     key_runs<C> batch;
     batch.b = b_;
     batch.head = head;
     batch.begin = begin;
-    const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
+    const Index end = (std::min)(j + tokens_ - j % 2, hull.last);
     if (x.is_listed()) {
       batch.count = 1;
       batch.run[0] = {j, end};
@@ -8851,7 +8843,8 @@ class decode_batches {
   const token_source<C>& k_;
   Index b_;
   bool short_pages_;
-  Index heads_per_pass_, tokens_;
+  Index heads_per_pass_;
+  Index tokens_;              // of a batch, an even number
   Index run_;                 // tokens of a run, at most
   Index again_;               // a cache line is prefetched again this many tokens before its use
   Index listed_ahead_ = 0;    // a listed token is prefetched this many tokens before its use
@@ -12676,8 +12669,7 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
   detail::check_view("merge_attention", out_a);
   detail::check_view("merge_attention", out_b);
   detail::check_memory("merge_attention", out_a, out_b);
-  if (out_a.batch != out_b.batch || out_a.tokens != out_b.tokens || out_a.heads != out_b.heads ||
-      out_a.head_dim != out_b.head_dim)
+  if (!detail::have_same_shape(out_a, out_b))
     detail::throw_invalid("merge_attention", "the outputs must have the same shape, got ",
                           detail::shape_text(out_a), " and ", detail::shape_text(out_b));
   const auto count = static_cast<std::size_t>(out_a.batch * out_a.tokens * out_a.heads);

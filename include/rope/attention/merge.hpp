@@ -57,8 +57,7 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
   detail::check_view("merge_attention", out_a);
   detail::check_view("merge_attention", out_b);
   detail::check_memory("merge_attention", out_a, out_b);
-  if (out_a.batch != out_b.batch || out_a.tokens != out_b.tokens || out_a.heads != out_b.heads ||
-      out_a.head_dim != out_b.head_dim)
+  if (!detail::have_same_shape(out_a, out_b))
     detail::throw_invalid("merge_attention", "the outputs must have the same shape, got ",
                           detail::shape_text(out_a), " and ", detail::shape_text(out_b));
   const auto count = static_cast<std::size_t>(out_a.batch * out_a.tokens * out_a.heads);

@@ -122,7 +122,6 @@ using no_rotation_of = std::conditional_t<std::is_same_v<T, C>, read_rotation<T>
 /// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales if T is float
 template <class T, class Rotation, class C = T>
 struct attention_call {
-  using stored = C;
   /// The type of keys as kernels read them: the wider of T and C if they are rotated, so that a channel is
   /// rounded to 16 bits at most once.
   using rotated = std::conditional_t<Rotation::rotates, T, C>;

@@ -99,14 +99,13 @@ class decode_batches {
   Index heads_per_pass() const { return heads_per_pass_; }
 
   /// The batch of tokens of x (keys or values), in head `head`, that begins with key j of a tile. Keys 2 i
-  /// and 2 i + 1 may be multiplied as a pair. If tokens_ is even, a batch therefore ends before an even key,
-  /// so that both are in one batch.
+  /// and 2 i + 1 may be multiplied as a pair. A batch ends before an even key, so that both are in one batch.
   key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j, const tile_range& hull) {
     key_runs<C> batch;
     batch.b = b_;
     batch.head = head;
     batch.begin = begin;
-    const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
+    const Index end = (std::min)(j + tokens_ - j % 2, hull.last);
     if (x.is_listed()) {
       batch.count = 1;
       batch.run[0] = {j, end};
@@ -220,7 +219,8 @@ class decode_batches {
   const token_source<C>& k_;
   Index b_;
   bool short_pages_;
-  Index heads_per_pass_, tokens_;
+  Index heads_per_pass_;
+  Index tokens_;              // of a batch, an even number
   Index run_;                 // tokens of a run, at most
   Index again_;               // a cache line is prefetched again this many tokens before its use
   Index listed_ahead_ = 0;    // a listed token is prefetched this many tokens before its use

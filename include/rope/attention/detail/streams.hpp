@@ -43,12 +43,6 @@ namespace rope::inline ROPE_ABI::detail {
 /// The number of packets of sums that a kernel keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 
-/// sums[i] = x for i in [0, count), unrolled.
-template <class P, std::size_t... i>
-EIGEN_ALWAYS_INLINE void set_each(P* sums, const P& x, std::index_sequence<i...>) {
-  ((sums[i] = x), ...);
-}
-
 /// sums[i] += x * factors[i] for i in [0, count), unrolled.
 template <class P, std::size_t... i>
 EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, const P* factors, P* sums, std::index_sequence<i...>) {
@@ -117,7 +111,7 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
   Index scored = 0;
   for (; scored + block <= count; scored += block, keys = keys.from_row(block), scores += block) {
     P sums[padded];
-    set_each(sums, fill<P>(A(0)), std::make_index_sequence<padded>{});
+    unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sums[i] = fill<P>(A(0)); });
     std::uintptr_t next = 0, repeated = again.address;
     if constexpr (!are_listed_rows<Rows>)
       if (prefetches) next = ahead->take(block * depth * Index(sizeof(K)));

@@ -221,8 +221,7 @@ class visibility {
     const auto keys = static_cast<Index>(s.keys);
     if (order_ == key_order::ascending) {
       const std::int64_t* list = listed_key_positions(b);
-      const auto before = static_cast<std::size_t>(std::lower_bound(list, list + keys, position) - list);
-      return static_cast<Index>(before);
+      return to_index(std::lower_bound(list, list + keys, position) - list);
     }
     const std::int64_t start = keys == 0 ? 0 : key_position(b, s.first_key);
     if (position <= start) return s.first_key;
