@@ -5143,624 +5143,6 @@ class any_integers {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_LISTS_HPP
 
-#ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
-#define ROPE_BASE_QUANTIZED_CHANNELS_HPP
-
-#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-
-#ifndef ROPE_BASE_SCRATCH_HPP
-#define ROPE_BASE_SCRATCH_HPP
-// GCC for MinGW emulates thread_local, and frees such objects before it calls their destructors.
-#if defined(__MINGW32__) && !defined(__clang__)
-#include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
-#define ROPE_DETAIL_SCRATCH_IN_KEY 1
-#else
-#define ROPE_DETAIL_SCRATCH_IN_KEY 0
-#endif
-/// The scratch memory that a thread keeps between calls: its size, and how to free it.
-///
-/// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
-/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of
-/// each call, and which of them grow with the number of tokens.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that the thread can
-/// release all of them.
-///
-/// If thread_local is emulated, the pieces are on the heap. A thread-specific key has the first piece of each
-/// thread, and the destructor of the key frees all pieces when the thread ends.
-class scratch_piece {
- public:
-  scratch_piece(const scratch_piece&) = delete;
-  scratch_piece& operator=(const scratch_piece&) = delete;
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  ~scratch_piece() { release(); }
-  /// The piece of the calling thread for one user. Its address identifies the user.
-  static scratch_piece& of(const void* user) {
-    scratch_piece* const newest = first();
-    for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
-      if (piece->user_ == user) return *piece;
-    scratch_piece* const piece = new scratch_piece(user, newest);
-    if (__gthread_setspecific(key(), piece) == 0) return *piece;
-    delete piece;
-    throw_length("scratch", "no memory for the thread's value of a key");
-  }
-#else
-  scratch_piece() : next_(first()) { first() = this; }
-  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
-  /// release_scratch(), so the piece removes itself from the list.
-  ~scratch_piece() {
-    release();
-    scratch_piece** at = &first();
-    while (*at != this) at = &(*at)->next_;
-    *at = next_;
-  }
-#endif
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
-  }
-  /// At least `count` elements of `size` bytes, indeterminate.
-  void* at_least(std::size_t count, std::size_t size) {
-    check_block("scratch", count, size);
-    if (bytes_ < count * size) {
-      release();
-      memory_ = allocate_block("scratch", count, size);
-      bytes_ = count * size;
-    }
-    return memory_;
-  }
- private:
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  scratch_piece(const void* user, scratch_piece* next) : next_(next), user_(user) {}
-  static __gthread_key_t key() {
-    static const __gthread_key_t made = [] {
-      __gthread_key_t result{};
-      if (__gthread_key_create(&result, delete_list) != 0)
-        throw_length("scratch", "the process has no further key for values of threads");
-      return result;
-    }();
-    return made;
-  }
-  static void delete_list(void* newest) {
-    for (auto* piece = static_cast<scratch_piece*>(newest); piece != nullptr;)
-      delete std::exchange(piece, piece->next_);
-  }
-  static scratch_piece* first() { return static_cast<scratch_piece*>(__gthread_getspecific(key())); }
-#else
-  static scratch_piece*& first() {
-    thread_local scratch_piece* piece = nullptr;
-    return piece;
-  }
-#endif
-  void release() {
-    free_block(memory_);
-    memory_ = nullptr;
-    bytes_ = 0;
-  }
-  void* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-  scratch_piece* next_;
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  const void* user_;
-#endif
-};
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-/// Identifies a user of scratch by its address.
-template <class User, class T>
-inline char scratch_user = 0;
-#endif
-/// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
-/// the same thread, or until the thread releases its scratch.
-///
-/// \tparam User  a tag that separates two users of the same T
-/// \tparam T     a type that needs neither constructor nor destructor, because the memory is only bytes
-template <class User, class T>
-T* workspace(Index count) {
-  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  scratch_piece& memory = scratch_piece::of(&scratch_user<User, T>);
-#else
-  thread_local scratch_piece memory;
-#endif
-  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
-}
-}  // namespace detail
-/// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
-///
-/// Other threads keep their memory, even if calls on this thread used a pool. Each thread of a pool keeps its
-/// own scratch memory and frees it when the thread ends. To free it earlier, run a task on each thread. A
-/// latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch, because the
-/// last one may still use it when this thread continues:
-///
-///     const auto all = std::make_shared<std::latch>(pool_size + 1);
-///     for (int i = 0; i < pool_size; ++i)
-///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
-///     all->arrive_and_wait();
-///
-/// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
-///            loop that such a call has started. Parts of a program that are compiled for other instruction
-///            sets or floating-point models have their own scratch and their own release_scratch()
-inline void release_scratch() { detail::scratch_piece::release_all(); }
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_BASE_SCRATCH_HPP
-/// Widens and rounds rows of channels, and sums their products in double.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-// A bfloat16 is the upper half of a float.
-#if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
-  return _mm_castsi128_ps(
-      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
-                                                     _mm_unpackhi_epi16(zero, packed), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Four integers in the lanes of a register.
-EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
-  std::int32_t four;
-  std::memcpy(&four, from, sizeof four);
-  const __m128i packed = _mm_cvtsi32_si128(four);
-#if defined(EIGEN_VECTORIZE_SSE4_1)
-  return _mm_cvtepi8_epi32(packed);
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
-#endif
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
-  return _mm_cvtepi32_ps(load_four(from));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  return _mm256_cvtepi32_ps(
-      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Loads lanes<P> channels, widened.
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-}
-#endif
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-namespace rope::inline ROPE_ABI::detail {
-/// Converts channels to the arithmetic type, exactly.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-/// Rounds channels from the arithmetic type to T, each once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-/// The number of channels that a loop processes per step.
-inline constexpr int channels_per_step = 16;
-/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
-/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
-/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
-/// each copy of the loop.
-///
-/// \tparam exact  whether double holds every product exactly. Fusing then does not change the sum, and the
-///                compiler may choose the faster way
-template <bool exact = false, class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[channels_per_step] = {};
-  Index d = 0;
-  for (; d + channels_per_step <= count; d += channels_per_step) {
-    double a[channels_per_step], b[channels_per_step];  // three loops, because GCC does not vectorise one
-    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
-    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
-    for (int l = 0; l < channels_per_step; ++l)
-      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
-  }
-  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
-  for (int width = channels_per_step / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-/// Whether products of such channels are exact in double.
-template <class X, class Y>
-inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
-/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
-template <class X, class Y>
-double sum_of_products(const X* x, const Y* y, Index count) {
-  return sum_of_products<exact_products<X, Y>>(
-      count, [x](Index d) { return static_cast<double>(x[d]); },
-      [y](Index d) { return static_cast<double>(y[d]); });
-}
-/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
-template <class X>
-double sum_of_squares(const X* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
-}
-/// The channels of a head in their arithmetic type: `channels`, or a copy in scratch of the calling thread.
-template <class T>
-const arithmetic<T>* widened(const T* channels, Index count) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    return channels;
-  } else {
-    struct widened_head {};
-    arithmetic<T>* const wide = workspace<widened_head, arithmetic<T>>(count);
-    widen(channels, count, wide);
-    return wide;
-  }
-}
-/// Writes the channels of a head by write(to), which writes them in their arithmetic type. Each is rounded
-/// once.
-template <class T, class Write>
-void write_rounded(T* channels, Index count, const Write& write) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    write(channels);
-  } else {
-    struct rounded_head {};
-    arithmetic<T>* const wide = workspace<rounded_head, arithmetic<T>>(count);
-    write(wide);
-    round_channels<T>(wide, count, channels);
-  }
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-
-#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
-#define ROPE_BASE_SIMD_PACKET_MATH_HPP
-#include <cfloat>     // FLT_EVAL_METHOD
-#include <iterator>  // std::size
-// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, which is 100 ulp off.
-#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
-#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
-#else
-#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
-#endif
-/// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
-///
-/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
-/// and splitting an exponent into an integer and a remainder is exact.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-template <class P>
-EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
-  return Eigen::internal::psub(a, b);
-}
-/// The larger of a and b, or a if a is NaN.
-template <class P>
-EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
-  return Eigen::internal::pmax(a, b);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
-  return Eigen::internal::predux(a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
-  return Eigen::internal::predux_max(a);
-}
-/// Transposes a square matrix of rows in place.
-template <class P>
-EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
-  if constexpr (1 < lanes<P>) {
-    Eigen::internal::PacketBlock<P, lanes<P>> block;
-    unrolled<std::size_t(lanes<P>)>([&](auto i) { block.packet[i] = rows[i]; });
-    Eigen::internal::ptranspose(block);
-    unrolled<std::size_t(lanes<P>)>([&](auto i) { rows[i] = block.packet[i]; });
-  }
-}
-/// The integers in `bits` as floats, each rounded once.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
-  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
-}
-#if defined(EIGEN_VECTORIZE_AVX512)
-/// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
-/// of the shuffles. The k-th register to be read is register 4 (k % 4) + k / 4.
-template <class P, class Add>
-EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
-  __m512 quarters[4], pairs[2];
-  unrolled<4>([&](auto j) {
-    const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
-    const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-    const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-    quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-  });
-  unrolled<2>([&](auto j) {
-    pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
-                   _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
-  });
-  const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
-  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-/// Sums of the lanes of 8 registers: lane i is the sum of register i. Avoids Eigen's transpose, which GCC
-/// would call as a function. Lane 0 is ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of
-/// register 0.
-template <class P, class Add>
-EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
-  __m256 halves[4], quarters[2];
-  unrolled<4>([&](auto j) {
-    const __m256 a = packets[j], b = packets[4 + j];
-    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  });
-  unrolled<2>([&](auto j) {
-    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
-    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-  });
-  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
-             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
-}
-#endif
-/// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16)
-    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
-    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
-#endif
-  transpose(packets);
-  for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
-  return packets[0];
-}
-/// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
-/// maximum, so the instruction is written in assembly. With a NaN, this instruction returns its second
-/// operand.
-template <class P>
-EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
-#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) {
-    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
-    P result = bound;
-#if defined(EIGEN_VECTORIZE_AVX)
-    if constexpr (is_float)
-      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
-    else
-      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
-#else
-    if constexpr (is_float)
-      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
-    else
-      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
-#endif
-    return result;
-  } else
-#endif
-    return larger(x, bound);
-}
-/// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
-/// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
-/// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
-/// number, tanh is computed in double and rounded to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. The same is done if packets divide by estimates, because Eigen's tanh is a quotient.
-template <class A>
-void hyperbolic_tangents(const A* from, Index count, A* to) {
-  constexpr int L = int{lanes<packet<A>>};
-  using numbers = Eigen::Array<A, 1, L>;
-  for (Index n = 0; n < count; n += L)
-    if constexpr (L == 1 || ROPE_DETAIL_ESTIMATED_QUOTIENTS)
-      for (Index i = n; i < n + L; ++i) to[i] = static_cast<A>(std::tanh(static_cast<double>(from[i])));
-    else
-      Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
-}
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-namespace rope::inline ROPE_ABI::detail {
-#if defined(_M_FP_FAST)
-#pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
-#endif
-/// x in the precision of its type. This is a barrier to the algebra of -ffast-math, which could make an exact
-/// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_computed(P x) {
-#if ROPE_DETAIL_FAST_MATH
-  EIGEN_OPTIMIZATION_BARRIER(x)
-#endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
-  if constexpr (std::is_floating_point_v<P>) {
-    volatile P stored = x;
-    return stored;
-  }
-#endif
-  return x;
-}
-/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer nearest to x, ties to
-/// even, and `power` is 2^(n - 1), or 0 if that is not a normal number. n is NaN if x is.
-template <class P>
-struct power_of_two {
-  P n, power;
-};
-template <class P>
-EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
-  // In the binade of this number the last place is 1, so the sum is rounded to an integer. Its low bits are
-  // the biased exponent of 2^(n - 1).
-  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
-  const P shifted = as_computed(add(x, shift));
-#if defined(__GNUC__)
-  typedef bits words __attribute__((vector_size(sizeof(P))));
-  words exponent;
-  std::memcpy(&exponent, &shifted, sizeof exponent);
-  exponent <<= mantissa;
-#else
-  bits exponent[lanes<P>];
-  std::memcpy(exponent, &shifted, sizeof exponent);
-  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
-#endif
-  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
-  std::memcpy(&result.power, &exponent, sizeof exponent);
-  return result;
-}
-inline constexpr double log2_e = 1.4426950408889634074;
-inline constexpr double ln_2 = 0.69314718055994530942;
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
-/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-inline constexpr float exp2_coefficients_of_float[] = {
-    float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),
-    float(0.055503571142190778186),   float(0.24022650760568126945),   float(0.69314718802622878106)};
-inline constexpr double exp2_coefficients_of_double[] = {
-    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
-    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
-    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
-template <class A>
-constexpr const auto& exp2_coefficients() {
-  if constexpr (std::is_same_v<A, float>)
-    return exp2_coefficients_of_float;
-  else
-    return exp2_coefficients_of_double;
-}
-/// 2^x for x < 128 (float) or 1024 (double). It is 0 if x is below -125.5 (float) or -1021.5 (double),
-/// including -infinity, so no weight is denormal. (Denormals are slow on some processors.) It is exactly 1 at
-/// 0. It is NaN if x is any NaN, because the last operation is a product, not arithmetic on exponents.
-///
-/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
-template <class P>
-EIGEN_ALWAYS_INLINE P exp2(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
-  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
-  const auto [n, power] = nearest_power(bounded);
-  const P r = as_computed(subtract(bounded, n));
-  // Twice the polynomial, times half of 2^n.
-  constexpr const auto& coefficients = exp2_coefficients<A>();
-  P p = fill<P>(2 * coefficients[0]);
-  for (std::size_t i = 1; i < std::size(coefficients); ++i)
-    p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
-  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
-}
-#if defined(_M_FP_FAST)
-#pragma float_control(pop)
-#endif
-/// x, or the largest finite number of its sign if x is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = bit_cast<bits>(x);
-  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
-/// Converts the channels of a head to 8-bit integers with one scale, and back.
-namespace rope::inline ROPE_ABI::detail {
-/// The scale by which integers are multiplied. It is NaN if `scale` is NaN or infinite, so that every channel
-/// of such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or
-/// infinities.
-inline float usable_scale(float scale) {
-  const auto bits = bit_cast<std::uint32_t>(scale);
-  const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
-  return bit_cast<float>(bits | quiet);
-}
-/// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.
-inline bool is_below(float x, float limit) {
-  return (bit_cast<std::uint32_t>(x) & 0x7fffffffu) < bit_cast<std::uint32_t>(limit);
-}
-/// out[i] = scale * integers[i], each rounded once.
-///
-/// \param scale  as usable_scale returns it
-template <class A>
-void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* out) {
-  using P = packet<A>;
-  Index i = 0;
-  if constexpr (has_packets<std::int8_t, P>) {
-    const P factor = fill<P>(scale);
-    for (; i + lanes<P> <= count; i += lanes<P>) store(out + i, multiply(load<P>(integers + i), factor));
-  }
-  for (; i < count; ++i) out[i] = static_cast<A>(integers[i]) * scale;
-}
-/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
-///
-/// A head with max |x| below 2^(b - 125), where b is the bit width of `most`, becomes zeros with a scale of 0.
-/// With 8 bits, this limit is 2^-118. A head with a NaN or an infinity becomes zeros with a
-/// scale of NaN.
-///
-/// \param most  the largest magnitude of an integer, below 2^22
-template <class Integer>
-float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
-  // The bits of magnitudes, as integers, have the order of the magnitudes, with NaN after infinity.
-  std::int32_t largest = 0;
-  for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
-  });
-  constexpr std::int32_t infinity = 0x7f800000;
-  const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
-  const std::int32_t smallest = (127 - 125 + digits) << 23;
-  if (largest >= infinity || largest < smallest) {
-    for (Index i = 0; i < count; ++i) out[i] = 0;
-    return bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
-  }
-  const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
-              inverse = as_computed(1.0f / scale);
-  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. The constant is subtracted as bits,
-  // because -ffast-math would cancel a difference of floats.
-  constexpr float shift = 0x1.8p23f;
-  constexpr auto bits_of_shift = bit_cast<std::int32_t>(shift);
-  for_each_index(0, count, [&](Index i) {
-    out[i] = static_cast<Integer>(bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
-  });
-  return scale;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
-
 #ifndef ROPE_POSITIONS_KEY_RANGES_HPP
 #define ROPE_POSITIONS_KEY_RANGES_HPP
 /// Masks that follow a rule: the range of keys that each query attends to, for attention_options::key_ranges.
@@ -14368,6 +13750,142 @@ class model_tables {
 
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
+
+#ifndef ROPE_BASE_SCRATCH_HPP
+#define ROPE_BASE_SCRATCH_HPP
+// GCC for MinGW emulates thread_local, and frees such objects before it calls their destructors.
+#if defined(__MINGW32__) && !defined(__clang__)
+#include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
+#define ROPE_DETAIL_SCRATCH_IN_KEY 1
+#else
+#define ROPE_DETAIL_SCRATCH_IN_KEY 0
+#endif
+/// The scratch memory that a thread keeps between calls: its size, and how to free it.
+///
+/// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
+/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of
+/// each call, and which of them grow with the number of tokens.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that the thread can
+/// release all of them.
+///
+/// If thread_local is emulated, the pieces are on the heap. A thread-specific key has the first piece of each
+/// thread, and the destructor of the key frees all pieces when the thread ends.
+class scratch_piece {
+ public:
+  scratch_piece(const scratch_piece&) = delete;
+  scratch_piece& operator=(const scratch_piece&) = delete;
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  ~scratch_piece() { release(); }
+  /// The piece of the calling thread for one user. Its address identifies the user.
+  static scratch_piece& of(const void* user) {
+    scratch_piece* const newest = first();
+    for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
+      if (piece->user_ == user) return *piece;
+    scratch_piece* const piece = new scratch_piece(user, newest);
+    if (__gthread_setspecific(key(), piece) == 0) return *piece;
+    delete piece;
+    throw_length("scratch", "no memory for the thread's value of a key");
+  }
+#else
+  scratch_piece() : next_(first()) { first() = this; }
+  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
+  /// release_scratch(), so the piece removes itself from the list.
+  ~scratch_piece() {
+    release();
+    scratch_piece** at = &first();
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+  }
+#endif
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+  }
+  /// At least `count` elements of `size` bytes, indeterminate.
+  void* at_least(std::size_t count, std::size_t size) {
+    check_block("scratch", count, size);
+    if (bytes_ < count * size) {
+      release();
+      memory_ = allocate_block("scratch", count, size);
+      bytes_ = count * size;
+    }
+    return memory_;
+  }
+ private:
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  scratch_piece(const void* user, scratch_piece* next) : next_(next), user_(user) {}
+  static __gthread_key_t key() {
+    static const __gthread_key_t made = [] {
+      __gthread_key_t result{};
+      if (__gthread_key_create(&result, delete_list) != 0)
+        throw_length("scratch", "the process has no further key for values of threads");
+      return result;
+    }();
+    return made;
+  }
+  static void delete_list(void* newest) {
+    for (auto* piece = static_cast<scratch_piece*>(newest); piece != nullptr;)
+      delete std::exchange(piece, piece->next_);
+  }
+  static scratch_piece* first() { return static_cast<scratch_piece*>(__gthread_getspecific(key())); }
+#else
+  static scratch_piece*& first() {
+    thread_local scratch_piece* piece = nullptr;
+    return piece;
+  }
+#endif
+  void release() {
+    free_block(memory_);
+    memory_ = nullptr;
+    bytes_ = 0;
+  }
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  scratch_piece* next_;
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  const void* user_;
+#endif
+};
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+/// Identifies a user of scratch by its address.
+template <class User, class T>
+inline char scratch_user = 0;
+#endif
+/// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
+/// the same thread, or until the thread releases its scratch.
+///
+/// \tparam User  a tag that separates two users of the same T
+/// \tparam T     a type that needs neither constructor nor destructor, because the memory is only bytes
+template <class User, class T>
+T* workspace(Index count) {
+  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  scratch_piece& memory = scratch_piece::of(&scratch_user<User, T>);
+#else
+  thread_local scratch_piece memory;
+#endif
+  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
+}
+}  // namespace detail
+/// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
+///
+/// Other threads keep their memory, even if calls on this thread used a pool. Each thread of a pool keeps its
+/// own scratch memory and frees it when the thread ends. To free it earlier, run a task on each thread. A
+/// latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch, because the
+/// last one may still use it when this thread continues:
+///
+///     const auto all = std::make_shared<std::latch>(pool_size + 1);
+///     for (int i = 0; i < pool_size; ++i)
+///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
+///     all->arrive_and_wait();
+///
+/// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
+///            loop that such a call has started. Parts of a program that are compiled for other instruction
+///            sets or floating-point models have their own scratch and their own release_scratch()
+inline void release_scratch() { detail::scratch_piece::release_all(); }
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_BASE_SCRATCH_HPP
 
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP

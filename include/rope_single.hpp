@@ -1180,978 +1180,6 @@ class any_integers {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_LISTS_HPP
 
-#ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
-#define ROPE_BASE_QUANTIZED_CHANNELS_HPP
-
-#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-
-#ifndef ROPE_BASE_SCRATCH_HPP
-#define ROPE_BASE_SCRATCH_HPP
-// GCC for MinGW emulates thread_local, and frees such objects before it calls their destructors.
-#if defined(__MINGW32__) && !defined(__clang__)
-#include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
-#define ROPE_DETAIL_SCRATCH_IN_KEY 1
-#else
-#define ROPE_DETAIL_SCRATCH_IN_KEY 0
-#endif
-/// The scratch memory that a thread keeps between calls: its size, and how to free it.
-///
-/// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
-/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of
-/// each call, and which of them grow with the number of tokens.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that the thread can
-/// release all of them.
-///
-/// If thread_local is emulated, the pieces are on the heap. A thread-specific key has the first piece of each
-/// thread, and the destructor of the key frees all pieces when the thread ends.
-class scratch_piece {
- public:
-  scratch_piece(const scratch_piece&) = delete;
-  scratch_piece& operator=(const scratch_piece&) = delete;
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  ~scratch_piece() { release(); }
-  /// The piece of the calling thread for one user. Its address identifies the user.
-  static scratch_piece& of(const void* user) {
-    scratch_piece* const newest = first();
-    for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
-      if (piece->user_ == user) return *piece;
-    scratch_piece* const piece = new scratch_piece(user, newest);
-    if (__gthread_setspecific(key(), piece) == 0) return *piece;
-    delete piece;
-    throw_length("scratch", "no memory for the thread's value of a key");
-  }
-#else
-  scratch_piece() : next_(first()) { first() = this; }
-  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
-  /// release_scratch(), so the piece removes itself from the list.
-  ~scratch_piece() {
-    release();
-    scratch_piece** at = &first();
-    while (*at != this) at = &(*at)->next_;
-    *at = next_;
-  }
-#endif
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
-  }
-  /// At least `count` elements of `size` bytes, indeterminate.
-  void* at_least(std::size_t count, std::size_t size) {
-    check_block("scratch", count, size);
-    if (bytes_ < count * size) {
-      release();
-      memory_ = allocate_block("scratch", count, size);
-      bytes_ = count * size;
-    }
-    return memory_;
-  }
- private:
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  scratch_piece(const void* user, scratch_piece* next) : next_(next), user_(user) {}
-  static __gthread_key_t key() {
-    static const __gthread_key_t made = [] {
-      __gthread_key_t result{};
-      if (__gthread_key_create(&result, delete_list) != 0)
-        throw_length("scratch", "the process has no further key for values of threads");
-      return result;
-    }();
-    return made;
-  }
-  static void delete_list(void* newest) {
-    for (auto* piece = static_cast<scratch_piece*>(newest); piece != nullptr;)
-      delete std::exchange(piece, piece->next_);
-  }
-  static scratch_piece* first() { return static_cast<scratch_piece*>(__gthread_getspecific(key())); }
-#else
-  static scratch_piece*& first() {
-    thread_local scratch_piece* piece = nullptr;
-    return piece;
-  }
-#endif
-  void release() {
-    free_block(memory_);
-    memory_ = nullptr;
-    bytes_ = 0;
-  }
-  void* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-  scratch_piece* next_;
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  const void* user_;
-#endif
-};
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-/// Identifies a user of scratch by its address.
-template <class User, class T>
-inline char scratch_user = 0;
-#endif
-/// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
-/// the same thread, or until the thread releases its scratch.
-///
-/// \tparam User  a tag that separates two users of the same T
-/// \tparam T     a type that needs neither constructor nor destructor, because the memory is only bytes
-template <class User, class T>
-T* workspace(Index count) {
-  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
-#if ROPE_DETAIL_SCRATCH_IN_KEY
-  scratch_piece& memory = scratch_piece::of(&scratch_user<User, T>);
-#else
-  thread_local scratch_piece memory;
-#endif
-  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
-}
-}  // namespace detail
-/// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
-///
-/// Other threads keep their memory, even if calls on this thread used a pool. Each thread of a pool keeps its
-/// own scratch memory and frees it when the thread ends. To free it earlier, run a task on each thread. A
-/// latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch, because the
-/// last one may still use it when this thread continues:
-///
-///     const auto all = std::make_shared<std::latch>(pool_size + 1);
-///     for (int i = 0; i < pool_size; ++i)
-///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
-///     all->arrive_and_wait();
-///
-/// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
-///            loop that such a call has started. Parts of a program that are compiled for other instruction
-///            sets or floating-point models have their own scratch and their own release_scratch()
-inline void release_scratch() { detail::scratch_piece::release_all(); }
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_BASE_SCRATCH_HPP
-
-#ifndef ROPE_BASE_SIMD_PACKET_HPP
-#define ROPE_BASE_SIMD_PACKET_HPP
-#include <complex>
-/// SIMD registers ("packets" in Eigen), and scalar versions of their operations. Every operation gives the
-/// same bits in a lane of a packet as on a scalar, so results do not depend on how a row of channels is split
-/// into packets.
-///
-/// Rounds channels to 16 bits, and converts half in x86 registers.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-/// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
-/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
-/// of x86 makes a bfloat16 below 2^-126 zero. Builds that use the instruction therefore do this in scalar
-/// code too.
-template <class T, class A>
-EIGEN_ALWAYS_INLINE T rounded(A value) {
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-    auto bits = bit_cast<std::uint32_t>(static_cast<float>(value));
-    if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
-    return Eigen::numext::bit_cast<T>(
-        static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-#if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
-// Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
-  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-inline constexpr bool has_half_packets = true;
-#elif defined(EIGEN_VECTORIZE_SSE2)
-// Used on processors without these instructions. The steps are those of Eigen's scalar conversions, in four
-// lanes. Each lane selects one of the three cases of a conversion, so the bits are the same.
-EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
-  return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
-  const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)),
-                                          _mm_setzero_si128()),
-                sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16),
-                magnitude = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13),
-                exponents = _mm_set1_epi32(0x7c00 << 13), exponent = _mm_and_si128(magnitude, exponents),
-                bias = _mm_set1_epi32((127 - 15) << 23), one = _mm_set1_epi32((127 - 14) << 23);
-  // Infinities and NaNs also have the largest exponent of a float. A subnormal half is 2^-14 (1 + x) - 2^-14.
-  const __m128i normal = _mm_add_epi32(_mm_add_epi32(magnitude, bias),
-                                       _mm_and_si128(_mm_cmpeq_epi32(exponent, exponents), bias)),
-                subnormal = _mm_castps_si128(
-                    _mm_sub_ps(_mm_castsi128_ps(_mm_add_epi32(magnitude, one)), _mm_castsi128_ps(one)));
-  const __m128i is_subnormal = _mm_cmpeq_epi32(exponent, _mm_setzero_si128());
-  return _mm_castsi128_ps(_mm_or_si128(select_lanes(is_subnormal, subnormal, normal), sign));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
-  const __m128i bits = _mm_castps_si128(values), sign = _mm_and_si128(bits, _mm_set1_epi32(INT32_MIN)),
-                magnitude = _mm_xor_si128(bits, sign), infinity = _mm_set1_epi32(255 << 23),
-                smallest = _mm_set1_epi32((127 - 14) << 23), largest = _mm_set1_epi32((127 + 16) << 23),
-                half_infinity = _mm_set1_epi32(0x7c00), half_nan = _mm_set1_epi32(0x7e00),
-                magic =
-                    _mm_set1_epi32((127 - 14 + 23 - 10) << 23);  // its last bit is that of a subnormal half
-  const __m128i odd = _mm_and_si128(_mm_srli_epi32(magnitude, 13), _mm_set1_epi32(1)),
-                rounding = _mm_add_epi32(_mm_set1_epi32(0xfff - ((127 - 15) << 23)), odd),
-                normal = _mm_srli_epi32(_mm_add_epi32(magnitude, rounding), 13),
-                subnormal = _mm_sub_epi32(
-                    _mm_castps_si128(_mm_add_ps(_mm_castsi128_ps(magnitude), _mm_castsi128_ps(magic))),
-                    magic),
-                beyond = select_lanes(_mm_cmpgt_epi32(magnitude, infinity), half_nan, half_infinity);
-  const __m128i finite = select_lanes(_mm_cmplt_epi32(magnitude, smallest), subnormal, normal),
-                half = select_lanes(_mm_cmplt_epi32(magnitude, largest), finite, beyond),
-                whole = _mm_or_si128(half, _mm_srli_epi32(sign, 16));
-  // Packing saturates to signed 16-bit numbers, so the 16-bit sign is extended to 32 bits.
-  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(whole, 16), 16);
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
-}
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
-  constexpr std::integral_constant<int, 4> four;
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
-                              1);
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
-  store_rounded(to, _mm256_castps256_ps128(values));
-  store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
-}
-#endif
-inline constexpr bool has_half_packets = true;
-#else
-inline constexpr bool has_half_packets = false;
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-#endif
-/// The widest packet of A, or A if there is none. A class, because GCC 14 warns about attributes at each use
-/// of an alias.
-template <class A>
-struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
-                                    typename Eigen::internal::packet_traits<A>::type, A> {};
-template <class A>
-using packet = typename packet_of<A>::type;
-template <class P>
-inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
-template <class P>
-struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
-/// The packet of half as many lanes if it exists, otherwise P.
-template <class P>
-using half_packet = typename half_packet_of<P>::type;
-/// Number of vector registers, which limits the table entries that a kernel keeps.
-inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
-/// a * b + c, rounded once if packets round it once, otherwise twice.
-template <class A>
-requires std::is_arithmetic_v<A>
-inline A multiply_add(A a, A b, A c) {
-#if ROPE_DETAIL_FUSED
-  return std::fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-namespace packet_search {
-/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
-template <class P, int n>
-constexpr auto narrow() {
-  using half = typename Eigen::internal::unpacket_traits<P>::half;
-  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
-    return std::type_identity<P>{};
-  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
-    return std::type_identity<void>{};
-  else
-    return narrow<half, n>();
-}
-}  // namespace packet_search
-/// Whether channels of type T can be rotated in packets P of their arithmetic type.
-template <class T, class P>
-constexpr bool has_packets_of() {
-  if constexpr (std::is_arithmetic_v<P>)
-    return false;
-  else if constexpr (std::is_same_v<T, Eigen::half>)
-    return has_half_packets;
-  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // split as 32-bit integers
-    return std::endian::native == std::endian::little &&
-           int(Eigen::internal::unpacket_traits<
-               typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
-  else
-    return true;
-}
-template <class T, class P>
-inline constexpr bool has_packets = has_packets_of<T, P>();
-/// The type from which rows of channels are loaded into packets: T if packets can be loaded from it,
-/// otherwise its arithmetic type.
-template <class T>
-using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
-                                    T, arithmetic<T>>;
-/// Loads lanes<P> channels. Narrower channels are widened: bfloat16 and int8 by simd/channel_rows.hpp on x86.
-template <class P, class T>
-EIGEN_ALWAYS_INLINE P load(const T* from) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>)
-    return Eigen::internal::ploadu<P>(from);
-  else {
-#if defined(EIGEN_VECTORIZE_SSE)
-    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-#else
-    float wide[lanes<P>];
-    for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
-    return Eigen::internal::ploadu<P>(wide);
-#endif
-  }
-}
-/// Stores lanes<P> channels, rounded if T is half. simd/packet_pairs.hpp stores bfloat16, in pairs.
-template <class P, class T>
-EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>)
-    Eigen::internal::pstoreu(to, values);
-  else
-    store_rounded(to, values);
-}
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Two floats in the lower lanes of a register, zeros in the others.
-EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
-  double both;
-  std::memcpy(&both, from, sizeof both);
-  return _mm_castpd_ps(_mm_set_sd(both));
-}
-#endif
-/// Lanes {from[0], from[0], from[1], from[1], ...}.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
-#if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
-  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
-    const __m128 entries = load_two(from);
-    return P(_mm_unpacklo_ps(entries, entries));
-  } else
-#endif
-    return Eigen::internal::ploaddup<P>(from);
-}
-/// Lanes {value, value, ...}.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE P fill(A value) {
-  return Eigen::internal::pset1<P>(value);
-}
-/// Lanes {-1, 1, -1, 1, ...}.
-template <class P>
-EIGEN_ALWAYS_INLINE P alternating_signs() {
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  static constexpr A signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
-  static_assert(lanes<P> <= 16);
-  return Eigen::internal::ploadu<P>(signs);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P add(const P& a, const P& b) {
-  return Eigen::internal::padd(a, b);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
-  return Eigen::internal::pmul(a, b);
-}
-template <class P>
-requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
-  return Eigen::internal::pmadd(a, b, c);
-}
-/// a * b - c, rounded as multiply_add rounds. Eigen 3.4 has no such operation.
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
-#if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 5 defines the first on ARM too
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  constexpr std::size_t bytes = sizeof(P);
-  constexpr bool is_float = std::is_same_v<A, float>;
-  if constexpr (bytes == 16 && is_float)
-    return P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)));
-  else if constexpr (bytes == 16)
-    return P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
-  else if constexpr (bytes == 32 && is_float)
-    return P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)));
-  else if constexpr (bytes == 32)
-    return P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
-#if defined(EIGEN_VECTORIZE_AVX512)
-  else if constexpr (bytes == 64 && is_float)
-    return P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)));
-  else if constexpr (bytes == 64)
-    return P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
-#endif
-#else
-  return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
-#endif
-}
-/// Lanes {a[1], a[0], a[3], a[2], ...}: complex numbers with real and imaginary parts swapped.
-template <class P>
-EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using complex_packet =
-      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
-                                              lanes<P> / 2>())::type;
-  return Eigen::internal::pcplxflip(complex_packet(a)).v;
-}
-/// The lanes of P as 32-bit integers, for P of float.
-template <class P>
-using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;
-template <class P>
-EIGEN_ALWAYS_INLINE bits_packet<P> to_bits(const P& values) {
-  return Eigen::internal::preinterpret<bits_packet<P>>(values);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
-  return Eigen::internal::preinterpret<P>(bits);
-}
-// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address. On other
-// processors Eigen's packets of integers need aligned integers. There the words are copied first, which
-// compilers turn into one load.
-template <class Bits>
-EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
-#if defined(EIGEN_VECTORIZE_SSE)
-  return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
-#else
-  std::int32_t words[lanes<Bits>];
-  std::memcpy(words, from, sizeof words);
-  return Eigen::internal::ploadu<Bits>(words);
-#endif
-}
-template <class Bits>
-EIGEN_ALWAYS_INLINE void store_bits(void* to, const Bits& bits) {
-#if defined(EIGEN_VECTORIZE_SSE)
-  Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
-#else
-  std::int32_t words[lanes<Bits>];
-  Eigen::internal::pstoreu(words, bits);
-  std::memcpy(to, words, sizeof words);
-#endif
-}
-template <class Bits>
-EIGEN_ALWAYS_INLINE Bits bitwise_and(const Bits& a, const Bits& b) {
-  return Eigen::internal::pand(a, b);
-}
-template <class Bits>
-EIGEN_ALWAYS_INLINE Bits bitwise_or(const Bits& a, const Bits& b) {
-  return Eigen::internal::por(a, b);
-}
-template <int places, class Bits>
-EIGEN_ALWAYS_INLINE Bits shift_left(const Bits& a) {
-  return Eigen::internal::plogical_shift_left<places>(a);
-}
-template <int places, class Bits>
-EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
-  return Eigen::internal::plogical_shift_right<places>(a);
-}
-/// Calls body(i) for each i in [0, count), as an integral constant. Arrays of packets that are indexed by it
-/// stay in registers. g++ -O2 does not unroll longer loops, and then keeps the arrays in memory.
-template <class Body, std::size_t... i>
-EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
-  (body(std::integral_constant<std::size_t, i>{}), ...);
-}
-template <std::size_t count, class Body>
-EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
-  unrolled(body, std::make_index_sequence<count>{});
-}
-/// Keeps x in a register. Without this, GCC would load the operand again for every product. WebAssembly has
-/// the intrinsics of SSE but not its registers.
-template <class P>
-EIGEN_ALWAYS_INLINE P in_register(P x) {
-#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE) && !defined(__wasm__)
-  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
-#endif
-  return x;
-}
-/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation.
-template <class T>
-EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
-  const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
-#if defined(__GNUC__)
-  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function
-#elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
-  _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
-#else
-  Eigen::internal::prefetch(target);
-#endif
-}
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-#endif  // ROPE_BASE_SIMD_PACKET_HPP
-/// Widens and rounds rows of channels, and sums their products in double.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-// A bfloat16 is the upper half of a float.
-#if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
-  return _mm_castsi128_ps(
-      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
-                                                     _mm_unpackhi_epi16(zero, packed), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Four integers in the lanes of a register.
-EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
-  std::int32_t four;
-  std::memcpy(&four, from, sizeof four);
-  const __m128i packed = _mm_cvtsi32_si128(four);
-#if defined(EIGEN_VECTORIZE_SSE4_1)
-  return _mm_cvtepi8_epi32(packed);
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
-#endif
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
-  return _mm_cvtepi32_ps(load_four(from));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  return _mm256_cvtepi32_ps(
-      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Loads lanes<P> channels, widened.
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-}
-#endif
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-namespace rope::inline ROPE_ABI::detail {
-/// Converts channels to the arithmetic type, exactly.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-/// Rounds channels from the arithmetic type to T, each once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-/// The number of channels that a loop processes per step.
-inline constexpr int channels_per_step = 16;
-/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
-/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
-/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
-/// each copy of the loop.
-///
-/// \tparam exact  whether double holds every product exactly. Fusing then does not change the sum, and the
-///                compiler may choose the faster way
-template <bool exact = false, class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[channels_per_step] = {};
-  Index d = 0;
-  for (; d + channels_per_step <= count; d += channels_per_step) {
-    double a[channels_per_step], b[channels_per_step];  // three loops, because GCC does not vectorise one
-    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
-    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
-    for (int l = 0; l < channels_per_step; ++l)
-      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
-  }
-  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
-  for (int width = channels_per_step / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-/// Whether products of such channels are exact in double.
-template <class X, class Y>
-inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
-/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
-template <class X, class Y>
-double sum_of_products(const X* x, const Y* y, Index count) {
-  return sum_of_products<exact_products<X, Y>>(
-      count, [x](Index d) { return static_cast<double>(x[d]); },
-      [y](Index d) { return static_cast<double>(y[d]); });
-}
-/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
-template <class X>
-double sum_of_squares(const X* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
-}
-/// The channels of a head in their arithmetic type: `channels`, or a copy in scratch of the calling thread.
-template <class T>
-const arithmetic<T>* widened(const T* channels, Index count) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    return channels;
-  } else {
-    struct widened_head {};
-    arithmetic<T>* const wide = workspace<widened_head, arithmetic<T>>(count);
-    widen(channels, count, wide);
-    return wide;
-  }
-}
-/// Writes the channels of a head by write(to), which writes them in their arithmetic type. Each is rounded
-/// once.
-template <class T, class Write>
-void write_rounded(T* channels, Index count, const Write& write) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    write(channels);
-  } else {
-    struct rounded_head {};
-    arithmetic<T>* const wide = workspace<rounded_head, arithmetic<T>>(count);
-    write(wide);
-    round_channels<T>(wide, count, channels);
-  }
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-
-#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
-#define ROPE_BASE_SIMD_PACKET_MATH_HPP
-#include <cfloat>     // FLT_EVAL_METHOD
-#include <iterator>  // std::size
-// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, which is 100 ulp off.
-#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
-#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
-#else
-#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
-#endif
-/// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
-///
-/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
-/// and splitting an exponent into an integer and a remainder is exact.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-template <class P>
-EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
-  return Eigen::internal::psub(a, b);
-}
-/// The larger of a and b, or a if a is NaN.
-template <class P>
-EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
-  return Eigen::internal::pmax(a, b);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
-  return Eigen::internal::predux(a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
-  return Eigen::internal::predux_max(a);
-}
-/// Transposes a square matrix of rows in place.
-template <class P>
-EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
-  if constexpr (1 < lanes<P>) {
-    Eigen::internal::PacketBlock<P, lanes<P>> block;
-    unrolled<std::size_t(lanes<P>)>([&](auto i) { block.packet[i] = rows[i]; });
-    Eigen::internal::ptranspose(block);
-    unrolled<std::size_t(lanes<P>)>([&](auto i) { rows[i] = block.packet[i]; });
-  }
-}
-/// The integers in `bits` as floats, each rounded once.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
-  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
-}
-#if defined(EIGEN_VECTORIZE_AVX512)
-/// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
-/// of the shuffles. The k-th register to be read is register 4 (k % 4) + k / 4.
-template <class P, class Add>
-EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
-  __m512 quarters[4], pairs[2];
-  unrolled<4>([&](auto j) {
-    const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
-    const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-    const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-    quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-  });
-  unrolled<2>([&](auto j) {
-    pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
-                   _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
-  });
-  const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
-  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-/// Sums of the lanes of 8 registers: lane i is the sum of register i. Avoids Eigen's transpose, which GCC
-/// would call as a function. Lane 0 is ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of
-/// register 0.
-template <class P, class Add>
-EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
-  __m256 halves[4], quarters[2];
-  unrolled<4>([&](auto j) {
-    const __m256 a = packets[j], b = packets[4 + j];
-    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  });
-  unrolled<2>([&](auto j) {
-    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
-    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-  });
-  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
-             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
-}
-#endif
-/// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16)
-    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
-    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
-#endif
-  transpose(packets);
-  for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
-  return packets[0];
-}
-/// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
-/// maximum, so the instruction is written in assembly. With a NaN, this instruction returns its second
-/// operand.
-template <class P>
-EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
-#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) {
-    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
-    P result = bound;
-#if defined(EIGEN_VECTORIZE_AVX)
-    if constexpr (is_float)
-      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
-    else
-      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
-#else
-    if constexpr (is_float)
-      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
-    else
-      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
-#endif
-    return result;
-  } else
-#endif
-    return larger(x, bound);
-}
-/// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
-/// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
-/// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
-/// number, tanh is computed in double and rounded to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. The same is done if packets divide by estimates, because Eigen's tanh is a quotient.
-template <class A>
-void hyperbolic_tangents(const A* from, Index count, A* to) {
-  constexpr int L = int{lanes<packet<A>>};
-  using numbers = Eigen::Array<A, 1, L>;
-  for (Index n = 0; n < count; n += L)
-    if constexpr (L == 1 || ROPE_DETAIL_ESTIMATED_QUOTIENTS)
-      for (Index i = n; i < n + L; ++i) to[i] = static_cast<A>(std::tanh(static_cast<double>(from[i])));
-    else
-      Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
-}
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-namespace rope::inline ROPE_ABI::detail {
-#if defined(_M_FP_FAST)
-#pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
-#endif
-/// x in the precision of its type. This is a barrier to the algebra of -ffast-math, which could make an exact
-/// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_computed(P x) {
-#if ROPE_DETAIL_FAST_MATH
-  EIGEN_OPTIMIZATION_BARRIER(x)
-#endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
-  if constexpr (std::is_floating_point_v<P>) {
-    volatile P stored = x;
-    return stored;
-  }
-#endif
-  return x;
-}
-/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer nearest to x, ties to
-/// even, and `power` is 2^(n - 1), or 0 if that is not a normal number. n is NaN if x is.
-template <class P>
-struct power_of_two {
-  P n, power;
-};
-template <class P>
-EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
-  // In the binade of this number the last place is 1, so the sum is rounded to an integer. Its low bits are
-  // the biased exponent of 2^(n - 1).
-  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
-  const P shifted = as_computed(add(x, shift));
-#if defined(__GNUC__)
-  typedef bits words __attribute__((vector_size(sizeof(P))));
-  words exponent;
-  std::memcpy(&exponent, &shifted, sizeof exponent);
-  exponent <<= mantissa;
-#else
-  bits exponent[lanes<P>];
-  std::memcpy(exponent, &shifted, sizeof exponent);
-  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
-#endif
-  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
-  std::memcpy(&result.power, &exponent, sizeof exponent);
-  return result;
-}
-inline constexpr double log2_e = 1.4426950408889634074;
-inline constexpr double ln_2 = 0.69314718055994530942;
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
-/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-inline constexpr float exp2_coefficients_of_float[] = {
-    float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),
-    float(0.055503571142190778186),   float(0.24022650760568126945),   float(0.69314718802622878106)};
-inline constexpr double exp2_coefficients_of_double[] = {
-    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
-    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
-    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
-template <class A>
-constexpr const auto& exp2_coefficients() {
-  if constexpr (std::is_same_v<A, float>)
-    return exp2_coefficients_of_float;
-  else
-    return exp2_coefficients_of_double;
-}
-/// 2^x for x < 128 (float) or 1024 (double). It is 0 if x is below -125.5 (float) or -1021.5 (double),
-/// including -infinity, so no weight is denormal. (Denormals are slow on some processors.) It is exactly 1 at
-/// 0. It is NaN if x is any NaN, because the last operation is a product, not arithmetic on exponents.
-///
-/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
-template <class P>
-EIGEN_ALWAYS_INLINE P exp2(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
-  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
-  const auto [n, power] = nearest_power(bounded);
-  const P r = as_computed(subtract(bounded, n));
-  // Twice the polynomial, times half of 2^n.
-  constexpr const auto& coefficients = exp2_coefficients<A>();
-  P p = fill<P>(2 * coefficients[0]);
-  for (std::size_t i = 1; i < std::size(coefficients); ++i)
-    p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
-  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
-}
-#if defined(_M_FP_FAST)
-#pragma float_control(pop)
-#endif
-/// x, or the largest finite number of its sign if x is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = bit_cast<bits>(x);
-  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
-/// Converts the channels of a head to 8-bit integers with one scale, and back.
-namespace rope::inline ROPE_ABI::detail {
-/// The scale by which integers are multiplied. It is NaN if `scale` is NaN or infinite, so that every channel
-/// of such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or
-/// infinities.
-inline float usable_scale(float scale) {
-  const auto bits = bit_cast<std::uint32_t>(scale);
-  const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
-  return bit_cast<float>(bits | quiet);
-}
-/// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.
-inline bool is_below(float x, float limit) {
-  return (bit_cast<std::uint32_t>(x) & 0x7fffffffu) < bit_cast<std::uint32_t>(limit);
-}
-/// out[i] = scale * integers[i], each rounded once.
-///
-/// \param scale  as usable_scale returns it
-template <class A>
-void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* out) {
-  using P = packet<A>;
-  Index i = 0;
-  if constexpr (has_packets<std::int8_t, P>) {
-    const P factor = fill<P>(scale);
-    for (; i + lanes<P> <= count; i += lanes<P>) store(out + i, multiply(load<P>(integers + i), factor));
-  }
-  for (; i < count; ++i) out[i] = static_cast<A>(integers[i]) * scale;
-}
-/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
-///
-/// A head with max |x| below 2^(b - 125), where b is the bit width of `most`, becomes zeros with a scale of 0.
-/// With 8 bits, this limit is 2^-118. A head with a NaN or an infinity becomes zeros with a
-/// scale of NaN.
-///
-/// \param most  the largest magnitude of an integer, below 2^22
-template <class Integer>
-float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
-  // The bits of magnitudes, as integers, have the order of the magnitudes, with NaN after infinity.
-  std::int32_t largest = 0;
-  for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
-  });
-  constexpr std::int32_t infinity = 0x7f800000;
-  const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
-  const std::int32_t smallest = (127 - 125 + digits) << 23;
-  if (largest >= infinity || largest < smallest) {
-    for (Index i = 0; i < count; ++i) out[i] = 0;
-    return bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
-  }
-  const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
-              inverse = as_computed(1.0f / scale);
-  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. The constant is subtracted as bits,
-  // because -ffast-math would cancel a difference of floats.
-  constexpr float shift = 0x1.8p23f;
-  constexpr auto bits_of_shift = bit_cast<std::int32_t>(shift);
-  for_each_index(0, count, [&](Index i) {
-    out[i] = static_cast<Integer>(bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
-  });
-  return scale;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
-
 #ifndef ROPE_POSITIONS_KEY_RANGES_HPP
 #define ROPE_POSITIONS_KEY_RANGES_HPP
 
@@ -3550,6 +2578,142 @@ class dropout_mask {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_DROPOUT_HPP
+
+#ifndef ROPE_BASE_SCRATCH_HPP
+#define ROPE_BASE_SCRATCH_HPP
+// GCC for MinGW emulates thread_local, and frees such objects before it calls their destructors.
+#if defined(__MINGW32__) && !defined(__clang__)
+#include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
+#define ROPE_DETAIL_SCRATCH_IN_KEY 1
+#else
+#define ROPE_DETAIL_SCRATCH_IN_KEY 0
+#endif
+/// The scratch memory that a thread keeps between calls: its size, and how to free it.
+///
+/// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
+/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of
+/// each call, and which of them grow with the number of tokens.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that the thread can
+/// release all of them.
+///
+/// If thread_local is emulated, the pieces are on the heap. A thread-specific key has the first piece of each
+/// thread, and the destructor of the key frees all pieces when the thread ends.
+class scratch_piece {
+ public:
+  scratch_piece(const scratch_piece&) = delete;
+  scratch_piece& operator=(const scratch_piece&) = delete;
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  ~scratch_piece() { release(); }
+  /// The piece of the calling thread for one user. Its address identifies the user.
+  static scratch_piece& of(const void* user) {
+    scratch_piece* const newest = first();
+    for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
+      if (piece->user_ == user) return *piece;
+    scratch_piece* const piece = new scratch_piece(user, newest);
+    if (__gthread_setspecific(key(), piece) == 0) return *piece;
+    delete piece;
+    throw_length("scratch", "no memory for the thread's value of a key");
+  }
+#else
+  scratch_piece() : next_(first()) { first() = this; }
+  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
+  /// release_scratch(), so the piece removes itself from the list.
+  ~scratch_piece() {
+    release();
+    scratch_piece** at = &first();
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+  }
+#endif
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+  }
+  /// At least `count` elements of `size` bytes, indeterminate.
+  void* at_least(std::size_t count, std::size_t size) {
+    check_block("scratch", count, size);
+    if (bytes_ < count * size) {
+      release();
+      memory_ = allocate_block("scratch", count, size);
+      bytes_ = count * size;
+    }
+    return memory_;
+  }
+ private:
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  scratch_piece(const void* user, scratch_piece* next) : next_(next), user_(user) {}
+  static __gthread_key_t key() {
+    static const __gthread_key_t made = [] {
+      __gthread_key_t result{};
+      if (__gthread_key_create(&result, delete_list) != 0)
+        throw_length("scratch", "the process has no further key for values of threads");
+      return result;
+    }();
+    return made;
+  }
+  static void delete_list(void* newest) {
+    for (auto* piece = static_cast<scratch_piece*>(newest); piece != nullptr;)
+      delete std::exchange(piece, piece->next_);
+  }
+  static scratch_piece* first() { return static_cast<scratch_piece*>(__gthread_getspecific(key())); }
+#else
+  static scratch_piece*& first() {
+    thread_local scratch_piece* piece = nullptr;
+    return piece;
+  }
+#endif
+  void release() {
+    free_block(memory_);
+    memory_ = nullptr;
+    bytes_ = 0;
+  }
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  scratch_piece* next_;
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  const void* user_;
+#endif
+};
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+/// Identifies a user of scratch by its address.
+template <class User, class T>
+inline char scratch_user = 0;
+#endif
+/// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
+/// the same thread, or until the thread releases its scratch.
+///
+/// \tparam User  a tag that separates two users of the same T
+/// \tparam T     a type that needs neither constructor nor destructor, because the memory is only bytes
+template <class User, class T>
+T* workspace(Index count) {
+  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  scratch_piece& memory = scratch_piece::of(&scratch_user<User, T>);
+#else
+  thread_local scratch_piece memory;
+#endif
+  return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
+}
+}  // namespace detail
+/// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
+///
+/// Other threads keep their memory, even if calls on this thread used a pool. Each thread of a pool keeps its
+/// own scratch memory and frees it when the thread ends. To free it earlier, run a task on each thread. A
+/// latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch, because the
+/// last one may still use it when this thread continues:
+///
+///     const auto all = std::make_shared<std::latch>(pool_size + 1);
+///     for (int i = 0; i < pool_size; ++i)
+///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
+///     all->arrive_and_wait();
+///
+/// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
+///            loop that such a call has started. Parts of a program that are compiled for other instruction
+///            sets or floating-point models have their own scratch and their own release_scratch()
+inline void release_scratch() { detail::scratch_piece::release_all(); }
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_BASE_SCRATCH_HPP
 /// The keys that are visible to a block of queries, and those of the current tile that are visible to each
 /// query.
 ///
@@ -3797,6 +2961,842 @@ struct strip_in_tile {
 
 #ifndef ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
 #define ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
+
+#ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
+#define ROPE_BASE_QUANTIZED_CHANNELS_HPP
+
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
+#ifndef ROPE_BASE_SIMD_PACKET_HPP
+#define ROPE_BASE_SIMD_PACKET_HPP
+#include <complex>
+/// SIMD registers ("packets" in Eigen), and scalar versions of their operations. Every operation gives the
+/// same bits in a lane of a packet as on a scalar, so results do not depend on how a row of channels is split
+/// into packets.
+///
+/// Rounds channels to 16 bits, and converts half in x86 registers.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+/// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
+/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
+/// of x86 makes a bfloat16 below 2^-126 zero. Builds that use the instruction therefore do this in scalar
+/// code too.
+template <class T, class A>
+EIGEN_ALWAYS_INLINE T rounded(A value) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+    auto bits = bit_cast<std::uint32_t>(static_cast<float>(value));
+    if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
+    return Eigen::numext::bit_cast<T>(
+        static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+#if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
+// Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+inline constexpr bool has_half_packets = true;
+#elif defined(EIGEN_VECTORIZE_SSE2)
+// Used on processors without these instructions. The steps are those of Eigen's scalar conversions, in four
+// lanes. Each lane selects one of the three cases of a conversion, so the bits are the same.
+EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
+  return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+  const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)),
+                                          _mm_setzero_si128()),
+                sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16),
+                magnitude = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13),
+                exponents = _mm_set1_epi32(0x7c00 << 13), exponent = _mm_and_si128(magnitude, exponents),
+                bias = _mm_set1_epi32((127 - 15) << 23), one = _mm_set1_epi32((127 - 14) << 23);
+  // Infinities and NaNs also have the largest exponent of a float. A subnormal half is 2^-14 (1 + x) - 2^-14.
+  const __m128i normal = _mm_add_epi32(_mm_add_epi32(magnitude, bias),
+                                       _mm_and_si128(_mm_cmpeq_epi32(exponent, exponents), bias)),
+                subnormal = _mm_castps_si128(
+                    _mm_sub_ps(_mm_castsi128_ps(_mm_add_epi32(magnitude, one)), _mm_castsi128_ps(one)));
+  const __m128i is_subnormal = _mm_cmpeq_epi32(exponent, _mm_setzero_si128());
+  return _mm_castsi128_ps(_mm_or_si128(select_lanes(is_subnormal, subnormal, normal), sign));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
+  const __m128i bits = _mm_castps_si128(values), sign = _mm_and_si128(bits, _mm_set1_epi32(INT32_MIN)),
+                magnitude = _mm_xor_si128(bits, sign), infinity = _mm_set1_epi32(255 << 23),
+                smallest = _mm_set1_epi32((127 - 14) << 23), largest = _mm_set1_epi32((127 + 16) << 23),
+                half_infinity = _mm_set1_epi32(0x7c00), half_nan = _mm_set1_epi32(0x7e00),
+                magic =
+                    _mm_set1_epi32((127 - 14 + 23 - 10) << 23);  // its last bit is that of a subnormal half
+  const __m128i odd = _mm_and_si128(_mm_srli_epi32(magnitude, 13), _mm_set1_epi32(1)),
+                rounding = _mm_add_epi32(_mm_set1_epi32(0xfff - ((127 - 15) << 23)), odd),
+                normal = _mm_srli_epi32(_mm_add_epi32(magnitude, rounding), 13),
+                subnormal = _mm_sub_epi32(
+                    _mm_castps_si128(_mm_add_ps(_mm_castsi128_ps(magnitude), _mm_castsi128_ps(magic))),
+                    magic),
+                beyond = select_lanes(_mm_cmpgt_epi32(magnitude, infinity), half_nan, half_infinity);
+  const __m128i finite = select_lanes(_mm_cmplt_epi32(magnitude, smallest), subnormal, normal),
+                half = select_lanes(_mm_cmplt_epi32(magnitude, largest), finite, beyond),
+                whole = _mm_or_si128(half, _mm_srli_epi32(sign, 16));
+  // Packing saturates to signed 16-bit numbers, so the 16-bit sign is extended to 32 bits.
+  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(whole, 16), 16);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
+}
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+  constexpr std::integral_constant<int, 4> four;
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
+                              1);
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
+  store_rounded(to, _mm256_castps256_ps128(values));
+  store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
+}
+#endif
+inline constexpr bool has_half_packets = true;
+#else
+inline constexpr bool has_half_packets = false;
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+#endif
+/// The widest packet of A, or A if there is none. A class, because GCC 14 warns about attributes at each use
+/// of an alias.
+template <class A>
+struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
+                                    typename Eigen::internal::packet_traits<A>::type, A> {};
+template <class A>
+using packet = typename packet_of<A>::type;
+template <class P>
+inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
+template <class P>
+struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
+/// The packet of half as many lanes if it exists, otherwise P.
+template <class P>
+using half_packet = typename half_packet_of<P>::type;
+/// Number of vector registers, which limits the table entries that a kernel keeps.
+inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
+/// a * b + c, rounded once if packets round it once, otherwise twice.
+template <class A>
+requires std::is_arithmetic_v<A>
+inline A multiply_add(A a, A b, A c) {
+#if ROPE_DETAIL_FUSED
+  return std::fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+namespace packet_search {
+/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
+template <class P, int n>
+constexpr auto narrow() {
+  using half = typename Eigen::internal::unpacket_traits<P>::half;
+  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
+    return std::type_identity<P>{};
+  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
+    return std::type_identity<void>{};
+  else
+    return narrow<half, n>();
+}
+}  // namespace packet_search
+/// Whether channels of type T can be rotated in packets P of their arithmetic type.
+template <class T, class P>
+constexpr bool has_packets_of() {
+  if constexpr (std::is_arithmetic_v<P>)
+    return false;
+  else if constexpr (std::is_same_v<T, Eigen::half>)
+    return has_half_packets;
+  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // split as 32-bit integers
+    return std::endian::native == std::endian::little &&
+           int(Eigen::internal::unpacket_traits<
+               typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
+  else
+    return true;
+}
+template <class T, class P>
+inline constexpr bool has_packets = has_packets_of<T, P>();
+/// The type from which rows of channels are loaded into packets: T if packets can be loaded from it,
+/// otherwise its arithmetic type.
+template <class T>
+using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
+                                    T, arithmetic<T>>;
+/// Loads lanes<P> channels. Narrower channels are widened: bfloat16 and int8 by simd/channel_rows.hpp on x86.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE P load(const T* from) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    return Eigen::internal::ploadu<P>(from);
+  else {
+#if defined(EIGEN_VECTORIZE_SSE)
+    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+#else
+    float wide[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
+    return Eigen::internal::ploadu<P>(wide);
+#endif
+  }
+}
+/// Stores lanes<P> channels, rounded if T is half. simd/packet_pairs.hpp stores bfloat16, in pairs.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    Eigen::internal::pstoreu(to, values);
+  else
+    store_rounded(to, values);
+}
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Two floats in the lower lanes of a register, zeros in the others.
+EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
+  double both;
+  std::memcpy(&both, from, sizeof both);
+  return _mm_castpd_ps(_mm_set_sd(both));
+}
+#endif
+/// Lanes {from[0], from[0], from[1], from[1], ...}.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
+    const __m128 entries = load_two(from);
+    return P(_mm_unpacklo_ps(entries, entries));
+  } else
+#endif
+    return Eigen::internal::ploaddup<P>(from);
+}
+/// Lanes {value, value, ...}.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE P fill(A value) {
+  return Eigen::internal::pset1<P>(value);
+}
+/// Lanes {-1, 1, -1, 1, ...}.
+template <class P>
+EIGEN_ALWAYS_INLINE P alternating_signs() {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  static constexpr A signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  static_assert(lanes<P> <= 16);
+  return Eigen::internal::ploadu<P>(signs);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P add(const P& a, const P& b) {
+  return Eigen::internal::padd(a, b);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
+  return Eigen::internal::pmul(a, b);
+}
+template <class P>
+requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
+  return Eigen::internal::pmadd(a, b, c);
+}
+/// a * b - c, rounded as multiply_add rounds. Eigen 3.4 has no such operation.
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
+#if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 5 defines the first on ARM too
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  constexpr std::size_t bytes = sizeof(P);
+  constexpr bool is_float = std::is_same_v<A, float>;
+  if constexpr (bytes == 16 && is_float)
+    return P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)));
+  else if constexpr (bytes == 16)
+    return P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  else if constexpr (bytes == 32 && is_float)
+    return P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)));
+  else if constexpr (bytes == 32)
+    return P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
+#if defined(EIGEN_VECTORIZE_AVX512)
+  else if constexpr (bytes == 64 && is_float)
+    return P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)));
+  else if constexpr (bytes == 64)
+    return P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
+#endif
+#else
+  return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
+#endif
+}
+/// Lanes {a[1], a[0], a[3], a[2], ...}: complex numbers with real and imaginary parts swapped.
+template <class P>
+EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  using complex_packet =
+      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
+                                              lanes<P> / 2>())::type;
+  return Eigen::internal::pcplxflip(complex_packet(a)).v;
+}
+/// The lanes of P as 32-bit integers, for P of float.
+template <class P>
+using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;
+template <class P>
+EIGEN_ALWAYS_INLINE bits_packet<P> to_bits(const P& values) {
+  return Eigen::internal::preinterpret<bits_packet<P>>(values);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
+  return Eigen::internal::preinterpret<P>(bits);
+}
+// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address. On other
+// processors Eigen's packets of integers need aligned integers. There the words are copied first, which
+// compilers turn into one load.
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
+#else
+  std::int32_t words[lanes<Bits>];
+  std::memcpy(words, from, sizeof words);
+  return Eigen::internal::ploadu<Bits>(words);
+#endif
+}
+template <class Bits>
+EIGEN_ALWAYS_INLINE void store_bits(void* to, const Bits& bits) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
+#else
+  std::int32_t words[lanes<Bits>];
+  Eigen::internal::pstoreu(words, bits);
+  std::memcpy(to, words, sizeof words);
+#endif
+}
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits bitwise_and(const Bits& a, const Bits& b) {
+  return Eigen::internal::pand(a, b);
+}
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits bitwise_or(const Bits& a, const Bits& b) {
+  return Eigen::internal::por(a, b);
+}
+template <int places, class Bits>
+EIGEN_ALWAYS_INLINE Bits shift_left(const Bits& a) {
+  return Eigen::internal::plogical_shift_left<places>(a);
+}
+template <int places, class Bits>
+EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
+  return Eigen::internal::plogical_shift_right<places>(a);
+}
+/// Calls body(i) for each i in [0, count), as an integral constant. Arrays of packets that are indexed by it
+/// stay in registers. g++ -O2 does not unroll longer loops, and then keeps the arrays in memory.
+template <class Body, std::size_t... i>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
+  (body(std::integral_constant<std::size_t, i>{}), ...);
+}
+template <std::size_t count, class Body>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
+  unrolled(body, std::make_index_sequence<count>{});
+}
+/// Keeps x in a register. Without this, GCC would load the operand again for every product. WebAssembly has
+/// the intrinsics of SSE but not its registers.
+template <class P>
+EIGEN_ALWAYS_INLINE P in_register(P x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE) && !defined(__wasm__)
+  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
+#endif
+  return x;
+}
+/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation.
+template <class T>
+EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
+  const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
+#if defined(__GNUC__)
+  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function
+#elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
+  _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
+#else
+  Eigen::internal::prefetch(target);
+#endif
+}
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+#endif  // ROPE_BASE_SIMD_PACKET_HPP
+/// Widens and rounds rows of channels, and sums their products in double.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+// A bfloat16 is the upper half of a float.
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
+  return _mm_castsi128_ps(
+      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
+                                                     _mm_unpackhi_epi16(zero, packed), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Four integers in the lanes of a register.
+EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi8_epi32(packed);
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
+#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+  return _mm_cvtepi32_ps(load_four(from));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  return _mm256_cvtepi32_ps(
+      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Loads lanes<P> channels, widened.
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+#endif
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+namespace rope::inline ROPE_ABI::detail {
+/// Converts channels to the arithmetic type, exactly.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+/// Rounds channels from the arithmetic type to T, each once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+/// The number of channels that a loop processes per step.
+inline constexpr int channels_per_step = 16;
+/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
+/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
+/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
+/// each copy of the loop.
+///
+/// \tparam exact  whether double holds every product exactly. Fusing then does not change the sum, and the
+///                compiler may choose the faster way
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_per_step] = {};
+  Index d = 0;
+  for (; d + channels_per_step <= count; d += channels_per_step) {
+    double a[channels_per_step], b[channels_per_step];  // three loops, because GCC does not vectorise one
+    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_per_step; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_per_step / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+/// Whether products of such channels are exact in double.
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+/// The channels of a head in their arithmetic type: `channels`, or a copy in scratch of the calling thread.
+template <class T>
+const arithmetic<T>* widened(const T* channels, Index count) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    return channels;
+  } else {
+    struct widened_head {};
+    arithmetic<T>* const wide = workspace<widened_head, arithmetic<T>>(count);
+    widen(channels, count, wide);
+    return wide;
+  }
+}
+/// Writes the channels of a head by write(to), which writes them in their arithmetic type. Each is rounded
+/// once.
+template <class T, class Write>
+void write_rounded(T* channels, Index count, const Write& write) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    write(channels);
+  } else {
+    struct rounded_head {};
+    arithmetic<T>* const wide = workspace<rounded_head, arithmetic<T>>(count);
+    write(wide);
+    round_channels<T>(wide, count, channels);
+  }
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
+#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
+#define ROPE_BASE_SIMD_PACKET_MATH_HPP
+#include <cfloat>     // FLT_EVAL_METHOD
+#include <iterator>  // std::size
+// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, which is 100 ulp off.
+#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
+#else
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
+#endif
+/// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
+///
+/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
+/// and splitting an exponent into an integer and a remainder is exact.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+template <class P>
+EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
+  return Eigen::internal::psub(a, b);
+}
+/// The larger of a and b, or a if a is NaN.
+template <class P>
+EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
+  return Eigen::internal::pmax(a, b);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
+  return Eigen::internal::predux(a);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
+  return Eigen::internal::predux_max(a);
+}
+/// Transposes a square matrix of rows in place.
+template <class P>
+EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
+  if constexpr (1 < lanes<P>) {
+    Eigen::internal::PacketBlock<P, lanes<P>> block;
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { block.packet[i] = rows[i]; });
+    Eigen::internal::ptranspose(block);
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { rows[i] = block.packet[i]; });
+  }
+}
+/// The integers in `bits` as floats, each rounded once.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
+  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
+}
+#if defined(EIGEN_VECTORIZE_AVX512)
+/// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
+/// of the shuffles. The k-th register to be read is register 4 (k % 4) + k / 4.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
+  __m512 quarters[4], pairs[2];
+  unrolled<4>([&](auto j) {
+    const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
+    const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  });
+  unrolled<2>([&](auto j) {
+    pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
+                   _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+  });
+  const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
+  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+/// Sums of the lanes of 8 registers: lane i is the sum of register i. Avoids Eigen's transpose, which GCC
+/// would call as a function. Lane 0 is ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of
+/// register 0.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
+  __m256 halves[4], quarters[2];
+  unrolled<4>([&](auto j) {
+    const __m256 a = packets[j], b = packets[4 + j];
+    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  });
+  unrolled<2>([&](auto j) {
+    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
+    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  });
+  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
+             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
+}
+#endif
+/// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (lanes<P> == 16)
+    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
+    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
+#endif
+  transpose(packets);
+  for (int width = lanes<P> / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+  return packets[0];
+}
+/// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
+/// maximum, so the instruction is written in assembly. With a NaN, this instruction returns its second
+/// operand.
+template <class P>
+EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
+#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) {
+    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
+    P result = bound;
+#if defined(EIGEN_VECTORIZE_AVX)
+    if constexpr (is_float)
+      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
+    else
+      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
+#else
+    if constexpr (is_float)
+      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
+    else
+      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
+#endif
+    return result;
+  } else
+#endif
+    return larger(x, bound);
+}
+/// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
+/// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
+/// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
+/// number, tanh is computed in double and rounded to A, because the compiler may or may not fuse the sums of
+/// Eigen's polynomial. The same is done if packets divide by estimates, because Eigen's tanh is a quotient.
+template <class A>
+void hyperbolic_tangents(const A* from, Index count, A* to) {
+  constexpr int L = int{lanes<packet<A>>};
+  using numbers = Eigen::Array<A, 1, L>;
+  for (Index n = 0; n < count; n += L)
+    if constexpr (L == 1 || ROPE_DETAIL_ESTIMATED_QUOTIENTS)
+      for (Index i = n; i < n + L; ++i) to[i] = static_cast<A>(std::tanh(static_cast<double>(from[i])));
+    else
+      Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
+}
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+namespace rope::inline ROPE_ABI::detail {
+#if defined(_M_FP_FAST)
+#pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
+#endif
+/// x in the precision of its type. This is a barrier to the algebra of -ffast-math, which could make an exact
+/// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_computed(P x) {
+#if ROPE_DETAIL_FAST_MATH
+  EIGEN_OPTIMIZATION_BARRIER(x)
+#endif
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
+  if constexpr (std::is_floating_point_v<P>) {
+    volatile P stored = x;
+    return stored;
+  }
+#endif
+  return x;
+}
+/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer nearest to x, ties to
+/// even, and `power` is 2^(n - 1), or 0 if that is not a normal number. n is NaN if x is.
+template <class P>
+struct power_of_two {
+  P n, power;
+};
+template <class P>
+EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
+  // In the binade of this number the last place is 1, so the sum is rounded to an integer. Its low bits are
+  // the biased exponent of 2^(n - 1).
+  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
+  const P shifted = as_computed(add(x, shift));
+#if defined(__GNUC__)
+  typedef bits words __attribute__((vector_size(sizeof(P))));
+  words exponent;
+  std::memcpy(&exponent, &shifted, sizeof exponent);
+  exponent <<= mantissa;
+#else
+  bits exponent[lanes<P>];
+  std::memcpy(exponent, &shifted, sizeof exponent);
+  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
+#endif
+  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
+  std::memcpy(&result.power, &exponent, sizeof exponent);
+  return result;
+}
+inline constexpr double log2_e = 1.4426950408889634074;
+inline constexpr double ln_2 = 0.69314718055994530942;
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
+/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
+inline constexpr float exp2_coefficients_of_float[] = {
+    float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),
+    float(0.055503571142190778186),   float(0.24022650760568126945),   float(0.69314718802622878106)};
+inline constexpr double exp2_coefficients_of_double[] = {
+    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
+    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
+    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
+template <class A>
+constexpr const auto& exp2_coefficients() {
+  if constexpr (std::is_same_v<A, float>)
+    return exp2_coefficients_of_float;
+  else
+    return exp2_coefficients_of_double;
+}
+/// 2^x for x < 128 (float) or 1024 (double). It is 0 if x is below -125.5 (float) or -1021.5 (double),
+/// including -infinity, so no weight is denormal. (Denormals are slow on some processors.) It is exactly 1 at
+/// 0. It is NaN if x is any NaN, because the last operation is a product, not arithmetic on exponents.
+///
+/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
+template <class P>
+EIGEN_ALWAYS_INLINE P exp2(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
+  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
+  const auto [n, power] = nearest_power(bounded);
+  const P r = as_computed(subtract(bounded, n));
+  // Twice the polynomial, times half of 2^n.
+  constexpr const auto& coefficients = exp2_coefficients<A>();
+  P p = fill<P>(2 * coefficients[0]);
+  for (std::size_t i = 1; i < std::size(coefficients); ++i)
+    p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
+  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
+}
+#if defined(_M_FP_FAST)
+#pragma float_control(pop)
+#endif
+/// x, or the largest finite number of its sign if x is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
+/// Converts the channels of a head to 8-bit integers with one scale, and back.
+namespace rope::inline ROPE_ABI::detail {
+/// The scale by which integers are multiplied. It is NaN if `scale` is NaN or infinite, so that every channel
+/// of such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or
+/// infinities.
+inline float usable_scale(float scale) {
+  const auto bits = bit_cast<std::uint32_t>(scale);
+  const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
+  return bit_cast<float>(bits | quiet);
+}
+/// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.
+inline bool is_below(float x, float limit) {
+  return (bit_cast<std::uint32_t>(x) & 0x7fffffffu) < bit_cast<std::uint32_t>(limit);
+}
+/// out[i] = scale * integers[i], each rounded once.
+///
+/// \param scale  as usable_scale returns it
+template <class A>
+void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* out) {
+  using P = packet<A>;
+  Index i = 0;
+  if constexpr (has_packets<std::int8_t, P>) {
+    const P factor = fill<P>(scale);
+    for (; i + lanes<P> <= count; i += lanes<P>) store(out + i, multiply(load<P>(integers + i), factor));
+  }
+  for (; i < count; ++i) out[i] = static_cast<A>(integers[i]) * scale;
+}
+/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
+///
+/// A head with max |x| below 2^(b - 125), where b is the bit width of `most`, becomes zeros with a scale of 0.
+/// With 8 bits, this limit is 2^-118. A head with a NaN or an infinity becomes zeros with a
+/// scale of NaN.
+///
+/// \param most  the largest magnitude of an integer, below 2^22
+template <class Integer>
+float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
+  // The bits of magnitudes, as integers, have the order of the magnitudes, with NaN after infinity.
+  std::int32_t largest = 0;
+  for_each_index(0, count, [&](Index i) {
+    largest = (std::max)(largest, bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
+  });
+  constexpr std::int32_t infinity = 0x7f800000;
+  const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
+  const std::int32_t smallest = (127 - 125 + digits) << 23;
+  if (largest >= infinity || largest < smallest) {
+    for (Index i = 0; i < count; ++i) out[i] = 0;
+    return bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
+  }
+  const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
+              inverse = as_computed(1.0f / scale);
+  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. The constant is subtracted as bits,
+  // because -ffast-math would cancel a difference of floats.
+  constexpr float shift = 0x1.8p23f;
+  constexpr auto bits_of_shift = bit_cast<std::int32_t>(shift);
+  for_each_index(0, count, [&](Index i) {
+    out[i] = static_cast<Integer>(bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
+  });
+  return scale;
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
 
 #ifndef ROPE_BASE_SIMD_PANELS_HPP
 #define ROPE_BASE_SIMD_PANELS_HPP
@@ -4326,211 +4326,6 @@ void pack_row_of_pairs(const typename Products::stored* row, Index half, Index d
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PANELS_HPP
 
-#ifndef ROPE_ROTATION_QUANTIZED_VIEW_HPP
-#define ROPE_ROTATION_QUANTIZED_VIEW_HPP
-
-#ifndef ROPE_BASE_PARALLEL_HPP
-#define ROPE_BASE_PARALLEL_HPP
-/// Threads of a call. The caller provides them, and the library never creates one.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// Bodies of parallel loops, with which the concepts below test a type.
-struct any_body {
-  void operator()(Index /*piece*/) const {}
-};
-struct any_range_body {
-  void operator()(Index /*first*/, Index /*last*/) const {}
-};
-}  // namespace detail
-/// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
-/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
-/// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
-/// this library, because the scratch memory of the thread is in use. Some work-stealing pools would run such
-/// work.
-///
-///     struct openmp {
-///       rope::Index threads() const { return omp_get_max_threads(); }
-///       void parallel_for(rope::Index count, const auto& body) const {
-///         #pragma omp parallel for
-///         for (rope::Index i = 0; i < count; ++i) body(i);
-///       }
-///     };
-template <class X>
-concept thread_source = requires(const X& threads) {
-  { threads.threads() } -> std::convertible_to<Index>;
-  threads.parallel_for(Index{}, detail::any_body{});
-};
-/// Eigen::ThreadPoolDevice, or a type with its interface. It is used without an adapter.
-template <class X>
-concept eigen_thread_pool_device = requires(const X& device) {
-  { device.numThreads() } -> std::convertible_to<Index>;
-  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
-};
-/// The types that a `threads` parameter accepts.
-template <class X>
-concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
-/// Runs everything on the calling thread. This is the default of every `threads` parameter.
-///
-///     rotate<half_split>(q, table, start, this_thread{});
-struct this_thread {
-  /// Returns 1.
-  Index threads() const { return 1; }
-  /// Calls body(0), body(1), ..., body(count - 1), in this order.
-  void parallel_for(Index count, const auto& body) const {
-    for (Index i = 0; i < count; ++i) body(i);
-  }
-};
-namespace detail {
-/// The number of the caller's threads.
-template <class Threads>
-Index available_threads(const Threads& threads) {
-  if constexpr (thread_source<Threads>)
-    return threads.threads();
-  else
-    return threads.numThreads();
-}
-/// The cost of a call, which is the product of extents. It is a double, because the number of operations may
-/// exceed an Index.
-template <class... Extent>
-constexpr double cost_of(Extent... extents) {
-  return (static_cast<double>(extents) * ...);
-}
-/// The first element of piece i of [0, count): floor(count i / pieces), even if count i exceeds an Index.
-///
-/// Requires:  i in [0, pieces], and an Index holds pieces^2
-constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
-  return count / pieces * i + count % pieces * i / pieces;
-}
-/// Calls run(i) for i in [0, pieces) on the caller's threads. `cost` is the cost of one piece.
-template <class Threads, class Run>
-void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
-  if constexpr (thread_source<Threads>) {
-    threads.parallel_for(pieces, run);
-  } else {
-    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
-      for (Index piece = first; piece < last; ++piece) run(piece);
-    });
-  }
-}
-/// Calls body(first, last) on pieces that cover [0, count). There is one piece per thread, or fewer if
-/// starting a thread for such a small piece would cost more than it saves. Waking a thread takes about as
-/// long as streaming 256 KiB.
-template <class Threads, class Body>
-void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
-  constexpr double smallest_piece = 1 << 18;
-  const double most = static_cast<double>((std::min)(available_threads(threads), count));
-  const auto pieces = static_cast<Index>((std::min)(most, bytes / smallest_piece));
-  if (pieces <= 1) {
-    if (count > 0) body(Index{0}, count);
-    return;
-  }
-  run_pieces(threads, pieces, bytes / static_cast<double>(pieces), [&](Index piece) {
-    body(begin_of_piece(count, piece, pieces), begin_of_piece(count, piece + 1, pieces));
-  });
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_BASE_PARALLEL_HPP
-
-#ifndef ROPE_ROTATION_CHECKS_HPP
-#define ROPE_ROTATION_CHECKS_HPP
-
-#ifndef ROPE_ROTATION_LAYOUT_HPP
-#define ROPE_ROTATION_LAYOUT_HPP
-/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
-///
-///     channel        0   1   2   3   4   5   6   7
-///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
-///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
-///
-/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
-/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
-/// one gives fluent but wrong text. Therefore no function has a default layout.
-namespace rope::inline ROPE_ABI {
-/// Pair i = channels (2i, 2i + 1).
-/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
-/// (FlashAttention), `traditional=True` (MLX).
-///
-///     rotate<interleaved>(q, k, table, start);
-///
-/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
-struct interleaved {
-  /// 2 i, the channel of u.
-  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
-  /// 2 i + 1, the channel of v.
-  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
-};
-/// Pair i = channels (i, i + pairs).
-/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
-/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
-///
-///     rotate<half_split>(q, k, table, start);
-///
-/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
-struct half_split {
-  /// i, the channel of u.
-  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
-  /// i + pairs, the channel of v.
-  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
-};
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
-/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
-template <class L>
-concept pair_layout = requires(Index i, Index pairs) {
-  { L::first(i, pairs) } -> std::convertible_to<Index>;
-  { L::second(i, pairs) } -> std::convertible_to<Index>;
-};
-/// The two layouts as a value, for programs that choose the layout at run time.
-enum class layout_kind { interleaved, half_split };
-/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
-///
-///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
-template <class Call>
-decltype(auto) with_layout(layout_kind layout, Call&& f) {
-  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
-  return std::forward<Call>(f)(half_split{});
-}
-/// "interleaved" or "half_split".
-inline const char* name_of(layout_kind layout) {
-  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
-}
-namespace detail {
-/// The default of layout parameters, so that a static_assert can report a missing layout.
-struct unnamed_layout {};
-/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
-/// twice, which no inverse could undo.
-///
-/// Throws:  std::invalid_argument
-/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
-                      " and ", v, " for pair ", i);
-    }
-    constexpr Index per_pass = 1024;
-    bool named[per_pass];
-    for (Index begin = 0; begin < channels; begin += per_pass) {
-      std::fill_n(named, per_pass, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= per_pass) continue;
-          if (named[channel - begin])
-            throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                          ") once, got channel ", channel, " again for pair ", i);
-          named[channel - begin] = true;
-        }
-    }
-  }
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_LAYOUT_HPP
-
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
 /// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
@@ -4923,6 +4718,393 @@ requires detail::owns_memory<Matrix>
 auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_VIEW_HPP
+/// The memory of the tokens of keys or values: one view, the pages of a pool, or listed tokens of a view or
+/// of pages. Kernels are the same for all three.
+namespace rope::inline ROPE_ABI::detail {
+/// The block table of a paged pool, [sequences, blocks]: the page of each block of tokens of each sequence.
+/// It may have any integer type, and is read in place.
+class block_table {
+ public:
+  block_table() = default;
+  /// \param blocks  blocks of a sequence; a vector contains the sequences one after another
+  template <whole_number Integer>
+  block_table(const integer_list<Integer>& list, Index blocks)
+      : data_(list.data),
+        row_stride_(list.rows > 1 ? list.row_stride : blocks * list.column_stride),
+        column_stride_(list.column_stride),
+        read_(&read<Integer>) {
+    if constexpr (std::is_same_v<Integer, std::int32_t>) words_ = list.data;
+  }
+  /// The page as stored in the table, or -1 if it does not fit in an Index.
+  Index page(Index sequence, Index block) const {
+    const Index place = sequence * row_stride_ + block * column_stride_;
+    return words_ != nullptr ? Index{words_[place]} : read_(data_, place);
+  }
+ private:
+  template <class Integer>
+  static Index read(const void* data, Index offset) {
+    const std::int64_t page = as_position(static_cast<const Integer*>(data)[offset]);
+    return std::in_range<Index>(page) ? static_cast<Index>(page) : Index{-1};
+  }
+  const void* data_ = nullptr;
+  const std::int32_t* words_ = nullptr;  // set if pages are int32, to read them without a call
+  Index row_stride_ = 0, column_stride_ = 1;
+  Index (*read_)(const void*, Index) = nullptr;
+};
+/// Tokens [first, first + count) of head `head` of row b, which are at regular strides from `rows` on.
+template <class C>
+struct token_run {
+  Index b, head, first, count;
+  const C* rows;  // [head_dim], of the first one
+};
+/// Tokens [0, tokens) of every row of a call. In a view, tokens are at regular strides. In pages, this is so
+/// only within a page. The stride of an axis of extent 1 is 0 here, because in the view it may be arbitrary
+/// and must not be added to a pointer.
+template <class C>
+struct token_source {
+  Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
+  token_source() = default;
+  token_source(const head_view<C>& view) : token_source(head_view<const C>(view)) {}
+  token_source(const head_view<const C>& view)
+      : tokens(view.tokens),
+        heads(view.heads),
+        head_dim(view.head_dim),
+        token_stride(view.tokens == 1 ? 0 : view.token_stride),
+        head_stride(view.heads == 1 ? 0 : view.head_stride),
+        view_(view) {}
+  /// \param pool    [pages, page_size, heads, head_dim]
+  /// \param first   the sequence that is row 0 of the call
+  /// \param length  tokens of the longest row
+  token_source(const head_view<const C>& pool, const block_table& blocks, Index first, Index length)
+      : token_source(pool) {
+    tokens = length;
+    page_size_ = pool.tokens;
+    if (is_listed()) token_stride = head_dim;
+    const auto size = static_cast<std::uint64_t>(page_size_);
+    if (std::has_single_bit(size)) page_shift_ = std::countr_zero(size);
+    blocks_ = blocks;
+    first_ = first;
+  }
+  /// Whether row 0 of `next` is row n of this source, at the same strides, so that one call can read both.
+  bool is_followed_by(const token_source& next, Index n) const {
+    if (page_size_ > 0)
+      return next.page_size_ == page_size_ && next.view_.data == view_.data && next.first_ == first_ + n;
+    bool follows = next.page_size_ == 0 && are_apart(view_, next.view_, n);
+    if constexpr (is_quantized<C>) follows = follows && are_apart(view_.scales, next.view_.scales, n);
+    return follows;
+  }
+  /// This source with `longest` tokens in its longest row.
+  token_source of_length(Index longest) const {
+    token_source all = *this;
+    all.tokens = longest;
+    if (page_size_ > 0) return all;
+    all.view_.tokens = longest;
+    all.token_stride = longest == 1 ? 0 : view_.token_stride;
+    return all;
+  }
+  /// A source with one row and one head. Token n of it is token list[n] of head `head` of row b, for n in [0,
+  /// count). The strides are those that contiguous copies of these tokens would have.
+  token_source listed(Index b, Index head, const Index* list, Index count) const {
+    token_source one = *this;
+    one.tokens = count;
+    one.heads = 1;
+    one.token_stride = head_dim;
+    one.head_stride = 0;
+    one.list_ = list;
+    one.row_of_list_ = b;
+    one.head_of_list_ = head;
+    return one;
+  }
+  /// Whether each token has an address of its own, as listed tokens and tokens of pages of one token do. The
+  /// strides are then those that contiguous copies of the tokens would have.
+  bool is_listed() const { return list_ != nullptr || page_size_ == 1; }
+  /// The channels of head h of token t of row b, [head_dim].
+  const C* at(Index b, Index t, Index h) const {
+    const place x = place_of(b, t, h);
+    return view_.at(x.row, x.token, x.head);
+  }
+  /// The scale of head h of token t of row b, if channels are quantized.
+  const float* scale_at(Index b, Index t, Index h) const {
+    const place x = place_of(b, t, h);
+    return view_.scale_at(x.row, x.token, x.head);
+  }
+  /// The distance between the scales of two adjacent tokens.
+  Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
+  /// The number of tokens of a page, or 0 for a view and if is_listed().
+  Index page_size() const { return is_listed() ? 0 : page_size_; }
+  /// How many tokens from t on are at regular strides, at least 1.
+  Index run_from(Index t) const {
+    if (list_ != nullptr) return 1;
+    return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : (block_of(t) + 1) * page_size_ - t;
+  }
+ private:
+  /// Where a token is in the view or in the pool.
+  struct place {
+    Index row, token, head;
+  };
+  EIGEN_ALWAYS_INLINE place place_of(Index b, Index t, Index h) const {
+    const place x = list_ == nullptr ? place{b, t, h} : place{row_of_list_, list_[t], head_of_list_};
+    if (page_size_ == 0) return x;
+    const Index block = block_of(x.token);
+    return {blocks_.page(first_ + x.row, block), x.token - block * page_size_, x.head};
+  }
+  /// Whether `next` is row n of `first`. Addresses are compared as integers, because a pointer to row n would
+  /// be invalid if `first` has no such row.
+  template <class View>
+  static bool are_apart(const View& first, const View& next, Index n) {
+    const auto address = [](const View& x) { return reinterpret_cast<std::uintptr_t>(x.data); };
+    const auto step = static_cast<std::uintptr_t>(n * first.batch_stride) * sizeof(*first.data);
+    return next.batch_stride == first.batch_stride && next.token_stride == first.token_stride &&
+           next.head_stride == first.head_stride && address(next) - address(first) == step;
+  }
+  /// The block of token t. If page_size is a power of two, a shift replaces the slower division, because each
+  /// decoding step looks up every run of keys several times.
+  Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
+  head_view<const C> view_ = {};  // or the pool
+  Index page_size_ = 0;           // 0: no pages
+  int page_shift_ = -1;           // log2 of page_size if that is an integer
+  block_table blocks_ = {};
+  Index first_ = 0;
+  const Index* list_ = nullptr;  // [tokens], or null
+  Index row_of_list_ = 0, head_of_list_ = 0;
+};
+// Scales of 8-bit keys and values. If keys and values are read in place, or multiplied as integers, a scale
+// multiplies one number per token instead of every channel. Scores are multiplied by the scales of keys. The
+// sum of the weights (the denominator of the softmax) is formed first. Then each weight is multiplied by the
+// scale of its value.
+/// Calls visit(j, scale) for the keys j of a tile that begins with token `begin`.
+template <class C, class Visit>
+void for_each_scale(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
+                    const Visit& visit) {
+  const Index stride = x.scale_stride();
+  for (Index j = keys.first, count; j < keys.last; j += count) {
+    count = (std::min)(keys.last - j, x.run_from(begin + j));
+    const float* const scales = x.scale_at(b, begin + j, head);
+    for (Index n = 0; n < count; ++n) visit(j + n, scales[n * stride]);
+  }
+}
+/// to[j] = the scale that the integers of key j are multiplied by, for keys of a tile that begins with token
+/// `begin`.
+template <class A, class C>
+void read_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* to) {
+  for_each_scale(x, b, head, begin, keys,
+                 [&](Index j, float scale) { to[j] = static_cast<A>(usable_scale(scale)); });
+}
+/// rows[r * tile + j] *= scale of key j for keys of a tile that begins with token `begin`.
+template <class A, class C>
+void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* rows,
+                        Index row_count) {
+  constexpr Index tile = panel_shape<A>::tile;
+  A factors[std::size_t(tile)];
+  read_scales(x, b, head, begin, keys, factors);
+  for (Index r = 0; r < row_count; ++r)
+    channels_map<A>(rows + r * tile + keys.first, keys.last - keys.first) *=
+        const_channels_map<A>(factors + keys.first, keys.last - keys.first);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
+
+#ifndef ROPE_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_CHECKS_HPP
+
+#ifndef ROPE_BASE_PARALLEL_HPP
+#define ROPE_BASE_PARALLEL_HPP
+/// Threads of a call. The caller provides them, and the library never creates one.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// Bodies of parallel loops, with which the concepts below test a type.
+struct any_body {
+  void operator()(Index /*piece*/) const {}
+};
+struct any_range_body {
+  void operator()(Index /*first*/, Index /*last*/) const {}
+};
+}  // namespace detail
+/// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
+/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
+/// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
+/// this library, because the scratch memory of the thread is in use. Some work-stealing pools would run such
+/// work.
+///
+///     struct openmp {
+///       rope::Index threads() const { return omp_get_max_threads(); }
+///       void parallel_for(rope::Index count, const auto& body) const {
+///         #pragma omp parallel for
+///         for (rope::Index i = 0; i < count; ++i) body(i);
+///       }
+///     };
+template <class X>
+concept thread_source = requires(const X& threads) {
+  { threads.threads() } -> std::convertible_to<Index>;
+  threads.parallel_for(Index{}, detail::any_body{});
+};
+/// Eigen::ThreadPoolDevice, or a type with its interface. It is used without an adapter.
+template <class X>
+concept eigen_thread_pool_device = requires(const X& device) {
+  { device.numThreads() } -> std::convertible_to<Index>;
+  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
+};
+/// The types that a `threads` parameter accepts.
+template <class X>
+concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
+/// Runs everything on the calling thread. This is the default of every `threads` parameter.
+///
+///     rotate<half_split>(q, table, start, this_thread{});
+struct this_thread {
+  /// Returns 1.
+  Index threads() const { return 1; }
+  /// Calls body(0), body(1), ..., body(count - 1), in this order.
+  void parallel_for(Index count, const auto& body) const {
+    for (Index i = 0; i < count; ++i) body(i);
+  }
+};
+namespace detail {
+/// The number of the caller's threads.
+template <class Threads>
+Index available_threads(const Threads& threads) {
+  if constexpr (thread_source<Threads>)
+    return threads.threads();
+  else
+    return threads.numThreads();
+}
+/// The cost of a call, which is the product of extents. It is a double, because the number of operations may
+/// exceed an Index.
+template <class... Extent>
+constexpr double cost_of(Extent... extents) {
+  return (static_cast<double>(extents) * ...);
+}
+/// The first element of piece i of [0, count): floor(count i / pieces), even if count i exceeds an Index.
+///
+/// Requires:  i in [0, pieces], and an Index holds pieces^2
+constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
+  return count / pieces * i + count % pieces * i / pieces;
+}
+/// Calls run(i) for i in [0, pieces) on the caller's threads. `cost` is the cost of one piece.
+template <class Threads, class Run>
+void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
+  if constexpr (thread_source<Threads>) {
+    threads.parallel_for(pieces, run);
+  } else {
+    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
+      for (Index piece = first; piece < last; ++piece) run(piece);
+    });
+  }
+}
+/// Calls body(first, last) on pieces that cover [0, count). There is one piece per thread, or fewer if
+/// starting a thread for such a small piece would cost more than it saves. Waking a thread takes about as
+/// long as streaming 256 KiB.
+template <class Threads, class Body>
+void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
+  constexpr double smallest_piece = 1 << 18;
+  const double most = static_cast<double>((std::min)(available_threads(threads), count));
+  const auto pieces = static_cast<Index>((std::min)(most, bytes / smallest_piece));
+  if (pieces <= 1) {
+    if (count > 0) body(Index{0}, count);
+    return;
+  }
+  run_pieces(threads, pieces, bytes / static_cast<double>(pieces), [&](Index piece) {
+    body(begin_of_piece(count, piece, pieces), begin_of_piece(count, piece + 1, pieces));
+  });
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_BASE_PARALLEL_HPP
+
+#ifndef ROPE_ROTATION_LAYOUT_HPP
+#define ROPE_ROTATION_LAYOUT_HPP
+/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
+///
+///     channel        0   1   2   3   4   5   6   7
+///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
+///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
+///
+/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
+/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
+/// one gives fluent but wrong text. Therefore no function has a default layout.
+namespace rope::inline ROPE_ABI {
+/// Pair i = channels (2i, 2i + 1).
+/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
+/// (FlashAttention), `traditional=True` (MLX).
+///
+///     rotate<interleaved>(q, k, table, start);
+///
+/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
+struct interleaved {
+  /// 2 i, the channel of u.
+  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
+  /// 2 i + 1, the channel of v.
+  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
+};
+/// Pair i = channels (i, i + pairs).
+/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
+/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+///
+///     rotate<half_split>(q, k, table, start);
+///
+/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
+struct half_split {
+  /// i, the channel of u.
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  /// i + pairs, the channel of v.
+  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
+};
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
+template <class L>
+concept pair_layout = requires(Index i, Index pairs) {
+  { L::first(i, pairs) } -> std::convertible_to<Index>;
+  { L::second(i, pairs) } -> std::convertible_to<Index>;
+};
+/// The two layouts as a value, for programs that choose the layout at run time.
+enum class layout_kind { interleaved, half_split };
+/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
+///
+///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
+template <class Call>
+decltype(auto) with_layout(layout_kind layout, Call&& f) {
+  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
+  return std::forward<Call>(f)(half_split{});
+}
+/// "interleaved" or "half_split".
+inline const char* name_of(layout_kind layout) {
+  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
+}
+namespace detail {
+/// The default of layout parameters, so that a static_assert can report a missing layout.
+struct unnamed_layout {};
+/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
+/// twice, which no inverse could undo.
+///
+/// Throws:  std::invalid_argument
+/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
+                      " and ", v, " for pair ", i);
+    }
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= per_pass) continue;
+          if (named[channel - begin])
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ROTATION_LAYOUT_HPP
 
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
@@ -6925,376 +7107,6 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_CHECKS_HPP
 
-#ifndef ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
-#define ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
-/// Loops over the tokens and heads of a view.
-namespace rope::inline ROPE_ABI::detail {
-/// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
-/// tokens of row b from token t on, at most `most`.
-template <class T, class Visit>
-void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
-  for (Index count; first < last; first += count) {
-    const Index b = first < x.tokens ? 0 : first / x.tokens, t = first - b * x.tokens;
-    count = (std::min)({last - first, x.tokens - t, most});
-    visit(b, t, count);
-  }
-}
-/// Calls visit(b, t) for every token of a view, on `threads`.
-template <class T, class Threads, class Visit>
-void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit) {
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(T)), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token) visit(token / x.tokens, token % x.tokens);
-  });
-}
-/// Calls visit(b, t, h) for every head of every token of a view, on `threads`.
-template <class T, class Threads, class Visit>
-void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit) {
-  for_each_token(x, threads, [&](Index b, Index t) {
-    for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
-  });
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
-/// Views of int8 heads in memory, with one scale per token and head. `quantize` and `dequantize` convert
-/// heads to int8 and back.
-namespace rope::inline ROPE_ABI {
-/// int8 heads [batch, tokens, heads, head_dim]. Channel (b, t, h, d) is
-///
-///     scales(b, t, h) * data[b * batch_stride + t * token_stride + h * head_stride + d]
-///
-///     const quantized_view<std::int8_t> keys = bhsd(integers, scales, batch, kv_heads, tokens, head_dim);
-///     quantize(k, keys);
-///
-/// A NaN or infinite scale makes every channel of its head NaN. Values may be anything in [-128, 127], so
-/// heads that other programs quantized with a symmetric scale can be read directly.
-///
-/// \tparam T  std::int8_t, const for inputs
-///
-/// Requires:  as head_view; scales have the same batch, tokens and heads, in any order of axes
-template <class T>
-using quantized_view = head_view<T>;
-namespace detail {
-/// The type that channels stored as T are dequantized to and quantized from: float for int8, otherwise T.
-template <class T>
-using numbers_of = std::conditional_t<is_quantized<T>, float, T>;
-/// Contiguous int8 values whose axes have the order of their contiguous scales.
-template <class T>
-head_view<T> with_scales(const char* name, T* data, const typename scales_of<T>::type& scales,
-                         Index head_dim) {
-  head_view<T> x = {data, scales.batch, scales.tokens, scales.heads, head_dim, 0, 0, 0, scales};
-  check_extents(name, x);
-  x.batch_stride = scales.batch_stride * head_dim;
-  x.token_stride = scales.token_stride * head_dim;
-  x.head_stride = scales.head_stride * head_dim;
-  return x;
-}
-}  // namespace detail
-/// int8 values [batch, tokens, heads, head_dim] and their scales [batch, tokens, heads], both contiguous.
-///
-/// Throws:  as bshd of a pointer to channels
-template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bshd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens, Index heads,
-    Index head_dim) {
-  return detail::with_scales("bshd", data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
-}
-/// int8 values [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
-///
-/// Throws:  as bshd of a pointer to channels
-template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bhsd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads, Index tokens,
-    Index head_dim) {
-  return detail::with_scales("bhsd", data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
-}
-/// int8 values [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
-///
-/// Throws:  as bshd of a pointer to channels
-template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch, Index heads,
-    Index head_dim) {
-  return detail::with_scales("sbhd", data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
-}
-/// int8 values [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
-///
-/// Throws:  as bshd of a pointer to channels
-template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> thd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads, Index head_dim) {
-  return detail::with_scales("thd", data, thd(scales, tokens, heads, Index{1}), head_dim);
-}
-namespace detail {
-/// Throws if the views have different shapes, or a view with elements has a null pointer.
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class X, class T>
-void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
-  static_assert(is_quantized<std::remove_const_t<T>>,
-                "quantize and dequantize: quantized heads are std::int8_t");
-  check_heads(function, x);
-  check_extents(function, integers);
-  check_memory(function, integers);
-  if (!have_same_shape(x, integers))
-    throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
-                  shape_text(integers));
-}
-/// Quantizes every head of checked views.
-template <class X, class T, class Threads = this_thread>
-void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
-  for_each_head(x, threads, [&](Index b, Index t, Index h) {
-    const float* const wide = widened<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim);
-    *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
-  });
-}
-/// Dequantizes every head of checked views.
-template <class X, class T, class Threads = this_thread>
-void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
-  for_each_head(out, threads, [&](Index b, Index t, Index h) {
-    const float scale = usable_scale(*x.scale_at(b, t, h));
-    write_rounded(out.at(b, t, h), x.head_dim,
-                  [&](float* to) { dequantize_channels(x.at(b, t, h), x.head_dim, scale, to); });
-  });
-}
-}  // namespace detail
-/// Quantizes every head to int8 values times one scale.
-///
-///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
-///
-/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type
-/// \param out  of the same shape
-/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
-///
-/// A head with a NaN or an infinity gets a scale of NaN, so exactly the queries that attend to it get NaN
-/// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
-///
-/// Requires:  x and out share no memory
-/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
-/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
-///            below 2^-118 (tests/rotation/laws/quantize.test.cpp)
-/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
-///            thread
-/// Source:    symmetric quantization per token and head, as in Xiao et al. 2023, SmoothQuant,
-///            arXiv:2211.10438
-template <class X, class T, class Threads = this_thread>
-void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
-  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
-                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
-  detail::check_quantization("quantize", x, out);
-  detail::quantize_all(x, out, threads);
-}
-/// Converts int8 values and scales back to floating-point channels.
-///
-///     out_d = scale i_d
-///
-/// \param x    [batch, tokens, heads, head_dim]
-/// \param out  of the same shape, of float or a 16-bit type
-///
-/// Requires:  x and out share no memory
-/// Throws:    as quantize
-/// Accuracy:  one rounding to float, and one to the type of out
-/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
-///            thread
-template <class X, class T, class Threads = this_thread>
-void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
-  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
-  detail::check_quantization("dequantize", out, x);
-  detail::dequantize_all(x, out, threads);
-}
-ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
-ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP
-/// The memory of the tokens of keys or values: one view, the pages of a pool, or listed tokens of a view or
-/// of pages. Kernels are the same for all three.
-namespace rope::inline ROPE_ABI::detail {
-/// The block table of a paged pool, [sequences, blocks]: the page of each block of tokens of each sequence.
-/// It may have any integer type, and is read in place.
-class block_table {
- public:
-  block_table() = default;
-  /// \param blocks  blocks of a sequence; a vector contains the sequences one after another
-  template <whole_number Integer>
-  block_table(const integer_list<Integer>& list, Index blocks)
-      : data_(list.data),
-        row_stride_(list.rows > 1 ? list.row_stride : blocks * list.column_stride),
-        column_stride_(list.column_stride),
-        read_(&read<Integer>) {
-    if constexpr (std::is_same_v<Integer, std::int32_t>) words_ = list.data;
-  }
-  /// The page as stored in the table, or -1 if it does not fit in an Index.
-  Index page(Index sequence, Index block) const {
-    const Index place = sequence * row_stride_ + block * column_stride_;
-    return words_ != nullptr ? Index{words_[place]} : read_(data_, place);
-  }
- private:
-  template <class Integer>
-  static Index read(const void* data, Index offset) {
-    const std::int64_t page = as_position(static_cast<const Integer*>(data)[offset]);
-    return std::in_range<Index>(page) ? static_cast<Index>(page) : Index{-1};
-  }
-  const void* data_ = nullptr;
-  const std::int32_t* words_ = nullptr;  // set if pages are int32, to read them without a call
-  Index row_stride_ = 0, column_stride_ = 1;
-  Index (*read_)(const void*, Index) = nullptr;
-};
-/// Tokens [first, first + count) of head `head` of row b, which are at regular strides from `rows` on.
-template <class C>
-struct token_run {
-  Index b, head, first, count;
-  const C* rows;  // [head_dim], of the first one
-};
-/// Tokens [0, tokens) of every row of a call. In a view, tokens are at regular strides. In pages, this is so
-/// only within a page. The stride of an axis of extent 1 is 0 here, because in the view it may be arbitrary
-/// and must not be added to a pointer.
-template <class C>
-struct token_source {
-  Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
-  token_source() = default;
-  token_source(const head_view<C>& view) : token_source(head_view<const C>(view)) {}
-  token_source(const head_view<const C>& view)
-      : tokens(view.tokens),
-        heads(view.heads),
-        head_dim(view.head_dim),
-        token_stride(view.tokens == 1 ? 0 : view.token_stride),
-        head_stride(view.heads == 1 ? 0 : view.head_stride),
-        view_(view) {}
-  /// \param pool    [pages, page_size, heads, head_dim]
-  /// \param first   the sequence that is row 0 of the call
-  /// \param length  tokens of the longest row
-  token_source(const head_view<const C>& pool, const block_table& blocks, Index first, Index length)
-      : token_source(pool) {
-    tokens = length;
-    page_size_ = pool.tokens;
-    if (is_listed()) token_stride = head_dim;
-    const auto size = static_cast<std::uint64_t>(page_size_);
-    if (std::has_single_bit(size)) page_shift_ = std::countr_zero(size);
-    blocks_ = blocks;
-    first_ = first;
-  }
-  /// Whether row 0 of `next` is row n of this source, at the same strides, so that one call can read both.
-  bool is_followed_by(const token_source& next, Index n) const {
-    if (page_size_ > 0)
-      return next.page_size_ == page_size_ && next.view_.data == view_.data && next.first_ == first_ + n;
-    bool follows = next.page_size_ == 0 && are_apart(view_, next.view_, n);
-    if constexpr (is_quantized<C>) follows = follows && are_apart(view_.scales, next.view_.scales, n);
-    return follows;
-  }
-  /// This source with `longest` tokens in its longest row.
-  token_source of_length(Index longest) const {
-    token_source all = *this;
-    all.tokens = longest;
-    if (page_size_ > 0) return all;
-    all.view_.tokens = longest;
-    all.token_stride = longest == 1 ? 0 : view_.token_stride;
-    return all;
-  }
-  /// A source with one row and one head. Token n of it is token list[n] of head `head` of row b, for n in [0,
-  /// count). The strides are those that contiguous copies of these tokens would have.
-  token_source listed(Index b, Index head, const Index* list, Index count) const {
-    token_source one = *this;
-    one.tokens = count;
-    one.heads = 1;
-    one.token_stride = head_dim;
-    one.head_stride = 0;
-    one.list_ = list;
-    one.row_of_list_ = b;
-    one.head_of_list_ = head;
-    return one;
-  }
-  /// Whether each token has an address of its own, as listed tokens and tokens of pages of one token do. The
-  /// strides are then those that contiguous copies of the tokens would have.
-  bool is_listed() const { return list_ != nullptr || page_size_ == 1; }
-  /// The channels of head h of token t of row b, [head_dim].
-  const C* at(Index b, Index t, Index h) const {
-    const place x = place_of(b, t, h);
-    return view_.at(x.row, x.token, x.head);
-  }
-  /// The scale of head h of token t of row b, if channels are quantized.
-  const float* scale_at(Index b, Index t, Index h) const {
-    const place x = place_of(b, t, h);
-    return view_.scale_at(x.row, x.token, x.head);
-  }
-  /// The distance between the scales of two adjacent tokens.
-  Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
-  /// The number of tokens of a page, or 0 for a view and if is_listed().
-  Index page_size() const { return is_listed() ? 0 : page_size_; }
-  /// How many tokens from t on are at regular strides, at least 1.
-  Index run_from(Index t) const {
-    if (list_ != nullptr) return 1;
-    return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : (block_of(t) + 1) * page_size_ - t;
-  }
- private:
-  /// Where a token is in the view or in the pool.
-  struct place {
-    Index row, token, head;
-  };
-  EIGEN_ALWAYS_INLINE place place_of(Index b, Index t, Index h) const {
-    const place x = list_ == nullptr ? place{b, t, h} : place{row_of_list_, list_[t], head_of_list_};
-    if (page_size_ == 0) return x;
-    const Index block = block_of(x.token);
-    return {blocks_.page(first_ + x.row, block), x.token - block * page_size_, x.head};
-  }
-  /// Whether `next` is row n of `first`. Addresses are compared as integers, because a pointer to row n would
-  /// be invalid if `first` has no such row.
-  template <class View>
-  static bool are_apart(const View& first, const View& next, Index n) {
-    const auto address = [](const View& x) { return reinterpret_cast<std::uintptr_t>(x.data); };
-    const auto step = static_cast<std::uintptr_t>(n * first.batch_stride) * sizeof(*first.data);
-    return next.batch_stride == first.batch_stride && next.token_stride == first.token_stride &&
-           next.head_stride == first.head_stride && address(next) - address(first) == step;
-  }
-  /// The block of token t. If page_size is a power of two, a shift replaces the slower division, because each
-  /// decoding step looks up every run of keys several times.
-  Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
-  head_view<const C> view_ = {};  // or the pool
-  Index page_size_ = 0;           // 0: no pages
-  int page_shift_ = -1;           // log2 of page_size if that is an integer
-  block_table blocks_ = {};
-  Index first_ = 0;
-  const Index* list_ = nullptr;  // [tokens], or null
-  Index row_of_list_ = 0, head_of_list_ = 0;
-};
-// Scales of 8-bit keys and values. If keys and values are read in place, or multiplied as integers, a scale
-// multiplies one number per token instead of every channel. Scores are multiplied by the scales of keys. The
-// sum of the weights (the denominator of the softmax) is formed first. Then each weight is multiplied by the
-// scale of its value.
-/// Calls visit(j, scale) for the keys j of a tile that begins with token `begin`.
-template <class C, class Visit>
-void for_each_scale(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
-                    const Visit& visit) {
-  const Index stride = x.scale_stride();
-  for (Index j = keys.first, count; j < keys.last; j += count) {
-    count = (std::min)(keys.last - j, x.run_from(begin + j));
-    const float* const scales = x.scale_at(b, begin + j, head);
-    for (Index n = 0; n < count; ++n) visit(j + n, scales[n * stride]);
-  }
-}
-/// to[j] = the scale that the integers of key j are multiplied by, for keys of a tile that begins with token
-/// `begin`.
-template <class A, class C>
-void read_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* to) {
-  for_each_scale(x, b, head, begin, keys,
-                 [&](Index j, float scale) { to[j] = static_cast<A>(usable_scale(scale)); });
-}
-/// rows[r * tile + j] *= scale of key j for keys of a tile that begins with token `begin`.
-template <class A, class C>
-void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* rows,
-                        Index row_count) {
-  constexpr Index tile = panel_shape<A>::tile;
-  A factors[std::size_t(tile)];
-  read_scales(x, b, head, begin, keys, factors);
-  for (Index r = 0; r < row_count; ++r)
-    channels_map<A>(rows + r * tile + keys.first, keys.last - keys.first) *=
-        const_channels_map<A>(factors + keys.first, keys.last - keys.first);
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
-
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 
@@ -7651,6 +7463,37 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+
+#ifndef ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
+#define ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
+/// Loops over the tokens and heads of a view.
+namespace rope::inline ROPE_ABI::detail {
+/// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
+/// tokens of row b from token t on, at most `most`.
+template <class T, class Visit>
+void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
+  for (Index count; first < last; first += count) {
+    const Index b = first < x.tokens ? 0 : first / x.tokens, t = first - b * x.tokens;
+    count = (std::min)({last - first, x.tokens - t, most});
+    visit(b, t, count);
+  }
+}
+/// Calls visit(b, t) for every token of a view, on `threads`.
+template <class T, class Threads, class Visit>
+void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(T)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token) visit(token / x.tokens, token % x.tokens);
+  });
+}
+/// Calls visit(b, t, h) for every head of every token of a view, on `threads`.
+template <class T, class Threads, class Visit>
+void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit) {
+  for_each_token(x, threads, [&](Index b, Index t) {
+    for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
+  });
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
 /// The order in which a checked call of rotate reads and writes memory.
 ///
 /// Some table rows are converted before use, once for all heads of a token: rows whose entries differ in type
@@ -11148,6 +10991,163 @@ void attend(const attention_call<T, Rotation, C>& call, const Threads& threads) 
 #endif
 #endif  // ROPE_BASE_INSTANCES_HPP
 
+#ifndef ROPE_ROTATION_QUANTIZED_VIEW_HPP
+#define ROPE_ROTATION_QUANTIZED_VIEW_HPP
+/// Views of int8 heads in memory, with one scale per token and head. `quantize` and `dequantize` convert
+/// heads to int8 and back.
+namespace rope::inline ROPE_ABI {
+/// int8 heads [batch, tokens, heads, head_dim]. Channel (b, t, h, d) is
+///
+///     scales(b, t, h) * data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+///     const quantized_view<std::int8_t> keys = bhsd(integers, scales, batch, kv_heads, tokens, head_dim);
+///     quantize(k, keys);
+///
+/// A NaN or infinite scale makes every channel of its head NaN. Values may be anything in [-128, 127], so
+/// heads that other programs quantized with a symmetric scale can be read directly.
+///
+/// \tparam T  std::int8_t, const for inputs
+///
+/// Requires:  as head_view; scales have the same batch, tokens and heads, in any order of axes
+template <class T>
+using quantized_view = head_view<T>;
+namespace detail {
+/// The type that channels stored as T are dequantized to and quantized from: float for int8, otherwise T.
+template <class T>
+using numbers_of = std::conditional_t<is_quantized<T>, float, T>;
+/// Contiguous int8 values whose axes have the order of their contiguous scales.
+template <class T>
+head_view<T> with_scales(const char* name, T* data, const typename scales_of<T>::type& scales,
+                         Index head_dim) {
+  head_view<T> x = {data, scales.batch, scales.tokens, scales.heads, head_dim, 0, 0, 0, scales};
+  check_extents(name, x);
+  x.batch_stride = scales.batch_stride * head_dim;
+  x.token_stride = scales.token_stride * head_dim;
+  x.head_stride = scales.head_stride * head_dim;
+  return x;
+}
+}  // namespace detail
+/// int8 values [batch, tokens, heads, head_dim] and their scales [batch, tokens, heads], both contiguous.
+///
+/// Throws:  as bshd of a pointer to channels
+template <class T>
+requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bshd(
+    T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens, Index heads,
+    Index head_dim) {
+  return detail::with_scales("bshd", data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
+}
+/// int8 values [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
+///
+/// Throws:  as bshd of a pointer to channels
+template <class T>
+requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bhsd(
+    T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads, Index tokens,
+    Index head_dim) {
+  return detail::with_scales("bhsd", data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
+}
+/// int8 values [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
+///
+/// Throws:  as bshd of a pointer to channels
+template <class T>
+requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
+    T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch, Index heads,
+    Index head_dim) {
+  return detail::with_scales("sbhd", data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
+}
+/// int8 values [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
+///
+/// Throws:  as bshd of a pointer to channels
+template <class T>
+requires detail::is_quantized<std::remove_const_t<T>> head_view<T> thd(
+    T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads, Index head_dim) {
+  return detail::with_scales("thd", data, thd(scales, tokens, heads, Index{1}), head_dim);
+}
+namespace detail {
+/// Throws if the views have different shapes, or a view with elements has a null pointer.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class X, class T>
+void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
+  static_assert(is_quantized<std::remove_const_t<T>>,
+                "quantize and dequantize: quantized heads are std::int8_t");
+  check_heads(function, x);
+  check_extents(function, integers);
+  check_memory(function, integers);
+  if (!have_same_shape(x, integers))
+    throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
+                  shape_text(integers));
+}
+/// Quantizes every head of checked views.
+template <class X, class T, class Threads = this_thread>
+void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
+  for_each_head(x, threads, [&](Index b, Index t, Index h) {
+    const float* const wide = widened<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim);
+    *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
+  });
+}
+/// Dequantizes every head of checked views.
+template <class X, class T, class Threads = this_thread>
+void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
+  for_each_head(out, threads, [&](Index b, Index t, Index h) {
+    const float scale = usable_scale(*x.scale_at(b, t, h));
+    write_rounded(out.at(b, t, h), x.head_dim,
+                  [&](float* to) { dequantize_channels(x.at(b, t, h), x.head_dim, scale, to); });
+  });
+}
+}  // namespace detail
+/// Quantizes every head to int8 values times one scale.
+///
+///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
+///
+/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type
+/// \param out  of the same shape
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// A head with a NaN or an infinity gets a scale of NaN, so exactly the queries that attend to it get NaN
+/// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
+///
+/// Requires:  x and out share no memory
+/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
+/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
+///            below 2^-118 (tests/rotation/laws/quantize.test.cpp)
+/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
+///            thread
+/// Source:    symmetric quantization per token and head, as in Xiao et al. 2023, SmoothQuant,
+///            arXiv:2211.10438
+template <class X, class T, class Threads = this_thread>
+void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
+  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
+                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
+  detail::check_quantization("quantize", x, out);
+  detail::quantize_all(x, out, threads);
+}
+/// Converts int8 values and scales back to floating-point channels.
+///
+///     out_d = scale i_d
+///
+/// \param x    [batch, tokens, heads, head_dim]
+/// \param out  of the same shape, of float or a 16-bit type
+///
+/// Requires:  x and out share no memory
+/// Throws:    as quantize
+/// Accuracy:  one rounding to float, and one to the type of out
+/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
+///            thread
+template <class X, class T, class Threads = this_thread>
+void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
+  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
+  detail::check_quantization("dequantize", out, x);
+  detail::dequantize_all(x, out, threads);
+}
+ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP
+
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
 /// Rotation of heads by the angles of their positions, and its inverse.
@@ -11640,78 +11640,6 @@ ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
 
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 #define ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
-
-#ifndef ROPE_ATTENTION_TAPE_HPP
-#define ROPE_ATTENTION_TAPE_HPP
-/// Inputs and outputs of the backward pass of attention.
-namespace rope::inline ROPE_ABI {
-/// The heads of a forward pass, the gradient with respect to its output, and memory for the gradients with
-/// respect to its inputs. Arguments are passed by name, because d_k and d_v often have the same shape, and
-/// swapping them would go unnoticed.
-///
-///     attention_gradient<half_split>(
-///         attention_tape<float>{
-///             .q = q, .k = k, .v = v, .out = out, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v},
-///         table, options);
-///
-/// \tparam T  the channel type of all heads and gradients
-template <class T>
-struct attention_tape {
-  head_view<const T> q;      // [batch, queries, q.heads, head_dim]
-  head_view<const T> k;      // [batch, keys, k.heads, head_dim]
-  head_view<const T> v;      // [batch, keys, k.heads, value_dim]
-  head_view<const T> out;    // [batch, queries, q.heads, value_dim], the output of the forward pass
-  head_view<const T> d_out;  // [batch, queries, q.heads, value_dim], the gradient with respect to out
-  head_view<T> d_q;          // receives the gradient with respect to q, in the shape of q
-  head_view<T> d_k;          // receives the gradient with respect to k, in the shape of k
-  head_view<T> d_v;          // receives the gradient with respect to v, in the shape of v
-  /// Query heads that share a key head.
-  Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
-};
-/// Outputs for the gradients with respect to options. Empty outputs are not written.
-///
-///     std::vector<double> d_sinks(heads);
-///     attention_gradient(tape, options, {.sink_logits = d_sinks});
-struct option_gradients {
-  /// [q.heads]: with respect to options.sink_logits.
-  std::span<double> sink_logits = {};
-  /// With respect to options.bias. The gradient of an entry is at the offset of the entry. The length is the
-  /// number of elements in memory from the first entry of the bias to the last. An entry that several scores
-  /// share receives the sum of their gradients. No stride of the bias may be negative. Shared entries limit
-  /// the number of busy threads: if queries, heads or rows share entries, at most one thread per 96 keys has
-  /// work. If keys share entries, only one thread has work.
-  std::span<double> bias = {};
-};
-namespace detail {
-/// Checks that the views of a tape have matching shapes.
-template <class T>
-void check_tape(const char* function, const attention_tape<T>& x) {
-  for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
-                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
-    check_view(function, view);
-    check_memory(function, view);
-  }
-  check_equal(function, "q and k", "batch", x.q.batch, x.k.batch);
-  check_equal(function, "q and k", "head_dim", x.q.head_dim, x.k.head_dim);
-  check_rule(function, x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
-             "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
-  const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
-                         Index head_dim) {
-    if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
-        view.head_dim != head_dim)
-      throw_invalid(function, name, " must be ", shape_text({like.batch, like.tokens, like.heads, head_dim}),
-                    ", got ", shape_text(view));
-  };
-  match("v", x.v, x.k, x.v.head_dim);
-  match("out", x.out, x.q, x.v.head_dim);
-  match("d_out", x.d_out, x.q, x.v.head_dim);
-  match("d_q", x.d_q, x.q, x.q.head_dim);
-  match("d_k", x.d_k, x.k, x.k.head_dim);
-  match("d_v", x.d_v, x.k, x.v.head_dim);
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ATTENTION_TAPE_HPP
 /// Packed operands of the backward pass of attention: their matrix products, the sums of each key, and the
 /// scratch memory of a block of queries. base/simd/panels.hpp defines strips and panels.
 namespace rope::inline ROPE_ABI::detail {
@@ -11880,6 +11808,78 @@ struct attention_gradient_scratch {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
+
+#ifndef ROPE_ATTENTION_TAPE_HPP
+#define ROPE_ATTENTION_TAPE_HPP
+/// Inputs and outputs of the backward pass of attention.
+namespace rope::inline ROPE_ABI {
+/// The heads of a forward pass, the gradient with respect to its output, and memory for the gradients with
+/// respect to its inputs. Arguments are passed by name, because d_k and d_v often have the same shape, and
+/// swapping them would go unnoticed.
+///
+///     attention_gradient<half_split>(
+///         attention_tape<float>{
+///             .q = q, .k = k, .v = v, .out = out, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v},
+///         table, options);
+///
+/// \tparam T  the channel type of all heads and gradients
+template <class T>
+struct attention_tape {
+  head_view<const T> q;      // [batch, queries, q.heads, head_dim]
+  head_view<const T> k;      // [batch, keys, k.heads, head_dim]
+  head_view<const T> v;      // [batch, keys, k.heads, value_dim]
+  head_view<const T> out;    // [batch, queries, q.heads, value_dim], the output of the forward pass
+  head_view<const T> d_out;  // [batch, queries, q.heads, value_dim], the gradient with respect to out
+  head_view<T> d_q;          // receives the gradient with respect to q, in the shape of q
+  head_view<T> d_k;          // receives the gradient with respect to k, in the shape of k
+  head_view<T> d_v;          // receives the gradient with respect to v, in the shape of v
+  /// Query heads that share a key head.
+  Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
+};
+/// Outputs for the gradients with respect to options. Empty outputs are not written.
+///
+///     std::vector<double> d_sinks(heads);
+///     attention_gradient(tape, options, {.sink_logits = d_sinks});
+struct option_gradients {
+  /// [q.heads]: with respect to options.sink_logits.
+  std::span<double> sink_logits = {};
+  /// With respect to options.bias. The gradient of an entry is at the offset of the entry. The length is the
+  /// number of elements in memory from the first entry of the bias to the last. An entry that several scores
+  /// share receives the sum of their gradients. No stride of the bias may be negative. Shared entries limit
+  /// the number of busy threads: if queries, heads or rows share entries, at most one thread per 96 keys has
+  /// work. If keys share entries, only one thread has work.
+  std::span<double> bias = {};
+};
+namespace detail {
+/// Checks that the views of a tape have matching shapes.
+template <class T>
+void check_tape(const char* function, const attention_tape<T>& x) {
+  for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
+                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
+    check_view(function, view);
+    check_memory(function, view);
+  }
+  check_equal(function, "q and k", "batch", x.q.batch, x.k.batch);
+  check_equal(function, "q and k", "head_dim", x.q.head_dim, x.k.head_dim);
+  check_rule(function, x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
+             "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
+  const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
+                         Index head_dim) {
+    if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
+        view.head_dim != head_dim)
+      throw_invalid(function, name, " must be ", shape_text({like.batch, like.tokens, like.heads, head_dim}),
+                    ", got ", shape_text(view));
+  };
+  match("v", x.v, x.k, x.v.head_dim);
+  match("out", x.out, x.q, x.v.head_dim);
+  match("d_out", x.d_out, x.q, x.v.head_dim);
+  match("d_q", x.d_q, x.q, x.q.head_dim);
+  match("d_k", x.d_k, x.k, x.k.head_dim);
+  match("d_v", x.d_v, x.k, x.v.head_dim);
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ATTENTION_TAPE_HPP
 /// The queries of a block in the backward pass of attention. They are packed once, with the softmax of each
 /// query and its product g . o, where o is the output and g the gradient with respect to o. At the end, the
 /// gradients with respect to the queries are written.

@@ -8,7 +8,6 @@
 
 #include <rope/attention/detail/attend.hpp>
 #include <rope/attention/detail/attention_call.hpp>
-#include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/selected_query.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>

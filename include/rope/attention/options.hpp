@@ -16,7 +16,6 @@
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/base/quantized_channels.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/key_ranges.hpp>
 #include <rope/positions/positions.hpp>

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_WEIGHT_SUMS_HPP
 #define ROPE_ATTENTION_WEIGHT_SUMS_HPP
 
-#include <algorithm>  // std::fill_n, std::max, std::min
+#include <algorithm>  // std::copy_n, std::fill_n, std::max, std::min
 #include <cstddef>
 #include <span>
 #include <type_traits>

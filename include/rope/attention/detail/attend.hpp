@@ -8,16 +8,14 @@
 #include <rope/attention/detail/decode_kernel.hpp>
 #include <rope/attention/detail/pair_operands.hpp>
 #include <rope/attention/detail/prefill.hpp>
-#include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/selected_query.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/parallel_tasks.hpp>
-#include <rope/base/quantized_channels.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
 #include <rope/base/simd/integer_pairs.hpp>
-#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
 /// Splits a call of attention into tasks. The order of all sums depends only on the shapes. With spare

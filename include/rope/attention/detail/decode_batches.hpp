@@ -10,7 +10,7 @@
 #include <rope/attention/detail/prefetch.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/token_source.hpp>
-#include <rope/base/quantized_channels.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>

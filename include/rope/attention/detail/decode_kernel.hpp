@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 
-#include <algorithm>  // std::max, std::min, std::fill, std::copy_n
+#include <algorithm>  // std::max, std::min, std::fill_n, std::copy_n
 #include <atomic>
 #include <cstdint>
 #include <new>
@@ -10,7 +10,6 @@
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_batches.hpp>
 #include <rope/attention/detail/decode_operands.hpp>
-#include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/visibility.hpp>

@@ -14,7 +14,6 @@
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/token_source.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/base/quantized_channels.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>

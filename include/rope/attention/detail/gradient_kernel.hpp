@@ -12,7 +12,6 @@
 #include <rope/attention/detail/gradient_rows.hpp>
 #include <rope/attention/detail/gradient_scratch.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
-#include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>  // score_factors
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/numbers.hpp>

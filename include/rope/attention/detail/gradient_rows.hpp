@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
 #define ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
 
-#include <algorithm>  // std::min, std::fill
+#include <algorithm>  // std::fill
 #include <cmath>
 #include <cstddef>
 
@@ -12,6 +12,7 @@
 #include <rope/attention/detail/softmax.hpp>  // begin_softmax, sink_score
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/attention/tape.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>  // multiply_add

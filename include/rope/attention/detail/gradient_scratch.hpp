@@ -8,7 +8,6 @@
 #include <rope/attention/detail/rows.hpp>         // place_arrays
 #include <rope/attention/detail/softmax.hpp>      // softmax_rows
 #include <rope/attention/detail/visibility.hpp>
-#include <rope/attention/tape.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/channel_rows.hpp>

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 
-#include <algorithm>  // std::copy_n, std::max
+#include <algorithm>  // std::copy_n, std::max, std::min
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>  // std::integral_constant

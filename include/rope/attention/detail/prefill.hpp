@@ -8,7 +8,6 @@
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/prefill_operands.hpp>
-#include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/numbers.hpp>

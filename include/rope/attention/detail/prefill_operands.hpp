@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 
-#include <algorithm>  // std::copy_n, std::min, std::max, std::fill_n, std::fill
+#include <algorithm>  // std::copy_n, std::min, std::max
 #include <concepts>   // std::same_as
 #include <cstddef>
 #include <utility>  // std::pair

@@ -2,9 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
 #define ROPE_ATTENTION_DETAIL_ROWS_HPP
 
-#include <algorithm>  // std::copy
 #include <cmath>
-#include <cstdint>
 #include <initializer_list>
 #include <type_traits>
 #include <utility>  // std::exchange, std::pair
@@ -20,10 +18,7 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>  // saturated
 #include <rope/config.hpp>
-#include <rope/positions/positions.hpp>  // advance
 #include <rope/rotation/view.hpp>
-#include <rope/tables/query_key_tables.hpp>
-#include <rope/tables/table.hpp>
 
 /// Heads as rows of the arithmetic type. If possible, rows are read in place. Otherwise a few rows at a time
 /// are rotated or widened into a copy, which stays in the cache.

@@ -17,7 +17,6 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
-#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 
 /// The memory of the tokens of keys or values: one view, the pages of a pool, or listed tokens of a view or
