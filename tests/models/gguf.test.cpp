@@ -402,6 +402,10 @@ TEST_CASE("layers of GGUF files without attention do not rotate", "[models][gguf
   CHECK(model("minimax-01", {{".attention.recurrent_layers", {1, 0, 1, 0}}}).layers_without_rope() ==
         layers{0, 2});
   CHECK(model("llama", {{".attention.head_count_kv", {8, 8, 4, 8}}}).layers_without_rope().empty());
+  const auto by_two_keys = model(
+      "llama", {{".attention.head_count_kv", {8, 0, 8, 8}}, {".attention.recurrent_layers", {1, 1, 0, 0}}});
+  CHECK(by_two_keys.windows == layers{-1, -1, 0, 0});
+  CHECK_FALSE(has_warning(by_two_keys.warnings, "slide"));
 }
 
 TEST_CASE("lists of a GGUF file without a count of layers have one length", "[models][gguf]") {

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
-#include <algorithm>  // std::any_of, std::binary_search
+#include <algorithm>  // std::any_of
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -257,8 +257,7 @@ void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& recor
   const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers, sliding);
   bool known = true;
   for (std::size_t i = 0; i < windows.size(); ++i)
-    known = known && (windows[i] != not_known_window ||
-                      std::binary_search(silent.begin(), silent.end(), static_cast<Index>(i)));
+    known = known && (windows[i] != not_known_window || contains(silent, static_cast<Index>(i)));
   if (known) return;
   const auto say = [&](const char* name, const char* why) {
     model.no_window_because = reader.key(name) + why;
