@@ -5980,8 +5980,8 @@ struct model_layers {
 ///            in layers_without_rope() or layers_not_known(). Empty after a move.
 class model_rope : public model_facts {
  public:
-  /// Throws:  std::invalid_argument if the invariant does not hold, or a list is not increasing or names a
-  ///          layer that the model does not have
+  /// Throws:  std::invalid_argument if the invariant does not hold, a list is not increasing, or a number in
+  ///          it is negative or, if layers have types, not below the number of types
   model_rope(model_facts facts, std::vector<layer_group> groups, model_layers layers = {})
       : model_facts(std::move(facts)), groups_(std::move(groups)), layers_(std::move(layers)) {
     check_list("layers without rotation", layers_.without_rope);
@@ -6062,12 +6062,13 @@ class model_rope : public model_facts {
     return options;
   }
   /// Whether attention_of_layer returns the options of layer `layer`. A file may leave out a window, or the
-  /// number of layers if layers differ.
+  /// number of layers if layers differ. rotate_layer also needs sink logits if layer_has_sinks, and a known
+  /// query_scaling_of_layer.
   ///
   ///     std::vector<key_range> ranges;
   ///     for (Index layer = 0; layer < layers; ++layer)
-  ///       if (model.attention_kind_of_layer(layer) != layer_attention::not_known)  // else: yours
-  ///         attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
+  ///       if (!model.keys_are_values && model.attention_kind_of_layer(layer) != layer_attention::not_known)
+  ///         attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));  // else: yours
   layer_attention attention_kind_of_layer(Index layer) const {
     if (!may_be_layer(layer) || !numbers_group(layer)) return layer_attention::not_known;
     if (chunk_of_layer(layer) > 0) return layer_attention::in_chunks;
@@ -6095,7 +6096,8 @@ class model_rope : public model_facts {
   ///
   /// \param ranges  [queries] or [batch * queries], which must outlive the result
   ///
-  /// Throws:  as above; std::invalid_argument if the layer does not attend in chunks
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if it does not attend in
+  ///          chunks
   attention_options attention_of_layer(Index layer, std::span<const key_range> ranges) const {
     if (chunk_of_layer(layer) == 0)
       detail::throw_invalid("attention_of_layer", "layer ", layer,
@@ -6105,9 +6107,9 @@ class model_rope : public model_facts {
     return options;
   }
   /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
-  /// then types of groups without layers. If layers have no types, the list has one empty type, which means
-  /// all layers. Types whose layers attend in chunks or differ, or whose window is unknown, are not in the
-  /// list: attention_kind_of_layer describes each of their layers.
+  /// then types of groups without layers. If neither layers nor groups have types, the list has one empty
+  /// type, which means all layers. Types whose layers attend in chunks or differ, or whose window is unknown,
+  /// are not in the list: attention_kind_of_layer describes each of their layers.
   ///
   ///     for (const std::string& type : model.attention_types())
   ///       options_of[type] = model.attention_of_group(type);
@@ -6131,8 +6133,8 @@ class model_rope : public model_facts {
     return types;
   }
   /// Attention options of the layers of that type that rotate, if they are the same for all of them. A group
-  /// without layers returns the options that its layers would have, with a window of 0 if none is known. An
-  /// empty type means every layer of a group that serves the whole model.
+  /// without layers returns the options that its layers would have. If layers have types, an unknown window
+  /// then counts as 0. An empty type means every layer of a group that serves the whole model.
   ///
   /// \param layer_type  one of attention_types
   ///
@@ -6728,12 +6730,13 @@ inline std::string name_in_code(const std::string& layer_type) {
   if (name.empty() || digits.find(name.front()) != std::string::npos) name = "layers" + name;
   return layer_type.empty() ? "model" : name;
 }
-/// Attention options of the layers, one statement for each different window.
+/// Attention options of the layers, one statement for each different window. A layer of -1 means every layer,
+/// if their number is unknown.
 template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
   std::string text;
-  std::vector<Index> windows;  // a layer of -1 in `layers` means every layer, if their number is unknown
+  std::vector<Index> windows;
   if (layers.empty()) {
     const bool unused = !model.layers().empty();
     const auto types = model.attention_types();
@@ -6966,7 +6969,7 @@ enum class window_span {
   both_sides,           // half before the query, half after it
   each_side,            // the tokens on each side of a query, without its own
   both_sides_if_asked,  // both_sides if use_bidirectional_attention of the file asks for it, otherwise back
-  chunks                // the length of chunks in layers that rotate; the other layers attend to all tokens
+  chunks                // layers that rotate attend in chunks of attention_chunk_size, others to all tokens
 };
 /// The rule for factors of the position on queries.
 enum class query_growth {
@@ -7221,7 +7224,7 @@ namespace rope::inline ROPE_ABI {
 /// The effect of a rule on a pair.
 enum class pair_change {
   kept,          // as in the original schedule
-  blended,       // slowed by less than the largest divisor
+  blended,       // changed, but not interpolated
   interpolated,  // slowed by the largest divisor, if two or more pairs share this divisor
   stopped        // its frequency is 0
 };
@@ -7376,7 +7379,8 @@ std::string describe(const Group& group) {
   return detail::describe_group(group, {});
 }
 /// Reports the whole model: facts about all layers, how each layer attends, each group, and the warnings. The
-/// report ends with C++ that makes the same frequencies, layouts and options without the file.
+/// report ends with C++ that makes the same frequencies, layouts and options without the file. If no layer
+/// rotates, it ends with what the model has instead, and has no warnings and no C++.
 template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;
@@ -7539,8 +7543,8 @@ class json_reader {
   /// Treats these keys as absent from now on.
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
   bool hides(const std::string& key) const { return contains(hidden_, key); }
-  /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in these
-  /// files.
+  /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in most
+  /// files. is_null tells them apart, and null has no assumed number.
   const J* find(const char* key) {
     if (!hides(key) && !contains(asked_, key)) asked_.emplace_back(key);
     return peek(key);
@@ -7858,7 +7862,7 @@ struct gguf_record {
   Index fixed_window = 0;      // the window for any value of attention.sliding_window except 0
   Index period_layers = 0;     // layers slide only in models with this number of layers; 0: in all
   bool all_slide = false;      // every layer that attends slides, if the file has a window
-  bool window_varies = false;  // some versions of llama.cpp do not read the pattern
+  bool window_varies = false;  // some versions of llama.cpp do not read attention.sliding_window
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
   sliding_rule sliding = sliding_rule::not_known;
   window_kind window = window_kind::back;
@@ -7879,7 +7883,7 @@ struct gguf_record {
   log_multiplier multiplier = log_multiplier::ignored;
   yarn_keys yarn = yarn_keys::none;
   double beta_fast = 32;        // of YaRN, if the file does not have it
-  bool scores_grow = false;     // multiplies scores by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
+  bool scores_grow = false;     // multiplies scores by the result of score_growth
   bool needs_pattern = false;   // the file must have attention.sliding_window_pattern
   bool needs_swa_base = false;  // the file must have rope.freq_base_swa, if layers slide
   bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
@@ -8408,8 +8412,8 @@ void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& recor
                        std::to_string(record.period) + " for " + reader.architecture() +
                        "; later versions take the list, as is done here");
 }
-/// One entry per layer, true if the layer slides. Empty if the sliding layers are unknown, or if there are
-/// none.
+/// One entry per layer, true if the layer slides. Empty if the sliding layers are unknown, if there are none
+/// (unless the file lists them), and for records with all_slide or compressed.
 template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
@@ -8628,8 +8632,8 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
   }
 }
 // Warnings about absent keys, and about keys that llama.cpp does not read for an architecture.
-/// Warns about the values that llama.cpp uses for absent keys. Two defaults get no warning, because all
-/// architectures have them: that all channels of a head rotate, and the bounds of YaRN.
+/// Warns about the values that llama.cpp uses for absent keys of bases, windows, patterns, softcaps and
+/// output scales.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its groups
@@ -8972,7 +8976,7 @@ gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& lay
   const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
   return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
 }
-/// The divisors of frequencies in a file, for layers that do not slide, and the tensor that has them.
+/// The divisors of frequencies in a file, for layers that are scaled, and the tensor that has them.
 struct gguf_pair_factors {
   const char* tensor = nullptr;  // null: no such tensor in the file
   std::vector<double> list = {};
@@ -9026,10 +9030,10 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .ext_factor = layers.unscaled ? 0 : ext_factor,
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
-/// The factor on scores in addition to 1 / sqrt(head_dim): (m g(k))^2 with g(k) = 1 + 0.1 k ln s. In released
-/// files k is 1. Then m is 1, and the factor is g(1)^2, as in the code of the models. For another k, the code
-/// of the models has g(k)^2. llama.cpp has g(1)^2, because its graphs multiply by m = g(1) / g(k). This
-/// function follows llama.cpp.
+/// The factor on scores in addition to 1 / sqrt(head_dim): (attn_factor m g(k))^2 with g(k) = 1 + 0.1 k
+/// ln(factor). In released files k and m are 1, or k is ignored and m is g(1). Both give g(1)^2, as in the
+/// code of the models. For another k, that code has g(k)^2. llama.cpp has the same for `cancelled`, where m
+/// is 1, but g(1)^2 for `tenths`, where m is g(1) / g(k). This function follows llama.cpp.
 ///
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
@@ -9323,8 +9327,8 @@ class gguf_importer {
     }
     name_by_type(model_.groups, model_.layers);
   }
-  /// Throws for an unknown architecture with sliding layers and scaling. In llama.cpp, the architecture
-  /// decides whether sliding layers are scaled.
+  /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown
+  /// architecture with sliding layers and scaling, and warns if the record does not say it.
   void note_scaling() {
     if (record_.names.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
       reader_.refuse(
@@ -9421,7 +9425,7 @@ class gguf_importer {
   model_without_rope without_rope_;
   gguf_record record_ = {};
   Index layers_ = 0;           // 0: unknown
-  std::vector<bool> sliding_;  // per layer; empty: unknown, or no layer slides
+  std::vector<bool> sliding_;  // as gguf_sliding_layers returns it
   gguf_pair_factors factors_ = {};
   group_allowance allowance_ = {};
   model_draft model_ = {};
@@ -11007,9 +11011,10 @@ class parts_of_config {
     return "; to read one of its parts, pass that dictionary: " + others;
   }
  private:
-  /// Keys of language models in a dictionary. The first key that exists is used, whatever it contains.
-  static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
-                                              "language_config", "language_model", "decoder"};
+  /// Keys of language models in a dictionary without text_config, which is used whatever it contains. The
+  /// first of these keys that leads to a known architecture is used.
+  static constexpr const char* text_keys[] = {"thinker_config", "llm_config", "language_config",
+                                              "language_model", "decoder"};
   static constexpr std::size_t deepest = 16;  // dictionaries inside each other
   static const J* part_of(const J& config, const char* key) {
     const std::string name = key;
@@ -11852,7 +11857,7 @@ class hugging_face_group_maker {
     });
     model_.groups.push_back(std::move(group));
   }
-  /// Adds a copy of the last group, for layers of another type.
+  /// Adds a copy of the last group without its indexer, for layers of another type.
   void add_again(const std::string& layer_type) {
     layer_group group = model_.groups.back();
     group.indexer = {};
@@ -11982,8 +11987,8 @@ class hugging_face_group_maker {
     }
     return found;
   }
-  /// The base of a group: the base in the dictionary, otherwise the base of the layer type, otherwise the
-  /// base next to the dictionary.
+  /// The base of a group: terms.overruling_base, otherwise the base in the dictionary, otherwise the base of
+  /// the layer type, otherwise rope_ratio times the base next to the dictionary or the default of the class.
   double base_of(json_reader<J>& rope, const group_terms& terms, const std::string& layer_type) {
     const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);
@@ -12205,8 +12210,8 @@ std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hu
   constexpr const char* key = "layer_rope_theta";
   return fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_above_one));
 }
-/// The layers that do not rotate, from `no_rope_layers`: a list with 1 for a rotated layer and 0 for others,
-/// or a period.
+/// The layers that do not rotate, from `layer_rope_theta` (layer_bases_of), or from `no_rope_layers`: a list
+/// with 1 for a rotated layer and 0 for others, or a period.
 ///
 /// \param types  the number of layers that have a type, or 0
 template <class J>
@@ -13225,8 +13230,8 @@ concept json_like = requires(const J& json, const std::string& key) {
 ///
 ///     const model_rope model = import_hugging_face(json, {.length = 32768});
 struct hugging_face_options {
-  /// The number of tokens of the sequence. The frequencies of `dynamic` and `longrope` depend on it. 0 means
-  /// a short sequence: the initial frequencies of Hugging Face.
+  /// The number of tokens of the sequence. The frequencies of `dynamic`, `longrope` and use_dynamic_ntk
+  /// (Qwen) depend on it. 0 means a short sequence: the initial frequencies of Hugging Face.
   double length = 0;
   /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
   std::optional<layout_kind> layout = {};
@@ -13239,8 +13244,8 @@ struct hugging_face_options {
 /// `language_model` or `decoder`, which may be nested.
 ///
 /// The layout is that of the weights that Hugging Face distributes for the architecture. An absent key has
-/// the default of the configuration class of transformers. Warnings name each such default. They also name
-/// every key about positions, windows or scales that has no effect, anywhere in the file.
+/// the default of the configuration class of transformers. Warnings name the defaults that differ between
+/// classes, and every key about positions, windows or scales that has no effect, anywhere in the file.
 ///
 /// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///
@@ -13666,7 +13671,7 @@ class model_tables {
  public:
   /// Positions 0 .. count - 1 in every table.
   ///
-  /// Throws:  as frequency_table; std::invalid_argument if the model has no group of layers
+  /// Throws:  as frequency_table; std::invalid_argument if the model was moved from
   template <std::integral Count>
   model_tables(const model_rope& model, Count count) : model_tables(model) {
     build([count](const frequencies& f) { return frequency_table<S>(f, count); });
@@ -15146,6 +15151,9 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
 /// \param ranges  receives the key ranges of a layer that attends in chunks, [batch * tokens], and is emptied
 ///                for other layers. Token p of a row or cache must be at position p. The ranges must outlive
 ///                the result
+///
+/// Throws:  as above, except for layers that attend in chunks. For these, std::invalid_argument if a position
+///          is negative
 template <class S, class Q, class K, class P, class Threads = this_thread>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions, std::vector<key_range>& ranges,

@@ -27,7 +27,7 @@ namespace rope::inline ROPE_ABI {
 /// The effect of a rule on a pair.
 enum class pair_change {
   kept,          // as in the original schedule
-  blended,       // slowed by less than the largest divisor
+  blended,       // changed, but not interpolated
   interpolated,  // slowed by the largest divisor, if two or more pairs share this divisor
   stopped        // its frequency is 0
 };
@@ -194,7 +194,8 @@ std::string describe(const Group& group) {
 }
 
 /// Reports the whole model: facts about all layers, how each layer attends, each group, and the warnings. The
-/// report ends with C++ that makes the same frequencies, layouts and options without the file.
+/// report ends with C++ that makes the same frequencies, layouts and options without the file. If no layer
+/// rotates, it ends with what the model has instead, and has no warnings and no C++.
 template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;

@@ -44,8 +44,8 @@ concept json_like = requires(const J& json, const std::string& key) {
 ///
 ///     const model_rope model = import_hugging_face(json, {.length = 32768});
 struct hugging_face_options {
-  /// The number of tokens of the sequence. The frequencies of `dynamic` and `longrope` depend on it. 0 means
-  /// a short sequence: the initial frequencies of Hugging Face.
+  /// The number of tokens of the sequence. The frequencies of `dynamic`, `longrope` and use_dynamic_ntk
+  /// (Qwen) depend on it. 0 means a short sequence: the initial frequencies of Hugging Face.
   double length = 0;
   /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
   std::optional<layout_kind> layout = {};
@@ -59,8 +59,8 @@ struct hugging_face_options {
 /// `language_model` or `decoder`, which may be nested.
 ///
 /// The layout is that of the weights that Hugging Face distributes for the architecture. An absent key has
-/// the default of the configuration class of transformers. Warnings name each such default. They also name
-/// every key about positions, windows or scales that has no effect, anywhere in the file.
+/// the default of the configuration class of transformers. Warnings name the defaults that differ between
+/// classes, and every key about positions, windows or scales that has no effect, anywhere in the file.
 ///
 /// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///

@@ -48,8 +48,8 @@ struct model_layers {
 ///            in layers_without_rope() or layers_not_known(). Empty after a move.
 class model_rope : public model_facts {
  public:
-  /// Throws:  std::invalid_argument if the invariant does not hold, or a list is not increasing or names a
-  ///          layer that the model does not have
+  /// Throws:  std::invalid_argument if the invariant does not hold, a list is not increasing, or a number in
+  ///          it is negative or, if layers have types, not below the number of types
   model_rope(model_facts facts, std::vector<layer_group> groups, model_layers layers = {})
       : model_facts(std::move(facts)), groups_(std::move(groups)), layers_(std::move(layers)) {
     check_list("layers without rotation", layers_.without_rope);
@@ -136,12 +136,13 @@ class model_rope : public model_facts {
   }
 
   /// Whether attention_of_layer returns the options of layer `layer`. A file may leave out a window, or the
-  /// number of layers if layers differ.
+  /// number of layers if layers differ. rotate_layer also needs sink logits if layer_has_sinks, and a known
+  /// query_scaling_of_layer.
   ///
   ///     std::vector<key_range> ranges;
   ///     for (Index layer = 0; layer < layers; ++layer)
-  ///       if (model.attention_kind_of_layer(layer) != layer_attention::not_known)  // else: yours
-  ///         attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
+  ///       if (!model.keys_are_values && model.attention_kind_of_layer(layer) != layer_attention::not_known)
+  ///         attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));  // else: yours
   layer_attention attention_kind_of_layer(Index layer) const {
     if (!may_be_layer(layer) || !numbers_group(layer)) return layer_attention::not_known;
     if (chunk_of_layer(layer) > 0) return layer_attention::in_chunks;
@@ -171,7 +172,8 @@ class model_rope : public model_facts {
   ///
   /// \param ranges  [queries] or [batch * queries], which must outlive the result
   ///
-  /// Throws:  as above; std::invalid_argument if the layer does not attend in chunks
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if it does not attend in
+  ///          chunks
   attention_options attention_of_layer(Index layer, std::span<const key_range> ranges) const {
     if (chunk_of_layer(layer) == 0)
       detail::throw_invalid("attention_of_layer", "layer ", layer,
@@ -182,9 +184,9 @@ class model_rope : public model_facts {
   }
 
   /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
-  /// then types of groups without layers. If layers have no types, the list has one empty type, which means
-  /// all layers. Types whose layers attend in chunks or differ, or whose window is unknown, are not in the
-  /// list: attention_kind_of_layer describes each of their layers.
+  /// then types of groups without layers. If neither layers nor groups have types, the list has one empty
+  /// type, which means all layers. Types whose layers attend in chunks or differ, or whose window is unknown,
+  /// are not in the list: attention_kind_of_layer describes each of their layers.
   ///
   ///     for (const std::string& type : model.attention_types())
   ///       options_of[type] = model.attention_of_group(type);
@@ -209,8 +211,8 @@ class model_rope : public model_facts {
   }
 
   /// Attention options of the layers of that type that rotate, if they are the same for all of them. A group
-  /// without layers returns the options that its layers would have, with a window of 0 if none is known. An
-  /// empty type means every layer of a group that serves the whole model.
+  /// without layers returns the options that its layers would have. If layers have types, an unknown window
+  /// then counts as 0. An empty type means every layer of a group that serves the whole model.
   ///
   /// \param layer_type  one of attention_types
   ///

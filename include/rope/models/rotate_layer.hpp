@@ -183,6 +183,9 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
 /// \param ranges  receives the key ranges of a layer that attends in chunks, [batch * tokens], and is emptied
 ///                for other layers. Token p of a row or cache must be at position p. The ranges must outlive
 ///                the result
+///
+/// Throws:  as above, except for layers that attend in chunks. For these, std::invalid_argument if a position
+///          is negative
 template <class S, class Q, class K, class P, class Threads = this_thread>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions, std::vector<key_range>& ranges,

@@ -97,7 +97,7 @@ class model_tables {
  public:
   /// Positions 0 .. count - 1 in every table.
   ///
-  /// Throws:  as frequency_table; std::invalid_argument if the model has no group of layers
+  /// Throws:  as frequency_table; std::invalid_argument if the model was moved from
   template <std::integral Count>
   model_tables(const model_rope& model, Count count) : model_tables(model) {
     build([count](const frequencies& f) { return frequency_table<S>(f, count); });

@@ -192,12 +192,13 @@ inline std::string name_in_code(const std::string& layer_type) {
   return layer_type.empty() ? "model" : name;
 }
 
-/// Attention options of the layers, one statement for each different window.
+/// Attention options of the layers, one statement for each different window. A layer of -1 means every layer,
+/// if their number is unknown.
 template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
   std::string text;
-  std::vector<Index> windows;  // a layer of -1 in `layers` means every layer, if their number is unknown
+  std::vector<Index> windows;
   if (layers.empty()) {
     const bool unused = !model.layers().empty();
     const auto types = model.attention_types();

@@ -74,8 +74,8 @@ class json_reader {
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
   bool hides(const std::string& key) const { return contains(hidden_, key); }
 
-  /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in these
-  /// files.
+  /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in most
+  /// files. is_null tells them apart, and null has no assumed number.
   const J* find(const char* key) {
     if (!hides(key) && !contains(asked_, key)) asked_.emplace_back(key);
     return peek(key);

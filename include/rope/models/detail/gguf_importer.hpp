@@ -241,8 +241,8 @@ class gguf_importer {
     name_by_type(model_.groups, model_.layers);
   }
 
-  /// Throws for an unknown architecture with sliding layers and scaling. In llama.cpp, the architecture
-  /// decides whether sliding layers are scaled.
+  /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown
+  /// architecture with sliding layers and scaling, and warns if the record does not say it.
   void note_scaling() {
     if (record_.names.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
       reader_.refuse(
@@ -343,7 +343,7 @@ class gguf_importer {
   model_without_rope without_rope_;
   gguf_record record_ = {};
   Index layers_ = 0;           // 0: unknown
-  std::vector<bool> sliding_;  // per layer; empty: unknown, or no layer slides
+  std::vector<bool> sliding_;  // as gguf_sliding_layers returns it
   gguf_pair_factors factors_ = {};
   group_allowance allowance_ = {};
   model_draft model_ = {};

@@ -93,8 +93,8 @@ void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& recor
                        "; later versions take the list, as is done here");
 }
 
-/// One entry per layer, true if the layer slides. Empty if the sliding layers are unknown, or if there are
-/// none.
+/// One entry per layer, true if the layer slides. Empty if the sliding layers are unknown, if there are none
+/// (unless the file lists them), and for records with all_slide or compressed.
 template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
@@ -326,8 +326,8 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
 
 // Warnings about absent keys, and about keys that llama.cpp does not read for an architecture.
 
-/// Warns about the values that llama.cpp uses for absent keys. Two defaults get no warning, because all
-/// architectures have them: that all channels of a head rotate, and the bounds of YaRN.
+/// Warns about the values that llama.cpp uses for absent keys of bases, windows, patterns, softcaps and
+/// output scales.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its groups

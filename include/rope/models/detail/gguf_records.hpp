@@ -81,7 +81,7 @@ struct gguf_record {
   Index fixed_window = 0;      // the window for any value of attention.sliding_window except 0
   Index period_layers = 0;     // layers slide only in models with this number of layers; 0: in all
   bool all_slide = false;      // every layer that attends slides, if the file has a window
-  bool window_varies = false;  // some versions of llama.cpp do not read the pattern
+  bool window_varies = false;  // some versions of llama.cpp do not read attention.sliding_window
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
   sliding_rule sliding = sliding_rule::not_known;
   window_kind window = window_kind::back;
@@ -102,7 +102,7 @@ struct gguf_record {
   log_multiplier multiplier = log_multiplier::ignored;
   yarn_keys yarn = yarn_keys::none;
   double beta_fast = 32;        // of YaRN, if the file does not have it
-  bool scores_grow = false;     // multiplies scores by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
+  bool scores_grow = false;     // multiplies scores by the result of score_growth
   bool needs_pattern = false;   // the file must have attention.sliding_window_pattern
   bool needs_swa_base = false;  // the file must have rope.freq_base_swa, if layers slide
   bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide

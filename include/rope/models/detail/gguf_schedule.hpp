@@ -173,7 +173,7 @@ gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& lay
   return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
 }
 
-/// The divisors of frequencies in a file, for layers that do not slide, and the tensor that has them.
+/// The divisors of frequencies in a file, for layers that are scaled, and the tensor that has them.
 struct gguf_pair_factors {
   const char* tensor = nullptr;  // null: no such tensor in the file
   std::vector<double> list = {};
@@ -233,10 +233,10 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
-/// The factor on scores in addition to 1 / sqrt(head_dim): (m g(k))^2 with g(k) = 1 + 0.1 k ln s. In released
-/// files k is 1. Then m is 1, and the factor is g(1)^2, as in the code of the models. For another k, the code
-/// of the models has g(k)^2. llama.cpp has g(1)^2, because its graphs multiply by m = g(1) / g(k). This
-/// function follows llama.cpp.
+/// The factor on scores in addition to 1 / sqrt(head_dim): (attn_factor m g(k))^2 with g(k) = 1 + 0.1 k
+/// ln(factor). In released files k and m are 1, or k is ignored and m is g(1). Both give g(1)^2, as in the
+/// code of the models. For another k, that code has g(k)^2. llama.cpp has the same for `cancelled`, where m
+/// is 1, but g(1)^2 for `tenths`, where m is g(1) / g(k). This function follows llama.cpp.
 ///
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>

@@ -365,9 +365,10 @@ class parts_of_config {
   }
 
  private:
-  /// Keys of language models in a dictionary. The first key that exists is used, whatever it contains.
-  static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
-                                              "language_config", "language_model", "decoder"};
+  /// Keys of language models in a dictionary without text_config, which is used whatever it contains. The
+  /// first of these keys that leads to a known architecture is used.
+  static constexpr const char* text_keys[] = {"thinker_config", "llm_config", "language_config",
+                                              "language_model", "decoder"};
 
   static constexpr std::size_t deepest = 16;  // dictionaries inside each other
 

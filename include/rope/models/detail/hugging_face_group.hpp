@@ -157,7 +157,7 @@ class hugging_face_group_maker {
     model_.groups.push_back(std::move(group));
   }
 
-  /// Adds a copy of the last group, for layers of another type.
+  /// Adds a copy of the last group without its indexer, for layers of another type.
   void add_again(const std::string& layer_type) {
     layer_group group = model_.groups.back();
     group.indexer = {};
@@ -297,8 +297,8 @@ class hugging_face_group_maker {
     return found;
   }
 
-  /// The base of a group: the base in the dictionary, otherwise the base of the layer type, otherwise the
-  /// base next to the dictionary.
+  /// The base of a group: terms.overruling_base, otherwise the base in the dictionary, otherwise the base of
+  /// the layer type, otherwise rope_ratio times the base next to the dictionary or the default of the class.
   double base_of(json_reader<J>& rope, const group_terms& terms, const std::string& layer_type) {
     const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);

@@ -191,8 +191,8 @@ std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hu
   return fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_above_one));
 }
 
-/// The layers that do not rotate, from `no_rope_layers`: a list with 1 for a rotated layer and 0 for others,
-/// or a period.
+/// The layers that do not rotate, from `layer_rope_theta` (layer_bases_of), or from `no_rope_layers`: a list
+/// with 1 for a rotated layer and 0 for others, or a period.
 ///
 /// \param types  the number of layers that have a type, or 0
 template <class J>

@@ -121,7 +121,7 @@ enum class window_span {
   both_sides,           // half before the query, half after it
   each_side,            // the tokens on each side of a query, without its own
   both_sides_if_asked,  // both_sides if use_bidirectional_attention of the file asks for it, otherwise back
-  chunks                // the length of chunks in layers that rotate; the other layers attend to all tokens
+  chunks                // layers that rotate attend in chunks of attention_chunk_size, others to all tokens
 };
 
 /// The rule for factors of the position on queries.
