@@ -6049,15 +6049,14 @@ class model_rope : public model_facts {
   attention_options attention_of_layer(Index layer) const {
     attention_options options = numbers_of_layer(layer);
     if (const Index chunk = chunk_of_layer(layer); chunk > 0)
-      detail::throw_invalid("attention_of_layer", "how far back layer ", layer,
-                            " looks is not known from this file", reason_of_no_window(layer).c_str(),
-                            "; give rotate_layer a std::vector<key_range> for the ranges of keys, or give "
-                            "attention_of_layer those of chunk_ranges(",
+      detail::throw_invalid("attention_of_layer", "layer ", layer, " attends in chunks of ", chunk,
+                            " tokens, which no window expresses; pass rotate_layer a std::vector<key_range>, "
+                            "or pass attention_of_layer chunk_ranges(",
                             chunk, ", {.queries, .keys})");
     options.window = window_of_layer(layer);
     if (options.window == not_known_window)
-      detail::throw_invalid("attention_of_layer", "how far back layer ", layer,
-                            " looks is not known from this file", reason_of_no_window(layer).c_str(),
+      detail::throw_invalid("attention_of_layer", "the attention window of layer ", layer,
+                            " is not known from this file", reason_of_no_window(layer).c_str(),
                             "; set attention_options yourself");
     return options;
   }
@@ -7065,8 +7064,8 @@ struct hugging_face_record {
   bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
   // The key with r: the first r / 2 pairs of a head rotate, by the frequencies of a head of r channels.
   std::string_view first_pairs = {};
-  // If rotates_if is the name of a key, no layer rotates unless the value of this key is true, rotates_word,
-  // or a dictionary with rope_theta.
+  // If rotates_if is the name of a key, no layer rotates unless the value of this key is true or rotates_word
+  // or, for rope_parameters, a dictionary with rope_theta.
   std::string_view rotates_if = {}, rotates_word = "rope";
   std::string_view instead = "no positions";  // what the model has instead of rotation
   std::string_view note = {};                 // a warning about layers for which a description has no field
@@ -7522,7 +7521,7 @@ inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && 
                                    "must be a whole number, not negative and up to 1048576"};
 /// For the number of tokens of a window. Some files write a large number if there is no window.
 inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
-                                    "must be a whole number up to 2^53, or 0 where no layer slides"};
+                                    "must be a positive whole number up to 2^53, or 0 where no layer slides"};
 }  // namespace range
 /// Returns the value if it is finite and satisfies the rule. Otherwise throws with the names of the function
 /// and of the key.
@@ -7735,7 +7734,8 @@ class gguf_reader {
     const std::string full = key(name);
     const std::optional<double> value = lookup_.number(full);
     if (value) return checked(*value, rule, "import_gguf", full);
-    if (lookup_.text(full)) refuse(full, "must be a number");
+    if (const std::optional<std::string> text = lookup_.text(full))
+      refuse(full, "must be a number, got the text " + *text);
     return {};
   }
   double required_number(const std::string& name, const number_rule& rule) const {
@@ -8679,7 +8679,8 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
   const auto note = [&](const char* name, double taken, bool read) {
     const auto given = reader.number(name, range::any_number);
     if (!read && given && !equal(*given, taken))
-      say(name, " is not read for " + reader.architecture() + "; it is taken as " + exact_digits(taken));
+      say(name, " is not read for " + reader.architecture() + ", got " + exact_digits(*given) +
+                    "; it is taken as " + exact_digits(taken));
   };
   const layer_group& group = model.groups.front();
   note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
@@ -9335,7 +9336,7 @@ class gguf_importer {
           "general.architecture",
           "is no known architecture, and this one both slides and scales: which layers are scaled is "
           "not known, got " +
-              reader_.architecture());
+              reader_.architecture() + "; make the model_rope yourself");
     if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known || record_.compressed) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
@@ -11119,8 +11120,10 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   if (!record.rotates_if.empty() && !says_that_layers_rotate(text, record))
     return {std::string(record.instead), std::string(record.rotates_if),
             "does not say that layers rotate, and without it no layer of " + architecture +
-                " does: it must be true, \"" + std::string(record.rotates_word) +
-                "\" or a dictionary with rope_theta"};
+                " does: it must be " +
+                (record.rotates_if == "rope_parameters"
+                     ? "a dictionary with rope_theta"
+                     : "true or \"" + std::string(record.rotates_word) + "\"")};
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
             "is null: then no layer of " + architecture + " slides, and the others do not rotate"};
@@ -11152,12 +11155,12 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
           ? "has files that disagree with its class, or is not known well enough: " + reason +
                 "; name the layout in the options to read the file as it is written"
       : refused.kind == refusal::axes
-          ? "has tokens with rows and columns, which this function does not support; what makes its "
-            "frequencies is " +
+          ? "has tokens with rows and columns, which this function does not support; make their "
+            "frequencies by " +
                 reason
       : refused.kind == refusal::parts
           ? "is one of several parts; give this function the description of one of them: " + reason
-          : "is one with a rotation of its own, which " + reason;
+          : "is one with a rotation or an attention of its own, which " + reason;
   text.refuse("model_type", rule + ", got " + architecture);
 }
 /// Throws if a rope dictionary belongs to an image encoder.
@@ -11451,8 +11454,7 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
     for (const double count : *given) sections.push_back(static_cast<Index>(count));
   if (defaults.mrope_time_last && given) {
     if (sections.size() != 3 || sections[0] != sections[1])
-      rope.refuse(key, "must be height, width and time, the first two equal, got " +
-                           std::to_string(sections.size()) + " values");
+      rope.refuse(key, "must be height, width and time, the first two equal, got [" + joined(sections) + "]");
     sections = {sections[2], sections[0], sections[1]};
   } else if (defaults.mrope_time_last) {
     sections = sections_of_allocation(text, rope, pairs, model);
@@ -11825,13 +11827,14 @@ class hugging_face_group_maker {
     }
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
-           " depends on the length of the sequence; these frequencies are for a short one");
+           " depends on the length of the sequence; these frequencies are for a short one; for a longer one "
+           "set options.length");
     if (type == "default" && defaults_.stretches && text_.boolean("use_dynamic_ntk").value_or(true)) {
       const double alpha = alpha_of_doublings(text_, length_);
       if (alpha > 1) rule = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
       if (detail::equal(length_, 0))
         warn(text_.path() + "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
-             "frequencies are for a short one");
+             "frequencies are for a short one; for a longer one set options.length");
     }
     if (defaults_.backwards) rule.frequencies = backwards(rule.frequencies);
     layer_group group{
@@ -12557,7 +12560,7 @@ class hugging_face_groups {
     return given != nullptr;
   }
   void refuse_flat_dictionary() {
-    text_.refuse(scaling_dictionary() ? "rope_scaling" : "rope_parameters",
+    text_.refuse("rope_parameters",
                  "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
   /// Makes groups from one dictionary per layer type, or from the class defaults. Keys of an older form are
@@ -13724,8 +13727,8 @@ class model_tables {
   }
  private:
   explicit model_tables(const model_rope& model) : model_(model) {
-    if (model.groups().empty() && model.instead_of_rope().empty())  // it was moved from
-      detail::throw_invalid("model_tables", "the model must have a group of layers, got 0");
+    if (model.groups().empty() && model.instead_of_rope().empty())
+      detail::throw_invalid("model_tables", "the model was moved from; pass the model that holds it now");
   }
   template <class Make>
   void build(const Make& make) {

@@ -433,7 +433,8 @@ TEST_CASE("a softcap or an alpha that an architecture does not read has a warnin
       {".attention.key_length", 128}, {".attn_logit_softcapping", 20}, {".rope.scaling.alpha", 4}};
   const auto warnings = [&](const char* name) { return import_gguf(gguf(name, keys)).warnings; };
   CHECK(has_warning(warnings("llama"), "llama.attn_logit_softcapping is not read for llama"));
-  CHECK(has_warning(warnings("llama"), "llama.rope.scaling.alpha is not read for llama"));
+  CHECK(has_warning(warnings("llama"),
+                    "llama.rope.scaling.alpha is not read for llama, got 4; it is taken as 0"));
   CHECK_FALSE(has_warning(warnings("gemma2"), "softcapping"));
   CHECK_FALSE(has_warning(warnings("hunyuan-dense"), "alpha"));
 }
@@ -557,7 +558,8 @@ TEST_CASE("malformed metadata throws with the name of the key", "[models][gguf]"
            {small({{".rope.dimension_count", 33}}), {"llama.rope.dimension_count", "even", "33"}},
            {small({{".rope.dimension_count", 256}}), {"llama.rope.dimension_count", "128", "256"}},
            {small({{".rope.freq_base", 1}}), {"llama.rope.freq_base", "greater than 1"}},
-           {small({{".rope.freq_base", "1e4"}}), {"llama.rope.freq_base", "must be a number"}},
+           {small({{".rope.freq_base", "1e4"}}),
+            {"llama.rope.freq_base", "must be a number, got the text 1e4"}},
            {small({{".rope.scaling.type", "dynamic"}}),
             {"llama.rope.scaling.type", "yarn", "dynamic", "see <rope/frequencies.hpp>"}},
            {small({{".rope.scaling.factor", -2}}), {"llama.rope.scaling.factor", "not be negative"}},

@@ -314,7 +314,7 @@ TEST_CASE("Phi 3.5 uses the list for the requested length, and one magnitude for
   CHECK(divided_by(only_group(phi).frequencies, "short_factor"));
   CHECK(divided_by(only_group(phi, {.length = 4096}).frequencies, "short_factor"));
   CHECK(divided_by(only_group(phi, {.length = 4097}).frequencies, "long_factor"));
-  CHECK(has_warning(import_hugging_face(phi).warnings, "longrope", "length"));
+  CHECK(has_warning(import_hugging_face(phi).warnings, "longrope", "set options.length"));
   CHECK_FALSE(has_warning(import_hugging_face(phi, {.length = 5000}).warnings, "depends on the length"));
 }
 

@@ -18,8 +18,9 @@ TEST_CASE("absent facts are unknown, and nothing is assumed", "[models][model_fa
   rope::model_facts facts{.source = "test"};
   const rope::model_rope silent(facts, {group_named("")});
   CHECK(silent.layer_count() == 0);
-  CHECK(throws_saying<std::invalid_argument>([&] { (void)silent.attention_of_layer(7); },
-                                             "attention_of_layer: how far back layer 7 looks is not known"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { (void)silent.attention_of_layer(7); },
+      "attention_of_layer: the attention window of layer 7 is not known"));
   CHECK(silent.query_scaling_of_layer(7).is_one());
   facts.scaled = rope::scaled_queries::not_known;
   CHECK(throws_saying<std::invalid_argument>(

@@ -221,10 +221,11 @@ TEST_CASE("unknown values of a layer and invalid calls throw before anything is 
   CHECK(rejected(llama, -1, 128, 0, "layer must not be negative, got -1"));
   CHECK(rejected(llama, 0, 128, 14, "position"));
   // Layers that attend in chunks, and layers without attention.
-  CHECK(rejected(import("llama_4_scout"), 0, 128, 0, "how far back layer 0 looks is not known"));
-  CHECK(rejected(import("llama_4_scout"), 0, 128, 0, "give rotate_layer a std::vector<key_range>"));
+  CHECK(rejected(import("llama_4_scout"), 0, 128, 0, "layer 0 attends in chunks of 8192 tokens"));
+  CHECK(rejected(import("llama_4_scout"), 0, 128, 0, "pass rotate_layer a std::vector<key_range>"));
   const json hybrid = {{"model_type", "qwen3_next"}, {"head_dim", 128}, {"num_hidden_layers", 4}};
-  CHECK(rejected(rope::import_hugging_face(hybrid), 0, 128, 0, "how far back layer 0 looks is not known"));
+  CHECK(
+      rejected(rope::import_hugging_face(hybrid), 0, 128, 0, "the attention window of layer 0 is not known"));
   // A scale that is undefined at a position of the table.
   testing::model_parts parts(llama);
   parts.query_rule = {rope::llama4_query_scaling{}};

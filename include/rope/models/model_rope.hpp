@@ -122,15 +122,14 @@ class model_rope : public model_facts {
   attention_options attention_of_layer(Index layer) const {
     attention_options options = numbers_of_layer(layer);
     if (const Index chunk = chunk_of_layer(layer); chunk > 0)
-      detail::throw_invalid("attention_of_layer", "how far back layer ", layer,
-                            " looks is not known from this file", reason_of_no_window(layer).c_str(),
-                            "; give rotate_layer a std::vector<key_range> for the ranges of keys, or give "
-                            "attention_of_layer those of chunk_ranges(",
+      detail::throw_invalid("attention_of_layer", "layer ", layer, " attends in chunks of ", chunk,
+                            " tokens, which no window expresses; pass rotate_layer a std::vector<key_range>, "
+                            "or pass attention_of_layer chunk_ranges(",
                             chunk, ", {.queries, .keys})");
     options.window = window_of_layer(layer);
     if (options.window == not_known_window)
-      detail::throw_invalid("attention_of_layer", "how far back layer ", layer,
-                            " looks is not known from this file", reason_of_no_window(layer).c_str(),
+      detail::throw_invalid("attention_of_layer", "the attention window of layer ", layer,
+                            " is not known from this file", reason_of_no_window(layer).c_str(),
                             "; set attention_options yourself");
     return options;
   }

@@ -157,8 +157,8 @@ class model_tables {
 
  private:
   explicit model_tables(const model_rope& model) : model_(model) {
-    if (model.groups().empty() && model.instead_of_rope().empty())  // it was moved from
-      detail::throw_invalid("model_tables", "the model must have a group of layers, got 0");
+    if (model.groups().empty() && model.instead_of_rope().empty())
+      detail::throw_invalid("model_tables", "the model was moved from; pass the model that holds it now");
   }
 
   template <class Make>

@@ -291,7 +291,7 @@ TEST_CASE("a group whose layers have equal attention reports it", "[models][atte
   // Layers that do not rotate are in no group: those of Cohere 2 with full attention.
   CHECK(hugging_face("cohere2", {{"sliding_window", 16}}).attention_of_group("").window == 16);
   CHECK_THROWS_WITH(hugging_face("minicpm", {{"sliding_window", 16}}).attention_of_group(""),
-                    testing::ContainsSubstring("how far back layer 0 looks is not known"));
+                    testing::ContainsSubstring("the attention window of layer 0 is not known"));
 }
 
 // The loops of model_rope.hpp, over every recorded file. attention_kind_of_layer agrees with the calls, and
@@ -363,7 +363,7 @@ TEST_CASE("an unknown value of a layer is reported", "[models][attention_of_laye
   CHECK_THROWS_AS(model.attention_of_layer(4), std::out_of_range);
   CHECK_THROWS_WITH(model.attention_of_layer(4), testing::ContainsSubstring("from 0 to 3, got 4"));
   CHECK_THROWS_WITH(model.attention_of_layer(0),
-                    testing::ContainsSubstring("how far back layer 0 looks is not known"));
+                    testing::ContainsSubstring("the attention window of layer 0 is not known"));
   // Groups of several scales, and a layer of neither.
   const auto gemma4 = hugging_face(
       "gemma4_text", {{"layer_types", {"full_attention", "sliding_attention", "novel", "full_attention"}},

@@ -166,8 +166,9 @@ TEST_CASE("original_max_position_embeddings next to dictionaries for types of la
 TEST_CASE("an invalid window throws with what to write", "[models][config_rules]") {
   for (const char* name : {"llama", "mistral", "gemma3_text", "qwen2"}) {
     CAPTURE(name);
-    CHECK(rejects(changed(small, {{"model_type", name}, {"sliding_window", -1}}),
-                  "sliding_window must be a whole number up to 2^53, or 0 where no layer slides, got -1"));
+    CHECK(rejects(
+        changed(small, {{"model_type", name}, {"sliding_window", -1}}),
+        "sliding_window must be a positive whole number up to 2^53, or 0 where no layer slides, got -1"));
     CHECK(model_of(name, {{"sliding_window", 0}}).sliding_window == 0);
   }
 }

@@ -254,7 +254,7 @@ TEST_CASE("the loop over types of layers gives the options of each that options 
   CHECK(chunks.attention_kind_of_layer(0) == rope::layer_attention::in_chunks);
   CHECK(chunks.attention_kind_of_layer(3) == rope::layer_attention::in_options);
   CHECK(chunks.attention_kind_of_layer(4) == rope::layer_attention::not_known);
-  throws(chunks, "", "llama4.attention.sliding_window is a length of chunks, in which layers attend");
+  throws(chunks, "", "layer 0 attends in chunks of 8192 tokens, which no window expresses");
   const json compressed = {{".attention.sliding_window", 64},
                            {".attention.compress_rope_freq_base", 160000.0}};
   const auto v4 =
@@ -282,12 +282,11 @@ TEST_CASE("a layer that attends in chunks needs memory for their ranges, or thro
                                                                     {"head_dim", 128}});
   const rope::model_tables file(of_file, 4), config(of_config, 4);
   CHECK(testing::throws_saying<std::invalid_argument>(
-      [&] { rope::rotate_layer(file, 0, qs, ks); },
-      "how far back layer 0 looks is not known from this file: ", "a length of chunks",
-      "; give rotate_layer a std::vector<key_range>", "chunk_ranges(8192, "));
+      [&] { rope::rotate_layer(file, 0, qs, ks); }, "layer 0 attends in chunks of 8192 tokens",
+      "; pass rotate_layer a std::vector<key_range>", "chunk_ranges(8192, "));
   CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::rotate_layer(config, 0, qs, ks); },
-                                                      "layers that rotate attend in chunks",
-                                                      "; give rotate_layer a std::vector<key_range>"));
+                                                      "layer 0 attends in chunks of 8192 tokens",
+                                                      "; pass rotate_layer a std::vector<key_range>"));
   CHECK(q == std::vector<float>(4 * 128, 1.0f));
   CHECK(rope::rotate_layer(file, 3, qs, ks).window == 0);  // no rotation, full attention
 }

@@ -47,7 +47,7 @@ inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && 
                                    "must be a whole number, not negative and up to 1048576"};
 /// For the number of tokens of a window. Some files write a large number if there is no window.
 inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
-                                    "must be a whole number up to 2^53, or 0 where no layer slides"};
+                                    "must be a positive whole number up to 2^53, or 0 where no layer slides"};
 
 }  // namespace range
 
@@ -285,7 +285,8 @@ class gguf_reader {
     const std::string full = key(name);
     const std::optional<double> value = lookup_.number(full);
     if (value) return checked(*value, rule, "import_gguf", full);
-    if (lookup_.text(full)) refuse(full, "must be a number");
+    if (const std::optional<std::string> text = lookup_.text(full))
+      refuse(full, "must be a number, got the text " + *text);
     return {};
   }
   double required_number(const std::string& name, const number_rule& rule) const {

@@ -249,7 +249,7 @@ class gguf_importer {
           "general.architecture",
           "is no known architecture, and this one both slides and scales: which layers are scaled is "
           "not known, got " +
-              reader_.architecture());
+              reader_.architecture() + "; make the model_rope yourself");
     if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known || record_.compressed) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {

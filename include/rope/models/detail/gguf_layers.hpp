@@ -374,7 +374,8 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
   const auto note = [&](const char* name, double taken, bool read) {
     const auto given = reader.number(name, range::any_number);
     if (!read && given && !equal(*given, taken))
-      say(name, " is not read for " + reader.architecture() + "; it is taken as " + exact_digits(taken));
+      say(name, " is not read for " + reader.architecture() + ", got " + exact_digits(*given) +
+                    "; it is taken as " + exact_digits(taken));
   };
   const layer_group& group = model.groups.front();
   note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);

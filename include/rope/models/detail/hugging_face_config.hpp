@@ -78,8 +78,10 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   if (!record.rotates_if.empty() && !says_that_layers_rotate(text, record))
     return {std::string(record.instead), std::string(record.rotates_if),
             "does not say that layers rotate, and without it no layer of " + architecture +
-                " does: it must be true, \"" + std::string(record.rotates_word) +
-                "\" or a dictionary with rope_theta"};
+                " does: it must be " +
+                (record.rotates_if == "rope_parameters"
+                     ? "a dictionary with rope_theta"
+                     : "true or \"" + std::string(record.rotates_word) + "\"")};
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
             "is null: then no layer of " + architecture + " slides, and the others do not rotate"};
@@ -113,12 +115,12 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
           ? "has files that disagree with its class, or is not known well enough: " + reason +
                 "; name the layout in the options to read the file as it is written"
       : refused.kind == refusal::axes
-          ? "has tokens with rows and columns, which this function does not support; what makes its "
-            "frequencies is " +
+          ? "has tokens with rows and columns, which this function does not support; make their "
+            "frequencies by " +
                 reason
       : refused.kind == refusal::parts
           ? "is one of several parts; give this function the description of one of them: " + reason
-          : "is one with a rotation of its own, which " + reason;
+          : "is one with a rotation or an attention of its own, which " + reason;
   text.refuse("model_type", rule + ", got " + architecture);
 }
 

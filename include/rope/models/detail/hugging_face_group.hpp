@@ -124,13 +124,14 @@ class hugging_face_group_maker {
     }
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
-           " depends on the length of the sequence; these frequencies are for a short one");
+           " depends on the length of the sequence; these frequencies are for a short one; for a longer one "
+           "set options.length");
     if (type == "default" && defaults_.stretches && text_.boolean("use_dynamic_ntk").value_or(true)) {
       const double alpha = alpha_of_doublings(text_, length_);
       if (alpha > 1) rule = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
       if (detail::equal(length_, 0))
         warn(text_.path() + "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
-             "frequencies are for a short one");
+             "frequencies are for a short one; for a longer one set options.length");
     }
     if (defaults_.backwards) rule.frequencies = backwards(rule.frequencies);
     layer_group group{

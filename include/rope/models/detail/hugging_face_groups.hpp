@@ -165,7 +165,7 @@ class hugging_face_groups {
     return given != nullptr;
   }
   void refuse_flat_dictionary() {
-    text_.refuse(scaling_dictionary() ? "rope_scaling" : "rope_parameters",
+    text_.refuse("rope_parameters",
                  "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
 

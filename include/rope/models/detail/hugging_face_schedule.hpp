@@ -101,8 +101,7 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
     for (const double count : *given) sections.push_back(static_cast<Index>(count));
   if (defaults.mrope_time_last && given) {
     if (sections.size() != 3 || sections[0] != sections[1])
-      rope.refuse(key, "must be height, width and time, the first two equal, got " +
-                           std::to_string(sections.size()) + " values");
+      rope.refuse(key, "must be height, width and time, the first two equal, got [" + joined(sections) + "]");
     sections = {sections[2], sections[0], sections[1]};
   } else if (defaults.mrope_time_last) {
     sections = sections_of_allocation(text, rope, pairs, model);

@@ -220,8 +220,8 @@ struct hugging_face_record {
   bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
   // The key with r: the first r / 2 pairs of a head rotate, by the frequencies of a head of r channels.
   std::string_view first_pairs = {};
-  // If rotates_if is the name of a key, no layer rotates unless the value of this key is true, rotates_word,
-  // or a dictionary with rope_theta.
+  // If rotates_if is the name of a key, no layer rotates unless the value of this key is true or rotates_word
+  // or, for rope_parameters, a dictionary with rope_theta.
   std::string_view rotates_if = {}, rotates_word = "rope";
   std::string_view instead = "no positions";  // what the model has instead of rotation
   std::string_view note = {};                 // a warning about layers for which a description has no field
