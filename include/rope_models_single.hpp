@@ -6371,7 +6371,7 @@ struct group_comparison {
              ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
              : ", so one of them has the wrong weights"));
   }
-  void speeds(const frequencies& x, const frequencies& y) const {
+  void inv_freqs(const frequencies& x, const frequencies& y) const {
     if (x.pairs() != y.pairs()) return;  // the line about rotary_dim reports it
     Index differing = 0, first = 0, last = 0, worst = 0;
     double most = 0;
@@ -7018,9 +7018,11 @@ struct hugging_face_record {
   // Defaults of a class with dictionaries per_type. Layers of full_type use filled_base and filled_factor
   // (the share of rotated channels). Layers of other_type use local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
-  // Layer i attends fully if i % full_every == full_offset. Other layers are of other_type. interval is the
-  // key with full_every if the others do not attend: the last of each run does, by mamba_step the middle one.
-  Index full_every = 0, full_offset = 0;
+  // Of every full_every layers one attends fully: the last if last_of_every is true, otherwise the first. The
+  // others are of other_type. interval is the key with full_every if the others do not attend: the last of
+  // each run does, by mamba_step the middle one.
+  Index full_every = 0;
+  bool last_of_every = false;
   std::string_view interval = {};
   bool rest_full = false;      // layers after the last whole run attend fully too
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
@@ -7121,13 +7123,13 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "filled_factor and other_factor are of dictionaries per_type";
   if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
     return "layers of compressed keys attend fully nowhere";
-  if ((r.full_offset > 0 || r.last_full) && !mixed)
-    return "full_offset and last_full are of a pattern in which some layers do not attend fully";
-  if (r.full_offset > 0 && !r.interval.empty())
-    return "full_offset is for patterns without an interval, whose runs end with a layer that attends";
-  if (r.last_full && (r.full_offset == 0 || r.first_full || r.ends_full))
+  if ((r.last_of_every || r.last_full) && !mixed)
+    return "last_of_every and last_full are of a pattern in which some layers do not attend fully";
+  if (r.last_of_every && !r.interval.empty())
+    return "last_of_every is for patterns without an interval, whose runs end with a layer that attends";
+  if (r.last_full && (!r.last_of_every || r.first_full || r.ends_full))
     return "last_full is for patterns that a short model may end without a layer that attends fully";
-  if (r.first_full && (!mixed || (r.full_offset == 0 && !r.from_end)))
+  if (r.first_full && (!mixed || (!r.last_of_every && !r.from_end)))
     return "first_full is for patterns whose first layer does not attend fully anyway";
   if (r.from_end && !mixed && r.no_rope_every == 0)
     return "from_end is of a pattern of layers, or of those that do not rotate";
@@ -7363,11 +7365,11 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   if (!group.mrope_sections.empty())
     text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group) + ")" +
                                         "; text rotates as with one axis");
-  const std::string window = group.first_channel == 0 ? ""
-                                                      : ".channels(" + std::to_string(group.first_channel) +
-                                                            ", " + std::to_string(group.rotary_dim()) + ")";
+  const std::string channels = group.first_channel == 0 ? ""
+                                                        : ".channels(" + std::to_string(group.first_channel) +
+                                                              ", " + std::to_string(group.rotary_dim()) + ")";
   text += line("to rotate heads",
-               std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
+               std::string("rotate<") + name_of(group.layout) + ">(heads" + channels + ", table)");
   if (group.indexer) text += line("indexer", text_of(*group.indexer));
   return text;
 }
@@ -7469,7 +7471,7 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
       for (const char* name : {"low", "high"})
         if (x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
           group.number(name, x.number(name, -1), y.number(name, -1));
-      group.speeds(x.frequencies, y.frequencies);
+      group.inv_freqs(x.frequencies, y.frequencies);
       group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
       group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
       group.number("score scale", x.scale, y.scale);
@@ -9958,7 +9960,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
-       .full_offset = 3,
+       .last_of_every = true,
        .last_full = true,
        .rotates_if = "rope_parameters"},
       {.names = "plamo2",
@@ -10022,20 +10024,20 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .base = 1e6,
        .head_dim = 128,
        .full_every = 2,
-       .full_offset = 1,
+       .last_of_every = true,
        .sliding_window = 128,
        .window = window_span::each_side,
        .causal = false},
       {.names = "afmoe",
        .head_dim = 128,
        .full_every = 4,
-       .full_offset = 3,
+       .last_of_every = true,
        .full_rotate = false,
        .sliding_window = -1024},
       {.names = "cohere2",
        .layout = interleaved,
        .full_every = 4,
-       .full_offset = 3,
+       .last_of_every = true,
        .full_rotate = false,
        .sliding_window = 4096,
        .needs_window = true},
@@ -10043,7 +10045,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .layout = interleaved,
        .head_dim = 128,
        .full_every = 4,
-       .full_offset = 3,
+       .last_of_every = true,
        .dense_first = true,
        .full_rotate = false,
        .sliding_window = 4096,
@@ -10076,7 +10078,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
-       .full_offset = 5,
+       .last_of_every = true,
        .ends_full = true,
        .sliding_window = 512,
        .window = window_span::both_sides_if_asked,
@@ -10086,7 +10088,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
-       .full_offset = 5,
+       .last_of_every = true,
        .ends_full = true,
        .sliding_window = 512,
        .window = window_span::each_side,
@@ -10095,13 +10097,13 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .own_rule = true},
       {.names = "exaone4 exaone45 exaonemoe",
        .full_every = 4,
-       .full_offset = 3,
+       .last_of_every = true,
        .full_rotate = false,
        .sliding_window = 4096},
       {.names = "gemma2",
        .head_dim = 256,
        .full_every = 2,
-       .full_offset = 1,
+       .last_of_every = true,
        .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
@@ -10111,7 +10113,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .local_base = 10000,
        .head_dim = 256,
        .full_every = 6,
-       .full_offset = 5,
+       .last_of_every = true,
        .sliding_window = 4096,
        .window = window_span::both_sides_if_asked,
        .scale = query_pre_attn_scalar,
@@ -10121,14 +10123,14 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .local_base = 10000,
        .head_dim = 256,
        .full_every = 5,
-       .full_offset = 4,
+       .last_of_every = true,
        .sliding_window = 512,
        .scale = one},
       {.names = "gemma4",
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
-       .full_offset = 5,
+       .last_of_every = true,
        .ends_full = true,
        .sliding_window = 512,
        .window = window_span::both_sides_if_asked,
@@ -10138,7 +10140,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
-       .full_offset = 5,
+       .last_of_every = true,
        .ends_full = true,
        .sliding_window = 1024,
        .window = window_span::both_sides_if_asked,
@@ -10148,7 +10150,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .base = 150000,
        .head_dim = 64,
        .full_every = 2,
-       .full_offset = 1,
+       .last_of_every = true,
        .sliding_window = 128,
        .sink_logits = true,
        .own_rule = true},
@@ -10178,7 +10180,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .partial_rotary_factor = 0.5,
        .head_dim = 128,
        .full_every = 4,
-       .full_offset = 3,
+       .last_of_every = true,
        .full_rotate = false,
        .sliding_window = 512},
       {.names = "mellum",
@@ -10197,7 +10199,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .filled_factor = 0.334,
        .other_factor = 0.334,
        .full_every = 6,
-       .full_offset = 5,
+       .last_of_every = true,
        .first_full = true,
        .sliding_window = 128,
        .sink_logits = true,
@@ -10233,14 +10235,14 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .base = 500000,
        .local_base = 500000,
        .full_every = 4,
-       .full_offset = 3,
+       .last_of_every = true,
        .sliding_window = 4096},
       {.names = "plamo3",
        .base = 150000,
        .local_base = 10000,
        .head_dim = 128,
        .full_every = 8,
-       .full_offset = 7,
+       .last_of_every = true,
        .sliding_window = 128},
       {.names = "smallthinker",
        .base = 0,
@@ -10259,7 +10261,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .local_base = 10000,
        .head_dim = 256,
        .full_every = 6,
-       .full_offset = 5,
+       .last_of_every = true,
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .causal = false},
@@ -10268,14 +10270,14 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .local_base = 10000,
        .head_dim = 256,
        .full_every = 6,
-       .full_offset = 5,
+       .last_of_every = true,
        .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
        .scale_number = 256},
       {.names = "t5gemmamodule",
        .head_dim = 256,
        .full_every = 2,
-       .full_offset = 1,
+       .last_of_every = true,
        .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
@@ -10284,7 +10286,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
       {.names = "vaultgemma",
        .head_dim = 256,
        .full_every = 2,
-       .full_offset = 1,
+       .last_of_every = true,
        .sliding_window = 4096,
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
@@ -10742,7 +10744,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
                  "them, for half_split channels, where rope_type is split",
        .kind = axes},
       {.names = " luminanextdit2d ",
-       .reason = "custom: each speed of frequencies(head_dim / 2) by the row, then by the column, for "
+       .reason = "custom: each frequency of frequencies(head_dim / 2) by the row, then by the column, for "
                  "interleaved channels",
        .kind = axes},
       {.names = " mochitransformer3d ",
@@ -10754,12 +10756,13 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "rope_vit_axial_frequencies, with the base of the file, for interleaved channels",
        .kind = axes},
       {.names = " efficientloftr ",
-       .reason = "custom, over the channels of all heads as one: each speed of frequencies(hidden_size / 2) "
-                 "by the row, then by the column, from 1",
+       .reason =
+           "custom, over the channels of all heads as one: each frequency of frequencies(hidden_size / 2) "
+           "by the row, then by the column, from 1",
        .kind = axes},
       {.names = " gemma4vision ", .reason = "frequencies, for each half of a head", .kind = axes},
       {.names = " kimik25vision ",
-       .reason = "custom: each speed of frequencies(head_dim / 2) by the column, then by the row",
+       .reason = "custom: each frequency of frequencies(head_dim / 2) by the column, then by the row",
        .kind = axes},
       {.names = " lightglue ", .reason = "along_directions, with learned directions", .kind = axes},
       {.names = " llama4visionmodel ", .reason = "llama4_vision_frequencies", .kind = axes},
@@ -11256,8 +11259,7 @@ std::vector<std::string> read_block_config(json_reader<J>& text) {
 }
 /// The channels of a head that may rotate.
 struct head_shape {
-  Index head_dim, first_channel,
-      window;   // window: number of channels from first_channel on that may rotate
+  Index head_dim, first_channel, max_rotary_dim;
   bool latent;  // the multi-head latent attention of DeepSeek
 };
 template <class J>
@@ -11344,22 +11346,22 @@ rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, doubl
 template <class J>
 Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_share& share,
                     model_draft& model) {
-  const auto by_share = static_cast<Index>(static_cast<double>(head.window) * share.factor);
+  const auto by_share = static_cast<Index>(static_cast<double>(head.max_rotary_dim) * share.factor);
   const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
   const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
   // The share of a whole head may also give the channels of a latent head.
-  const bool agrees =
-      by_share == given.value_or(head.window) ||
-      (head.latent && static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) == head.window);
+  const bool agrees = by_share == given.value_or(head.max_rotary_dim) ||
+                      (head.latent && static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) ==
+                                          head.max_rotary_dim);
   if ((head.latent || given) && !share.key.empty() && !agrees)
     model.warn_once(share.key + " is overruled by " + text.path() + wider);
-  if (head.latent) return head.window;
+  if (head.latent) return head.max_rotary_dim;
   const char* const name = given                    ? "rotary_dim"
                            : equal(share.factor, 1) ? "head_dim"
                                                     : "partial_rotary_factor";
   const std::string key = given || share.key.empty() ? text.path() + name : share.key;
   Index rotary_dim = given.value_or(by_share);
-  if (!given && rotary_dim % 2 != 0 && rotary_dim < head.window) {
+  if (!given && rotary_dim % 2 != 0 && rotary_dim < head.max_rotary_dim) {
     --rotary_dim;
     if (rotary_dim > 0)
       model.warn_once(key + " gives " + std::to_string(rotary_dim + 1) +
@@ -11811,7 +11813,8 @@ class hugging_face_group_maker {
         rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
     if (*terms.factor_key && !share.key.empty() && !detail::equal(share.factor, *terms.factor))
       model_.warn_once(text_.path() + terms.factor_key + " is overruled by " + share.key);
-    const Index rotary_dim = type == "proportional" ? head.window : rotary_dim_of(text_, head, share, model_);
+    const Index rotary_dim =
+        type == "proportional" ? head.max_rotary_dim : rotary_dim_of(text_, head, share, model_);
     if (model_.groups.empty()) name_assumed(share, type, terms);
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
@@ -12138,7 +12141,7 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
 }
 /// Whether the first of every full_every layers attends fully.
 constexpr bool full_comes_first(const hugging_face_record& defaults) {
-  return defaults.full_offset == 0 && defaults.interval.empty();
+  return !defaults.last_of_every && defaults.interval.empty();
 }
 /// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all
 /// alike.
@@ -12554,7 +12557,7 @@ class hugging_face_groups {
   }
   /// Makes groups from rope_parameters, if the file has it, for classes that need one dictionary per layer
   /// type there.
-  bool has_given_types() {
+  bool add_given_types() {
     const J* given = text_.object("rope_parameters");
     if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
     return given != nullptr;
@@ -12567,7 +12570,7 @@ class hugging_face_groups {
   /// not read by the class, and must agree with these defaults.
   void add_by_type() {
     if (defaults_.swa_keys) return add_by_swa_keys();
-    if (has_given_types()) return;
+    if (add_given_types()) return;
     const std::string full(defaults_.full_type), other(defaults_.other_type);
     const std::string instead =
         "give rope_parameters with a dictionary for each of " + full + " and " + other;
@@ -12628,7 +12631,7 @@ class hugging_face_groups {
   /// the last layer of that type.
   void add_from_lists() {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
-    if (has_given_types()) {
+    if (add_given_types()) {
       if (text_.is_list("rope_theta"))
         maker_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
       return;

@@ -176,11 +176,11 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   if (!group.mrope_sections.empty())
     text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group) + ")" +
                                         "; text rotates as with one axis");
-  const std::string window = group.first_channel == 0 ? ""
-                                                      : ".channels(" + std::to_string(group.first_channel) +
-                                                            ", " + std::to_string(group.rotary_dim()) + ")";
+  const std::string channels = group.first_channel == 0 ? ""
+                                                        : ".channels(" + std::to_string(group.first_channel) +
+                                                              ", " + std::to_string(group.rotary_dim()) + ")";
   text += line("to rotate heads",
-               std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
+               std::string("rotate<") + name_of(group.layout) + ">(heads" + channels + ", table)");
   if (group.indexer) text += line("indexer", text_of(*group.indexer));
   return text;
 }
@@ -286,7 +286,7 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
       for (const char* name : {"low", "high"})
         if (x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
           group.number(name, x.number(name, -1), y.number(name, -1));
-      group.speeds(x.frequencies, y.frequencies);
+      group.inv_freqs(x.frequencies, y.frequencies);
       group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
       group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
       group.number("score scale", x.scale, y.scale);

@@ -101,7 +101,7 @@ struct group_comparison {
              : ", so one of them has the wrong weights"));
   }
 
-  void speeds(const frequencies& x, const frequencies& y) const {
+  void inv_freqs(const frequencies& x, const frequencies& y) const {
     if (x.pairs() != y.pairs()) return;  // the line about rotary_dim reports it
     Index differing = 0, first = 0, last = 0, worst = 0;
     double most = 0;

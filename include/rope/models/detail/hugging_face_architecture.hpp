@@ -86,7 +86,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
                  "them, for half_split channels, where rope_type is split",
        .kind = axes},
       {.names = " luminanextdit2d ",
-       .reason = "custom: each speed of frequencies(head_dim / 2) by the row, then by the column, for "
+       .reason = "custom: each frequency of frequencies(head_dim / 2) by the row, then by the column, for "
                  "interleaved channels",
        .kind = axes},
       {.names = " mochitransformer3d ",
@@ -98,12 +98,13 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "rope_vit_axial_frequencies, with the base of the file, for interleaved channels",
        .kind = axes},
       {.names = " efficientloftr ",
-       .reason = "custom, over the channels of all heads as one: each speed of frequencies(hidden_size / 2) "
-                 "by the row, then by the column, from 1",
+       .reason =
+           "custom, over the channels of all heads as one: each frequency of frequencies(hidden_size / 2) "
+           "by the row, then by the column, from 1",
        .kind = axes},
       {.names = " gemma4vision ", .reason = "frequencies, for each half of a head", .kind = axes},
       {.names = " kimik25vision ",
-       .reason = "custom: each speed of frequencies(head_dim / 2) by the column, then by the row",
+       .reason = "custom: each frequency of frequencies(head_dim / 2) by the column, then by the row",
        .kind = axes},
       {.names = " lightglue ", .reason = "along_directions, with learned directions", .kind = axes},
       {.names = " llama4visionmodel ", .reason = "llama4_vision_frequencies", .kind = axes},

@@ -221,8 +221,7 @@ std::vector<std::string> read_block_config(json_reader<J>& text) {
 
 /// The channels of a head that may rotate.
 struct head_shape {
-  Index head_dim, first_channel,
-      window;   // window: number of channels from first_channel on that may rotate
+  Index head_dim, first_channel, max_rotary_dim;
   bool latent;  // the multi-head latent attention of DeepSeek
 };
 
@@ -314,22 +313,22 @@ rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, doubl
 template <class J>
 Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_share& share,
                     model_draft& model) {
-  const auto by_share = static_cast<Index>(static_cast<double>(head.window) * share.factor);
+  const auto by_share = static_cast<Index>(static_cast<double>(head.max_rotary_dim) * share.factor);
   const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
   const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
   // The share of a whole head may also give the channels of a latent head.
-  const bool agrees =
-      by_share == given.value_or(head.window) ||
-      (head.latent && static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) == head.window);
+  const bool agrees = by_share == given.value_or(head.max_rotary_dim) ||
+                      (head.latent && static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) ==
+                                          head.max_rotary_dim);
   if ((head.latent || given) && !share.key.empty() && !agrees)
     model.warn_once(share.key + " is overruled by " + text.path() + wider);
-  if (head.latent) return head.window;
+  if (head.latent) return head.max_rotary_dim;
   const char* const name = given                    ? "rotary_dim"
                            : equal(share.factor, 1) ? "head_dim"
                                                     : "partial_rotary_factor";
   const std::string key = given || share.key.empty() ? text.path() + name : share.key;
   Index rotary_dim = given.value_or(by_share);
-  if (!given && rotary_dim % 2 != 0 && rotary_dim < head.window) {
+  if (!given && rotary_dim % 2 != 0 && rotary_dim < head.max_rotary_dim) {
     --rotary_dim;
     if (rotary_dim > 0)
       model.warn_once(key + " gives " + std::to_string(rotary_dim + 1) +

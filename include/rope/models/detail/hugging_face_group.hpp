@@ -108,7 +108,8 @@ class hugging_face_group_maker {
         rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
     if (*terms.factor_key && !share.key.empty() && !detail::equal(share.factor, *terms.factor))
       model_.warn_once(text_.path() + terms.factor_key + " is overruled by " + share.key);
-    const Index rotary_dim = type == "proportional" ? head.window : rotary_dim_of(text_, head, share, model_);
+    const Index rotary_dim =
+        type == "proportional" ? head.max_rotary_dim : rotary_dim_of(text_, head, share, model_);
     if (model_.groups.empty()) name_assumed(share, type, terms);
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);

@@ -159,7 +159,7 @@ class hugging_face_groups {
 
   /// Makes groups from rope_parameters, if the file has it, for classes that need one dictionary per layer
   /// type there.
-  bool has_given_types() {
+  bool add_given_types() {
     const J* given = text_.object("rope_parameters");
     if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
     return given != nullptr;
@@ -173,7 +173,7 @@ class hugging_face_groups {
   /// not read by the class, and must agree with these defaults.
   void add_by_type() {
     if (defaults_.swa_keys) return add_by_swa_keys();
-    if (has_given_types()) return;
+    if (add_given_types()) return;
     const std::string full(defaults_.full_type), other(defaults_.other_type);
     const std::string instead =
         "give rope_parameters with a dictionary for each of " + full + " and " + other;
@@ -238,7 +238,7 @@ class hugging_face_groups {
   /// the last layer of that type.
   void add_from_lists() {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
-    if (has_given_types()) {
+    if (add_given_types()) {
       if (text_.is_list("rope_theta"))
         maker_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
       return;
