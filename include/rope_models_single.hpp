@@ -195,7 +195,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 
 #ifndef ROPE_MODELS_DESCRIBE_HPP
 #define ROPE_MODELS_DESCRIBE_HPP
-#include <algorithm>  // std::any_of, std::count, std::count_if, std::max, std::min
+#include <algorithm>  // std::all_of, std::count, std::find, std::max, std::min, std::replace
 #include <cmath>
 #include <concepts>  // std::derived_from
 #include <numbers>
@@ -1167,11 +1167,11 @@ class frequencies {
 
 #ifndef ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 #define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
-#include <optional>
 #include <variant>
 
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
+#include <optional>
 /// Schedules of released models for contexts longer than in training: one struct per rule, passed to
 /// `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the rule, d is
 /// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
@@ -6704,10 +6704,10 @@ class frequencies_code {
   /// A list of every inv_freq with all its digits.
   std::string listed() const {
     const std::string array = name_ + "_list", count = std::to_string(group_.frequencies.pairs());
-    std::string text = "const double " + array + "[] = {", line;
+    std::string text = "const double " + array + "[] = {";
     for (Index i = 0; i < group_.frequencies.pairs(); ++i) {
-      line = exact_digits(group_.frequencies.inv_freq(i, 0));
-      text += (i == 0 ? "" : i % 4 == 0 ? ",\n      " : ", ") + line;
+      text += i == 0 ? "" : i % 4 == 0 ? ",\n      " : ", ";
+      text += exact_digits(group_.frequencies.inv_freq(i, 0));
     }
     const double m = group_.frequencies.attention_factor();
     return text + "};\nconst rope::frequencies " + name_ +
@@ -8438,12 +8438,9 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
 }
-/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key. Empty for
-/// other architectures.
+/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
 template <class L>
-std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, const gguf_record& record,
-                                               Index layers) {
-  if (!record.compressed) return {};
+std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, Index layers) {
   const std::string key = reader.key("attention.compress_ratios");
   std::vector<double> ratios =
       reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
@@ -9270,7 +9267,7 @@ class gguf_importer {
   /// DeepSeek V4 has sliding layers and two kinds of layers with compressed keys. These two kinds rotate
   /// alike.
   void add_compressed() {
-    model_.layers = gguf_compressed_types(reader_, record_, layers_);
+    model_.layers = gguf_compressed_types(reader_, layers_);
     add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
     const double base = reader_.required_number("attention.compress_rope_freq_base", range::above_one);
     for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
@@ -10941,9 +10938,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "head numbers in place of token positions, which cancel in the scores",
        .kind = never_rotates},
   };
-  for (const Refused& one : refused)
-    if (is_listed(one.names, architecture)) return &one;
-  return nullptr;
+  return record_in(refused, architecture);
 }
 // A config.json with several parts: the dictionary of the language model, and keys about positions in the
 // other parts.
@@ -11090,11 +11085,10 @@ bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& re
 template <class J>
 void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
                                 const std::string& architecture) {
+  const std::string but = ", but nothing rotates in the code of " + architecture + " that is known";
   if (!text.boolean("mla_use_nope").value_or(true))
     text.refuse("mla_use_nope",
-                "is false, but nothing rotates in the code of " + architecture +
-                    " that is known; remove the key to describe the model as that code has it");
-  const std::string but = ", but nothing rotates in the code of " + architecture + " that is known";
+                "is false" + but + "; remove the key to describe the model as that code has it");
   constexpr const char* kind = "position_embedding_type";
   if (text.is_text(kind) && (*text.text(kind) == "rotary" || *text.text(kind) == "rope"))
     text.refuse(kind, "is \"" + *text.text(kind) + "\"" + but);
@@ -11543,12 +11537,6 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
 inline constexpr const char* context_keys[] = {
     "max_position_embeddings", "n_positions",        "seq_length", "max_seq_len",
     "max_position_embedding",  "max_sequence_length"};
-template <class J>
-std::optional<double> context_of(json_reader<J>& config, const number_rule& rule) {
-  for (const char* key : context_keys)
-    if (const auto context = config.number(key, rule)) return context;
-  return {};
-}
 /// The context length in training, before it was extended: the key next to the rope dictionary. If that is
 /// absent, the key inside, then the default of the class, then the longest context. No class with a
 /// dictionary per layer type reads the key next to the dictionaries. Warnings name assumed and overridden
@@ -11654,9 +11642,10 @@ class schedule_reader {
     return factor;
   }
   double context() {
-    const auto context = context_of(config_, range::positive);
-    if (!context) config_.missing("max_position_embeddings", needed_);
-    return *context;
+    for (const char* key : context_keys)
+      if (const auto context = config_.number(key, range::positive)) return *context;
+    config_.missing("max_position_embeddings", needed_);
+    return 0;
   }
   double original() { return original_max_position(config_, rope_, defaults_, model_, by_type_, needed_); }
   yarn_scaling yarn(const std::string& type) {
@@ -11740,10 +11729,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// Whether a key says that queries are multiplied by a factor of their position. Used for unknown
 /// architectures.
 inline bool speaks_of_query_scaling(std::string_view key) {
-  for (const std::string_view one :
-       {"attn_temperature_tuning", "use_logn_attn", "llama_4_scaling_beta", "llama_4_scaling"})
-    if (key == one) return true;
-  return false;
+  return is_listed("attn_temperature_tuning use_logn_attn llama_4_scaling_beta llama_4_scaling", key);
 }
 /// Reads the rules whose keys are next to the rope dictionary: the rule of Llama 4, and log-n.
 template <class J>
@@ -13614,7 +13600,6 @@ namespace detail {
 /// Throws:  std::invalid_argument unless there are three sections, and height and width are equal
 /// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
 inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
-  sum_of_sections("frequencies_on_axes", sections);
   if (sections.size() != 3 || sections[1] != sections[2])
     throw_invalid("frequencies_on_axes",
                   "with time last, the sections must be time, height and width, the latter two equal, got ",
@@ -15072,11 +15057,8 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   (check_view(function, k), ...);
   (check_same_tokens(function, q, k), ...);
   check_memory(function, q, k...);
-  [[maybe_unused]] const auto check_channels = [&](const auto& x) {
-    if (share_memory(q, x))
-      throw_invalid(function, "q and k must not share channels, got one buffer for both");
-  };
-  (check_channels(k), ...);
+  if ((share_memory(q, k) || ...))
+    throw_invalid(function, "q and k must not share channels, got one buffer for both");
   position_source(positions, q.tokens).range(function, q.batch, q.tokens);
 }
 /// The implementation of the functions below.

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DESCRIBE_HPP
 #define ROPE_MODELS_DESCRIBE_HPP
 
-#include <algorithm>  // std::any_of, std::count, std::count_if, std::max, std::min
+#include <algorithm>  // std::all_of, std::count, std::find, std::max, std::min, std::replace
 #include <cmath>
 #include <concepts>  // std::derived_from
 #include <cstddef>

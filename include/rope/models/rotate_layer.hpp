@@ -95,11 +95,8 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   (check_view(function, k), ...);
   (check_same_tokens(function, q, k), ...);
   check_memory(function, q, k...);
-  [[maybe_unused]] const auto check_channels = [&](const auto& x) {
-    if (share_memory(q, x))
-      throw_invalid(function, "q and k must not share channels, got one buffer for both");
-  };
-  (check_channels(k), ...);
+  if ((share_memory(q, k) || ...))
+    throw_invalid(function, "q and k must not share channels, got one buffer for both");
   position_source(positions, q.tokens).range(function, q.batch, q.tokens);
 }
 

@@ -31,7 +31,6 @@ namespace detail {
 /// Throws:  std::invalid_argument unless there are three sections, and height and width are equal
 /// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
 inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
-  sum_of_sections("frequencies_on_axes", sections);
   if (sections.size() != 3 || sections[1] != sections[2])
     throw_invalid("frequencies_on_axes",
                   "with time last, the sections must be time, height and width, the latter two equal, got ",

@@ -5,7 +5,6 @@
 #include <algorithm>  // std::count, std::find
 #include <cstddef>
 #include <initializer_list>
-#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -164,10 +163,10 @@ class frequencies_code {
   /// A list of every inv_freq with all its digits.
   std::string listed() const {
     const std::string array = name_ + "_list", count = std::to_string(group_.frequencies.pairs());
-    std::string text = "const double " + array + "[] = {", line;
+    std::string text = "const double " + array + "[] = {";
     for (Index i = 0; i < group_.frequencies.pairs(); ++i) {
-      line = exact_digits(group_.frequencies.inv_freq(i, 0));
-      text += (i == 0 ? "" : i % 4 == 0 ? ",\n      " : ", ") + line;
+      text += i == 0 ? "" : i % 4 == 0 ? ",\n      " : ", ";
+      text += exact_digits(group_.frequencies.inv_freq(i, 0));
     }
     const double m = group_.frequencies.attention_factor();
     return text + "};\nconst rope::frequencies " + name_ +

@@ -179,7 +179,7 @@ class gguf_importer {
   /// DeepSeek V4 has sliding layers and two kinds of layers with compressed keys. These two kinds rotate
   /// alike.
   void add_compressed() {
-    model_.layers = gguf_compressed_types(reader_, record_, layers_);
+    model_.layers = gguf_compressed_types(reader_, layers_);
     add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
     const double base = reader_.required_number("attention.compress_rope_freq_base", range::above_one);
     for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})

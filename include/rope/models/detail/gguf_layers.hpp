@@ -118,12 +118,9 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
   return sliding;
 }
 
-/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key. Empty for
-/// other architectures.
+/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
 template <class L>
-std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, const gguf_record& record,
-                                               Index layers) {
-  if (!record.compressed) return {};
+std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, Index layers) {
   const std::string key = reader.key("attention.compress_ratios");
   std::vector<double> ratios =
       reader.required(reader.numbers("attention.compress_ratios", range::whole), key);

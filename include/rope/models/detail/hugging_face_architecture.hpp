@@ -283,9 +283,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "head numbers in place of token positions, which cancel in the scores",
        .kind = never_rotates},
   };
-  for (const Refused& one : refused)
-    if (is_listed(one.names, architecture)) return &one;
-  return nullptr;
+  return record_in(refused, architecture);
 }
 
 // A config.json with several parts: the dictionary of the language model, and keys about positions in the

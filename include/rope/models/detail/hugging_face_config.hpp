@@ -3,9 +3,7 @@
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 
 #include <optional>
-#include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,11 +42,10 @@ bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& re
 template <class J>
 void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
                                 const std::string& architecture) {
+  const std::string but = ", but nothing rotates in the code of " + architecture + " that is known";
   if (!text.boolean("mla_use_nope").value_or(true))
     text.refuse("mla_use_nope",
-                "is false, but nothing rotates in the code of " + architecture +
-                    " that is known; remove the key to describe the model as that code has it");
-  const std::string but = ", but nothing rotates in the code of " + architecture + " that is known";
+                "is false" + but + "; remove the key to describe the model as that code has it");
   constexpr const char* kind = "position_embedding_type";
   if (text.is_text(kind) && (*text.text(kind) == "rotary" || *text.text(kind) == "rope"))
     text.refuse(kind, "is \"" + *text.text(kind) + "\"" + but);

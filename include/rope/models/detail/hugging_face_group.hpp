@@ -30,10 +30,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// Whether a key says that queries are multiplied by a factor of their position. Used for unknown
 /// architectures.
 inline bool speaks_of_query_scaling(std::string_view key) {
-  for (const std::string_view one :
-       {"attn_temperature_tuning", "use_logn_attn", "llama_4_scaling_beta", "llama_4_scaling"})
-    if (key == one) return true;
-  return false;
+  return is_listed("attn_temperature_tuning use_logn_attn llama_4_scaling_beta llama_4_scaling", key);
 }
 
 /// Reads the rules whose keys are next to the rope dictionary: the rule of Llama 4, and log-n.

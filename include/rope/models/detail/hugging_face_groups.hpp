@@ -2,13 +2,11 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
-#include <algorithm>  // std::any_of, std::count_if, std::none_of
+#include <algorithm>  // std::count_if, std::none_of
 #include <cstddef>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <rope/base/lists.hpp>

@@ -3,7 +3,6 @@
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 
 #include <cctype>  // std::tolower
-#include <cstddef>
 #include <initializer_list>
 #include <string>
 #include <string_view>

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -195,13 +194,6 @@ inline constexpr const char* context_keys[] = {
     "max_position_embeddings", "n_positions",        "seq_length", "max_seq_len",
     "max_position_embedding",  "max_sequence_length"};
 
-template <class J>
-std::optional<double> context_of(json_reader<J>& config, const number_rule& rule) {
-  for (const char* key : context_keys)
-    if (const auto context = config.number(key, rule)) return context;
-  return {};
-}
-
 /// The context length in training, before it was extended: the key next to the rope dictionary. If that is
 /// absent, the key inside, then the default of the class, then the longest context. No class with a
 /// dictionary per layer type reads the key next to the dictionaries. Warnings name assumed and overridden
@@ -311,9 +303,10 @@ class schedule_reader {
     return factor;
   }
   double context() {
-    const auto context = context_of(config_, range::positive);
-    if (!context) config_.missing("max_position_embeddings", needed_);
-    return *context;
+    for (const char* key : context_keys)
+      if (const auto context = config_.number(key, range::positive)) return *context;
+    config_.missing("max_position_embeddings", needed_);
+    return 0;
   }
   double original() { return original_max_position(config_, rope_, defaults_, model_, by_type_, needed_); }
 
