@@ -184,11 +184,11 @@ TEST_CASE("every scaling throws for a field out of its range with the rule and t
     CHECK(rejected(proportional_scaling{bad}, "proportional_scaling: partial_rotary_factor must be in (0, 1]",
                    value));
     if (bad != 0)
-      CHECK(rejected(dynamic_ntk_scaling{2, 64, bad}, "dynamic_ntk_scaling: length must be finite and not negative",
-                     value));
+      CHECK(rejected(dynamic_ntk_scaling{2, 64, bad},
+                     "dynamic_ntk_scaling: length must be finite and not negative", value));
   }
-  CHECK(rejected(llama3_scaling{2, 4, 1}, "llama3_scaling: high_freq_factor must be finite and at least low_freq_factor",
-                 "got 1"));
+  CHECK(rejected(llama3_scaling{2, 4, 1},
+                 "llama3_scaling: high_freq_factor must be finite and at least low_freq_factor", "got 1"));
   CHECK(rejected(proportional_scaling{1.25}, "proportional_scaling: partial_rotary_factor must be in (0, 1]",
                  "got 1.25"));
   CHECK(rejected(pair_factor_scaling{{1, 1, 1}},

@@ -100,7 +100,8 @@ TEST_CASE("longrope_scaling throws for fields out of range and lists of the wron
     // Also in the list that is not used.
     CHECK(reports([x](auto& r) { r.short_factor[3] = x; }, "a factor must be positive", value));
     CHECK(reports([x](auto& r) { r.long_factor[0] = x; }, "a factor must be positive", value));
-    if (x != 0) CHECK(reports([x](auto& r) { r.length = x; }, "length must be finite and not negative", value));
+    if (x != 0)
+      CHECK(reports([x](auto& r) { r.length = x; }, "length must be finite and not negative", value));
   }
   CHECK(reports([](auto& r) { r.original_max_position = 1; }, "original_max_position must be above 1",
                 "got 1"));

@@ -127,14 +127,16 @@ TEST_CASE("yarn_scaling throws for a field out of its range with the rule and th
     CHECK(reports([x](auto& r) { r.original_max_position = x; }, "original_max_position must be positive",
                   value));
     CHECK(reports([x](auto& r) { r.beta_slow = x; }, "beta_slow must be positive", value));
-    CHECK(reports([x](auto& r) { r.beta_fast = x; }, "beta_fast must be finite and at least beta_slow", value));
+    CHECK(
+        reports([x](auto& r) { r.beta_fast = x; }, "beta_fast must be finite and at least beta_slow", value));
     const char* rule = "attention_factor, mscale and mscale_all_dim must be finite and not negative";
     if (x == 0) continue;
     CHECK(reports([x](auto& r) { r.attention_factor = x; }, rule, value));
     CHECK(reports([x](auto& r) { r.mscale = x; }, rule, value));
     CHECK(reports([x](auto& r) { r.mscale_all_dim = x; }, rule, value));
   }
-  CHECK(reports([](auto& r) { r.beta_fast = 0.5; }, "beta_fast must be finite and at least beta_slow", "got 0.5"));
+  CHECK(reports([](auto& r) { r.beta_fast = 0.5; }, "beta_fast must be finite and at least beta_slow",
+                "got 0.5"));
   CHECK(reports([](auto& r) { r.original_max_position = 1e30; },
                 "no pair lies between beta_fast and beta_slow", "got low 27"));
   CHECK(reports([](auto& r) { r.original_max_position = 0.01; },
