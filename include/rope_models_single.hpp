@@ -2482,7 +2482,8 @@ namespace rope::inline ROPE_ABI {
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
 /// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
-/// array, map, block or expression of any order and strides; or an Eigen::Tensor or std::mdspan of rank 1 or 2.
+/// array, map, block or expression of any order and strides; or an Eigen::Tensor or std::mdspan of rank 1 or
+/// 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 namespace detail {

@@ -1192,7 +1192,8 @@ namespace rope::inline ROPE_ABI {
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
 /// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
-/// array, map, block or expression of any order and strides; or an Eigen::Tensor or std::mdspan of rank 1 or 2.
+/// array, map, block or expression of any order and strides; or an Eigen::Tensor or std::mdspan of rank 1 or
+/// 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 namespace detail {
@@ -3765,8 +3766,8 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 }
 /// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// A head with max |x| below 2^(b - 125), where b is the bit width of `most`, becomes zeros with a scale of 0.
-/// With 8 bits, this limit is 2^-118. A head with a NaN or an infinity becomes zeros with a
+/// A head with max |x| below 2^(b - 125), where b is the bit width of `most`, becomes zeros with a scale of
+/// 0. With 8 bits, this limit is 2^-118. A head with a NaN or an infinity becomes zeros with a
 /// scale of NaN.
 ///
 /// \param most  the largest magnitude of an integer, below 2^22

@@ -47,8 +47,8 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 
 /// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// A head with max |x| below 2^(b - 125), where b is the bit width of `most`, becomes zeros with a scale of 0.
-/// With 8 bits, this limit is 2^-118. A head with a NaN or an infinity becomes zeros with a
+/// A head with max |x| below 2^(b - 125), where b is the bit width of `most`, becomes zeros with a scale of
+/// 0. With 8 bits, this limit is 2^-118. A head with a NaN or an infinity becomes zeros with a
 /// scale of NaN.
 ///
 /// \param most  the largest magnitude of an integer, below 2^22

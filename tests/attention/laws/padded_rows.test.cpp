@@ -315,7 +315,7 @@ TEST_CASE("counts that leave a row more queries than keys throw", "[attention]")
     std::fill(out.begin(), out.end(), -77.0f);
     reports("rope::attention",
             [&] { attention<half_split>(x.q_view(), x.k_view(), x.v_view(), result, table, options); });
-    reports("rope::attention",
+    reports("rope::attention_weights",
             [&] { attention_weights<half_split>(x.q_view(), x.k_view(), weights, table, options); });
     reports("rope::attention_gradient", [&] { d(table, options); });
     CHECK(out == std::vector<float>(out.size(), -77.0f));
@@ -374,7 +374,7 @@ TEST_CASE("more queries than keys throw the same message, however they are count
     attention<half_split>(tokens(x, 6), tokens(x, 2), tokens(x, 2), tokens(out, 6), table,
                           {.causal = false, .query_offsets = queries, .key_offsets = keys});
   });
-  rejected("attention", "row",
+  rejected("attention_weights", "row",
            [&] { attention_weights(tokens(x, 6), tokens(x, 2), std::span(weights).first(12)); });
   rejected("attention_gradient", "row", [&] {
     attention_gradient(

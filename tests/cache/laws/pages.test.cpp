@@ -442,12 +442,12 @@ TEST_CASE("heads that are not those of the pages throw although there is no sequ
   std::vector<float> none;
   CHECK_NOTHROW(attention(q, x.pages(), out, options));
   CHECK_NOTHROW(attention_weights(q, x.pages(), none, options));
-  const auto rejects = [](const auto& run, const char* text) {
-    return throws_saying<std::invalid_argument>(run, "attention: ", text);
+  const auto rejects = [](const auto& run, const char* function) {
+    return throws_saying<std::invalid_argument>(run, function, "head_dim");
   };
-  CHECK(rejects([&] { attention(q, x.pages(), out.channels(0, value_dim - 1), options); }, "head_dim"));
+  CHECK(rejects([&] { attention(q, x.pages(), out.channels(0, value_dim - 1), options); }, "attention: "));
   const auto narrow = q.channels(0, dim - 1);
-  CHECK(rejects([&] { attention(narrow, x.pages(), out, options); }, "head_dim"));
-  CHECK(rejects([&] { attention_weights(narrow, x.pages(), none, options); }, "head_dim"));
-  CHECK(rejects([&] { attention_weight_sums(narrow, x.pages(), none, options); }, "head_dim"));
+  CHECK(rejects([&] { attention(narrow, x.pages(), out, options); }, "attention: "));
+  CHECK(rejects([&] { attention_weights(narrow, x.pages(), none, options); }, "attention_weights: "));
+  CHECK(rejects([&] { attention_weight_sums(narrow, x.pages(), none, options); }, "attention_weight_sums: "));
 }
