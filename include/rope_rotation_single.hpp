@@ -1765,17 +1765,20 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
   { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
 };
+template <class Number>
+Index checked_index(const char* name, Number number, int axis) {
+  if (!is_index(number))
+    throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
+                 " on index ", axis);
+  return to_index(number);
+}
 template <class X>
 Index span_extent(const X& x, int axis) {
-  const auto extent = x.extent(static_cast<std::size_t>(axis));
-  if (!is_index(extent))
-    throw_length("mdspan", "an extent must be below 2^", 8 * sizeof(Index) - 1, ", got ", extent,
-                 " on index ", axis);
-  return to_index(extent);
+  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
 }
 template <class X>
 Index span_stride(const X& x, int axis) {
-  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
+  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
 }
 template <class X, int rank>
 concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
@@ -1790,7 +1793,7 @@ auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
   constexpr std::size_t rank = sizeof...(axis);
   if constexpr (tensor<X, int(rank)>) {
     indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
-    memory.extents = {static_cast<Index>(x.dimension(axis))...};
+    memory.extents = {checked_index("an extent", x.dimension(axis), axis)...};
     std::size_t stride = 1;  // may wrap before the caller has checked the extents
     for (std::size_t i = 0; i < rank; ++i) {
       const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
@@ -3853,7 +3856,7 @@ struct memory_axes {
   explicit memory_axes(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
         size(sizeof(T)),
-        extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
+        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
         strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
 };
 struct spanned_addresses {
@@ -3861,10 +3864,10 @@ struct spanned_addresses {
   template <class T>
   explicit spanned_addresses(const head_view<T>& x)
       : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        end(begin + x.head_dim * Index{sizeof(T)}) {
-    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
-    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
-    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+        end(begin + x.head_dim * std::int64_t{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * std::int64_t{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * std::int64_t{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * std::int64_t{sizeof(T)});
   }
  private:
   void add(std::int64_t length) {
@@ -5044,7 +5047,7 @@ class rotation_plan {
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
-    return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
+    return (std::max)(Index{1}, table_bytes / (2 * (std::max)(Index{1}, table_.pairs) * Index(sizeof(S))));
   }
   template <class Source>
   void run(const Source& positions, Index first, Index last) const {
@@ -5319,8 +5322,9 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
-///            std::out_of_range if a position is outside the table; x is then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, a list has the wrong length, or
+///            ids equal the coordinates that the table was made of; std::out_of_range if a position is
+///            outside the table; x is then unchanged
 /// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
 ///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
 ///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are
@@ -5346,7 +5350,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
-/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
+/// Requires:  q and k share no element; throws if an overlap is detected (for equal strides nearly always)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -5364,7 +5368,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 ///              float
 ///
 /// Requires:  out is x, or shares no element with x. If their types differ, out shares no element with x.
-///            Throws if an overlap is detected (always for equal strides)
+///            Throws if an overlap is detected (for equal strides nearly always)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>

@@ -669,21 +669,24 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
   { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
 };
-/// Extent number `axis` of an mdspan, whose own type of indices may have more bits than Index.
+/// Extent or stride number `axis` of a tensor or mdspan, whose own type of indices may have more bits than
+/// Index.
 ///
 /// Throws:  std::length_error if it is no Index
+template <class Number>
+Index checked_index(const char* name, Number number, int axis) {
+  if (!is_index(number))
+    throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
+                 " on index ", axis);
+  return to_index(number);
+}
 template <class X>
 Index span_extent(const X& x, int axis) {
-  const auto extent = x.extent(static_cast<std::size_t>(axis));
-  if (!is_index(extent))
-    throw_length("mdspan", "an extent must be below 2^", 8 * sizeof(Index) - 1, ", got ", extent,
-                 " on index ", axis);
-  return to_index(extent);
+  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
 }
-/// Stride number `axis` of an mdspan.
 template <class X>
 Index span_stride(const X& x, int axis) {
-  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
+  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
 }
 /// A tensor or an mdspan of any strides, with as many indices as `rank`.
 template <class X, int rank>
@@ -701,7 +704,7 @@ auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
   if constexpr (tensor<X, int(rank)>) {
     indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
     // `axis` is a constant: Eigen takes it as a signed integer in some classes and as an unsigned in others.
-    memory.extents = {static_cast<Index>(x.dimension(axis))...};
+    memory.extents = {checked_index("an extent", x.dimension(axis), axis)...};
     std::size_t stride = 1;  // may wrap before the caller has checked the extents
     for (std::size_t i = 0; i < rank; ++i) {
       const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
@@ -2980,7 +2983,8 @@ struct strip_in_tile {
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
-/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
+/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits, and callers remove the lower
+/// bits of others (usable_scale, norm_rule::gains). The conversion instruction
 /// of x86 makes a bfloat16 below 2^-126 zero. Builds that use the instruction therefore do this in scalar
 /// code too.
 template <class T, class A>
@@ -3740,12 +3744,11 @@ A saturated_to(double x) {
 /// Converts the channels of a head to 8-bit integers with one scale, and back.
 namespace rope::inline ROPE_ABI::detail {
 /// The scale by which integers are multiplied. It is NaN if `scale` is NaN or infinite, so that every channel
-/// of such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or
-/// infinities.
+/// of such a head is NaN. The lower bits of that NaN are 0, as `rounded` requires. Uses only the bits,
+/// because -ffast-math assumes that there are no NaNs or infinities.
 inline float usable_scale(float scale) {
   const auto bits = bit_cast<std::uint32_t>(scale);
-  const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
-  return bit_cast<float>(bits | quiet);
+  return bit_cast<float>((bits & 0x7f800000u) == 0x7f800000u ? (bits & 0x80000000u) | 0x7fc00000u : bits);
 }
 /// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.
 inline bool is_below(float x, float limit) {
@@ -6952,7 +6955,7 @@ struct memory_axes {
   explicit memory_axes(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
         size(sizeof(T)),
-        extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
+        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
         strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
 };
 /// The addresses that a view with elements spans, [begin, end).
@@ -6961,10 +6964,10 @@ struct spanned_addresses {
   template <class T>
   explicit spanned_addresses(const head_view<T>& x)
       : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        end(begin + x.head_dim * Index{sizeof(T)}) {
-    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
-    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
-    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+        end(begin + x.head_dim * std::int64_t{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * std::int64_t{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * std::int64_t{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * std::int64_t{sizeof(T)});
   }
  private:
   void add(std::int64_t length) {
@@ -6997,7 +7000,7 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
   return leads_to(steps, steps + count, a.address - b.address, tries);
 }
 /// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
-/// for equal strides. For other strides, false may mean only that 4096 tries found no overlap.
+/// for equal strides, unless 4096 tries found no overlap.
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
@@ -7632,7 +7635,8 @@ class rotation_plan {
   /// The number of table rows that fit L2 next to the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
-    return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
+    // A table that was moved from has no pairs.
+    return (std::max)(Index{1}, table_bytes / (2 * (std::max)(Index{1}, table_.pairs) * Index(sizeof(S))));
   }
   /// Rotates every head of tokens [first, last) of the batch, token t of row b at positions(b, t).
   template <class Source>
@@ -11273,8 +11277,9 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
-///            std::out_of_range if a position is outside the table; x is then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, a list has the wrong length, or
+///            ids equal the coordinates that the table was made of; std::out_of_range if a position is
+///            outside the table; x is then unchanged
 /// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
 ///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
 ///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are
@@ -11300,7 +11305,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
-/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
+/// Requires:  q and k share no element; throws if an overlap is detected (for equal strides nearly always)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -11318,7 +11323,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 ///              float
 ///
 /// Requires:  out is x, or shares no element with x. If their types differ, out shares no element with x.
-///            Throws if an overlap is detected (always for equal strides)
+///            Throws if an overlap is detected (for equal strides nearly always)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -13395,13 +13400,18 @@ struct norm_rule {
   const W* weight;
   Index group, head_stride;
   double epsilon, offset;
-  /// offset + weight[d] for d in [0, count), in scratch of the calling thread.
+  /// offset + weight[d] for d in [0, count), in scratch of the calling thread. The lower bits of a NaN are 0,
+  /// as `rounded` requires. Tests the bits, to be correct under -ffast-math too.
   template <class A>
   const A* gains(Index count) const {
     struct norm_gains {};
     A* const list = workspace<norm_gains, A>(count);
-    for (Index d = 0; d < count; ++d)
-      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
+    constexpr std::uint64_t infinity = 0x7ff0000000000000u, sign = std::uint64_t{1} << 63;
+    for (Index d = 0; d < count; ++d) {
+      const double gain = static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset;
+      const bool is_nan = (bit_cast<std::uint64_t>(gain) & ~sign) > infinity;
+      list[d] = is_nan ? std::numeric_limits<A>::quiet_NaN() : static_cast<A>(gain);
+    }
     return list;
   }
   /// 1 / rms of a group of heads of `head_dim` channels each, from the sum of their squares.
@@ -13606,7 +13616,8 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
 ///
 /// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], epsilon is
 ///            negative or not finite, or offset is not finite; x is then unchanged
-/// Accuracy:  float: relative error at most 4 eps, eps = 2^-24, because the mean square is formed in double.
+/// Accuracy:  where 1 / rms and its square are normal numbers:
+///            float: relative error at most 4 eps, eps = 2^-24, because the mean square is formed in double.
 ///            double: at most (9 + n / 32) eps, eps = 2^-53, for a mean over n channels. half and bfloat16:
 ///            computed in float, one final rounding. Strides, batch and threads do not change the bits
 ///            (tests/rotation/head_norm.test.cpp)
@@ -13671,7 +13682,7 @@ void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table&
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
 ///
-/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
+/// Requires:  q and k share no element; throws if an overlap is detected (for equal strides nearly always)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -20624,7 +20635,8 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
     for (std::size_t axis = 0; axis < axes; ++axis) {
       if (!left(axis) || axis == last) continue;
       // compares the fractions placed / all without dividing
-      if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
+      if (next == axes || std::int64_t{placed[axis]} * all[next] < std::int64_t{placed[next]} * all[axis])
+        next = axis;
     }
     if (next == axes) next = last;
     ++placed[next];
@@ -20664,7 +20676,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
   if (first < 0 || first >= schedule.pairs() || step <= 0)
     detail::throw_invalid("every_pair", "first must be in [0, ", schedule.pairs(),
                           ") and step positive, got ", first, " and ", step);
-  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  number_array<double> inv_freq((schedule.pairs() - first - 1) / step + 1, schedule.axes());
   for (Index a = 0; a < inv_freq.cols(); ++a)
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
@@ -20730,7 +20742,7 @@ inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pa
     std::size_t axis = 3;
     if (p.mode == ggml_rope_type::imrope) {
       const auto third = static_cast<std::size_t>(sector % 3);
-      if (sector < 3 * sections[third]) axis = third;
+      if (sector < std::int64_t{3} * sections[third]) axis = third;
     } else {
       while (axis > 0 && sector < begins[axis]) --axis;
     }
@@ -22261,11 +22273,12 @@ enum class vision_advance {
 /// With past_sides, the times of a video may exceed the positions of the text after it. Such a prompt cannot
 /// be continued at `next`: pass the whole prompt in one call.
 ///
-/// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
-///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
-///          std::out_of_range if a run starts above 2^53 in magnitude
-/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
-///          transformers and of vLLM, which also truncate frame times
+/// Requires:  Integer can hold every coordinate
+/// Throws:    std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames
+///            * frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
+///            std::out_of_range if a run starts above 2^53 in magnitude
+/// Source:    Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
+///            transformers and of vLLM, which also truncate frame times
 template <class Integer = std::int64_t>
 prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
                                             std::type_identity_t<Integer> start = 0,
@@ -23071,7 +23084,11 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
   const owned_array<typename Derived::Scalar> given = rotations;
   const owned_array<typename Ranges::Scalar, 1> factors = ranges;
-  const Index count = factors.size(), pairs = given.cols() * count;
+  const Index count = factors.size();
+  if (!detail::product_fits({given.cols(), count, 2}))
+    detail::throw_length("table_of_angles", given.cols(), " rotations times ", count,
+                         " ranges exceed the address space");
+  const Index pairs = given.cols() * count;
   if (pairs == 0)
     detail::throw_invalid("table_of_angles", "rotations [rows, rotations] and ranges must not be empty, got ",
                           detail::shape_text({given.rows(), given.cols()}), " and ", count);
@@ -23701,7 +23718,8 @@ void transform_head(A* x, Index size) {
 ///
 /// Throws:    std::invalid_argument unless head_dim is a power of two and x has data; x is then unchanged
 /// Accuracy:  within (log2(head_dim) + 2) eps of the Euclidean length of the head, eps being the unit
-///            roundoff of float (double for double channels); one more rounding for 16-bit channels
+///            roundoff of float (double for double channels), if sqrt(head_dim) times that length is finite
+///            in this type; one more rounding for 16-bit channels
 /// Cost:      head_dim log2(head_dim) additions per head
 /// Source:    Ashkboos et al. 2024, QuaRot, arXiv:2404.00456, section 3 (queries and keys after the rotation)
 template <class T, class Threads = this_thread>
@@ -24312,6 +24330,11 @@ class staged_tensor {
     numbers_.resize(size);
     for_each_number(memory, [&](Index here, Index there) { numbers_.data()[here] = memory.data[there]; });
   }
+  staged_tensor(const staged_tensor&) = default;
+  staged_tensor(staged_tensor&&) = default;
+  /// Assigns everything or nothing.
+  staged_tensor& operator=(const staged_tensor& other) { return *this = staged_tensor(other); }
+  staged_tensor& operator=(staged_tensor&&) = default;
   /// The copy, valid as long as this object.
   head_view<T> view() & ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
@@ -24542,6 +24565,11 @@ class row_maker {
       : frequencies_(of),
         fingerprint_(detail::checked_fingerprint<S>(of)),
         angles_((detail::checked_entries<S>(0, of.pairs()), of)) {}
+  row_maker(const row_maker&) = default;
+  row_maker(row_maker&&) = default;
+  /// Assigns everything or nothing.
+  row_maker& operator=(const row_maker& other) { return *this = row_maker(other); }
+  row_maker& operator=(row_maker&&) = default;
   /// Number of channel pairs.
   Index pairs() const { return frequencies_.pairs(); }
   /// Number of entries of a row: cos [pairs], then sin [pairs].
@@ -24590,7 +24618,8 @@ class row_maker {
     if (rows < 0) detail::throw_invalid("row_maker::memory_size", "rows must not be negative, got ", rows);
     const auto row = static_cast<std::size_t>(rotary_dim()) * sizeof(S) +
                      static_cast<std::size_t>(axes()) * sizeof(double) + 1;
-    if (static_cast<std::size_t>(rows) > ((std::numeric_limits<std::size_t>::max)() / 2 - 8) / row)
+    if (static_cast<std::size_t>(rows) > ((std::numeric_limits<std::size_t>::max)() / 2 - 8) / row ||
+        !detail::product_fits({rows, (std::max)(rotary_dim(), axes())}))
       detail::throw_length("row_maker::memory_size", "", rows, " rows of ", pairs(),
                            " pairs exceed the address space");
     return static_cast<std::size_t>(rows) * row + alignof(double) - 1;

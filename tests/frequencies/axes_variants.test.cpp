@@ -112,6 +112,7 @@ TEST_CASE("every_pair selects the even and the odd frequencies", "[frequencies][
   for (Index i = 0; i < 4; ++i) CHECK(even.inv_freq()(i, 0) == schedule.inv_freq()(2 * i, 0));
   for (Index i = 0; i < 3; ++i) CHECK(odd.inv_freq()(i, 0) == schedule.inv_freq()(2 * i + 1, 0));
   CHECK(rope::every_pair(schedule, 6, 100).pairs() == 1);
+  CHECK(rope::every_pair(schedule, 0, (std::numeric_limits<Index>::max)()).pairs() == 1);
   CHECK((rope::every_pair(schedule, 0, 1).inv_freq() == schedule.inv_freq()).all());
 }
 

@@ -4,10 +4,13 @@
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <unsupported/Eigen/CXX11/Tensor>
 #include <utility>
 #include <vector>
 
@@ -84,6 +87,34 @@ TEST_CASE("a table whose assignment fails does not change", "[noalloc]") {
     for (const auto& from : tables) check_assignment(to, from, same_table);
 }
 
+TEST_CASE("a maker of rows and a staged tensor whose assignment fails do not change", "[noalloc]") {
+  const auto same_rows = [](const rope::row_maker<>& a, const rope::row_maker<>& b) {
+    if (a.pairs() != b.pairs()) return false;
+    const auto row_of = [](const rope::row_maker<>& maker) {
+      std::vector<float> row(static_cast<std::size_t>(maker.rotary_dim()));
+      maker.write(Eigen::ArrayXXd::Constant(1, maker.axes(), 3.0), row);
+      return row;
+    };
+    return row_of(a) == row_of(b);
+  };
+  const rope::row_maker<> eight(rope::frequencies(8)), wide(rope::frequencies(64, 500.0));
+  check_assignment(eight, wide, same_rows);
+  check_assignment(wide, eight, same_rows);
+
+  using tensor = Eigen::Tensor<float, 3>;
+  tensor small(2, 3, 4), large(5, 6, 8);
+  small.setConstant(1.0f);
+  large.setConstant(2.0f);
+  using staged = rope::staged_tensor<"shd", float>;
+  const auto same_numbers = [](const staged& a, const staged& b) {
+    const auto x = a.view(), y = b.view();
+    return x.tokens == y.tokens && x.heads == y.heads && x.head_dim == y.head_dim &&
+           std::equal(x.data, x.data + x.size(), y.data);
+  };
+  check_assignment(staged(small), staged(large), same_numbers);
+  check_assignment(staged(large), staged(small), same_numbers);
+}
+
 TEST_CASE("a table that was moved from is empty", "[noalloc]") {
   ones heads;
   for (auto& table : tables_of_every_kind()) {
@@ -97,6 +128,7 @@ TEST_CASE("a table that was moved from is empty", "[noalloc]") {
     CHECK_FALSE(table.contains(first));
     CHECK_THROWS_AS(table.cos(first), std::out_of_range);
     CHECK_THROWS_AS(rope::rotate<rope::half_split>(heads(1), table, first), std::out_of_range);
+    rope::rotate<rope::half_split>(heads(0), table, first);
     table = moved;
     CHECK(same_table(table, copy));
     moved = std::move(table);

@@ -2,6 +2,7 @@
 #include <rope/rotation/head_norm.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -402,6 +403,22 @@ TEMPLATE_LIST_TEST_CASE("an invalid norm throws before anything is written", "[r
       "a view must have data"));
   CHECK(a.untouched());
   CHECK(b.untouched());
+}
+
+TEMPLATE_TEST_CASE("a weight with any bits of a NaN makes its channel NaN", "[rotation][head_norm]", float,
+                   Eigen::half, Eigen::bfloat16) {
+  // 0x7fffffff is the NaN of CUDA. Rounding it to bfloat16 must not overflow to -0.
+  for (const std::uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7f800001u, 0x7fc00000u}) {
+    std::vector<float> weight(40, 1.0f);
+    for (std::size_t d : {0u, 5u, 39u}) weight[d] = std::bit_cast<float>(bits);
+    std::vector<TestType> x(40, static_cast<TestType>(2.0f));
+    rope::normalize_heads(rope::thd(x.data(), 1, 1, 40), head_norm<float>{.weight = weight});
+    for (std::size_t d = 0; d < 40; ++d) {
+      const float channel = static_cast<float>(x[d]);
+      const bool is_nan = (std::bit_cast<std::uint32_t>(channel) & 0x7fffffffu) > 0x7f800000u;
+      CHECK(is_nan == (d == 0 || d == 5 || d == 39));
+    }
+  }
 }
 
 TEST_CASE("views without elements have nothing to normalise", "[rotation][head_norm]") {

@@ -18,12 +18,11 @@
 namespace rope::inline ROPE_ABI::detail {
 
 /// The scale by which integers are multiplied. It is NaN if `scale` is NaN or infinite, so that every channel
-/// of such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or
-/// infinities.
+/// of such a head is NaN. The lower bits of that NaN are 0, as `rounded` requires. Uses only the bits,
+/// because -ffast-math assumes that there are no NaNs or infinities.
 inline float usable_scale(float scale) {
   const auto bits = bit_cast<std::uint32_t>(scale);
-  const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
-  return bit_cast<float>(bits | quiet);
+  return bit_cast<float>((bits & 0x7f800000u) == 0x7f800000u ? (bits & 0x80000000u) | 0x7fc00000u : bits);
 }
 
 /// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.

@@ -42,21 +42,24 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
 };
 
-/// Extent number `axis` of an mdspan, whose own type of indices may have more bits than Index.
+/// Extent or stride number `axis` of a tensor or mdspan, whose own type of indices may have more bits than
+/// Index.
 ///
 /// Throws:  std::length_error if it is no Index
+template <class Number>
+Index checked_index(const char* name, Number number, int axis) {
+  if (!is_index(number))
+    throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
+                 " on index ", axis);
+  return to_index(number);
+}
 template <class X>
 Index span_extent(const X& x, int axis) {
-  const auto extent = x.extent(static_cast<std::size_t>(axis));
-  if (!is_index(extent))
-    throw_length("mdspan", "an extent must be below 2^", 8 * sizeof(Index) - 1, ", got ", extent,
-                 " on index ", axis);
-  return to_index(extent);
+  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
 }
-/// Stride number `axis` of an mdspan.
 template <class X>
 Index span_stride(const X& x, int axis) {
-  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
+  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
 }
 
 /// A tensor or an mdspan of any strides, with as many indices as `rank`.
@@ -77,7 +80,7 @@ auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
   if constexpr (tensor<X, int(rank)>) {
     indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
     // `axis` is a constant: Eigen takes it as a signed integer in some classes and as an unsigned in others.
-    memory.extents = {static_cast<Index>(x.dimension(axis))...};
+    memory.extents = {checked_index("an extent", x.dimension(axis), axis)...};
     std::size_t stride = 1;  // may wrap before the caller has checked the extents
     for (std::size_t i = 0; i < rank; ++i) {
       const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;

@@ -3,6 +3,7 @@
 #define ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -72,7 +73,8 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
     for (std::size_t axis = 0; axis < axes; ++axis) {
       if (!left(axis) || axis == last) continue;
       // compares the fractions placed / all without dividing
-      if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
+      if (next == axes || std::int64_t{placed[axis]} * all[next] < std::int64_t{placed[next]} * all[axis])
+        next = axis;
     }
     if (next == axes) next = last;
     ++placed[next];
@@ -114,7 +116,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
   if (first < 0 || first >= schedule.pairs() || step <= 0)
     detail::throw_invalid("every_pair", "first must be in [0, ", schedule.pairs(),
                           ") and step positive, got ", first, " and ", step);
-  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  number_array<double> inv_freq((schedule.pairs() - first - 1) / step + 1, schedule.axes());
   for (Index a = 0; a < inv_freq.cols(); ++a)
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());

@@ -78,7 +78,7 @@ inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pa
     std::size_t axis = 3;
     if (p.mode == ggml_rope_type::imrope) {
       const auto third = static_cast<std::size_t>(sector % 3);
-      if (sector < 3 * sections[third]) axis = third;
+      if (sector < std::int64_t{3} * sections[third]) axis = third;
     } else {
       while (axis > 0 && sector < begins[axis]) --axis;
     }

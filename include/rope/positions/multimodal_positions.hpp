@@ -255,11 +255,12 @@ enum class vision_advance {
 /// With past_sides, the times of a video may exceed the positions of the text after it. Such a prompt cannot
 /// be continued at `next`: pass the whole prompt in one call.
 ///
-/// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
-///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
-///          std::out_of_range if a run starts above 2^53 in magnitude
-/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
-///          transformers and of vLLM, which also truncate frame times
+/// Requires:  Integer can hold every coordinate
+/// Throws:    std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames
+///            * frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
+///            std::out_of_range if a run starts above 2^53 in magnitude
+/// Source:    Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
+///            transformers and of vLLM, which also truncate frame times
 template <class Integer = std::int64_t>
 prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
                                             std::type_identity_t<Integer> start = 0,

@@ -269,7 +269,7 @@ struct memory_axes {
   explicit memory_axes(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
         size(sizeof(T)),
-        extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
+        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
         strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
 };
 
@@ -280,10 +280,10 @@ struct spanned_addresses {
   template <class T>
   explicit spanned_addresses(const head_view<T>& x)
       : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        end(begin + x.head_dim * Index{sizeof(T)}) {
-    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
-    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
-    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+        end(begin + x.head_dim * std::int64_t{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * std::int64_t{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * std::int64_t{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * std::int64_t{sizeof(T)});
   }
 
  private:
@@ -319,7 +319,7 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
 }
 
 /// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
-/// for equal strides. For other strides, false may mean only that 4096 tries found no overlap.
+/// for equal strides, unless 4096 tries found no overlap.
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;

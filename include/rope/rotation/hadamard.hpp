@@ -76,7 +76,8 @@ void transform_head(A* x, Index size) {
 ///
 /// Throws:    std::invalid_argument unless head_dim is a power of two and x has data; x is then unchanged
 /// Accuracy:  within (log2(head_dim) + 2) eps of the Euclidean length of the head, eps being the unit
-///            roundoff of float (double for double channels); one more rounding for 16-bit channels
+///            roundoff of float (double for double channels), if sqrt(head_dim) times that length is finite
+///            in this type; one more rounding for 16-bit channels
 /// Cost:      head_dim log2(head_dim) additions per head
 /// Source:    Ashkboos et al. 2024, QuaRot, arXiv:2404.00456, section 3 (queries and keys after the rotation)
 template <class T, class Threads = this_thread>

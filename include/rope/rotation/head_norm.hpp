@@ -121,7 +121,8 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
 ///
 /// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], epsilon is
 ///            negative or not finite, or offset is not finite; x is then unchanged
-/// Accuracy:  float: relative error at most 4 eps, eps = 2^-24, because the mean square is formed in double.
+/// Accuracy:  where 1 / rms and its square are normal numbers:
+///            float: relative error at most 4 eps, eps = 2^-24, because the mean square is formed in double.
 ///            double: at most (9 + n / 32) eps, eps = 2^-53, for a mean over n channels. half and bfloat16:
 ///            computed in float, one final rounding. Strides, batch and threads do not change the bits
 ///            (tests/rotation/head_norm.test.cpp)
@@ -189,7 +190,7 @@ void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table&
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
 ///
-/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
+/// Requires:  q and k share no element; throws if an overlap is detected (for equal strides nearly always)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>

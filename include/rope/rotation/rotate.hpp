@@ -151,8 +151,9 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
-///            std::out_of_range if a position is outside the table; x is then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, a list has the wrong length, or
+///            ids equal the coordinates that the table was made of; std::out_of_range if a position is
+///            outside the table; x is then unchanged
 /// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
 ///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
 ///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are
@@ -179,7 +180,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
-/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
+/// Requires:  q and k share no element; throws if an overlap is detected (for equal strides nearly always)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -198,7 +199,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 ///              float
 ///
 /// Requires:  out is x, or shares no element with x. If their types differ, out shares no element with x.
-///            Throws if an overlap is detected (always for equal strides)
+///            Throws if an overlap is detected (for equal strides nearly always)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>

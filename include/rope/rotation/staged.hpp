@@ -119,6 +119,12 @@ class staged_tensor {
     for_each_number(memory, [&](Index here, Index there) { numbers_.data()[here] = memory.data[there]; });
   }
 
+  staged_tensor(const staged_tensor&) = default;
+  staged_tensor(staged_tensor&&) = default;
+  /// Assigns everything or nothing.
+  staged_tensor& operator=(const staged_tensor& other) { return *this = staged_tensor(other); }
+  staged_tensor& operator=(staged_tensor&&) = default;
+
   /// The copy, valid as long as this object.
   head_view<T> view() & ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);

@@ -260,7 +260,11 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
   const owned_array<typename Derived::Scalar> given = rotations;
   const owned_array<typename Ranges::Scalar, 1> factors = ranges;
-  const Index count = factors.size(), pairs = given.cols() * count;
+  const Index count = factors.size();
+  if (!detail::product_fits({given.cols(), count, 2}))
+    detail::throw_length("table_of_angles", given.cols(), " rotations times ", count,
+                         " ranges exceed the address space");
+  const Index pairs = given.cols() * count;
   if (pairs == 0)
     detail::throw_invalid("table_of_angles", "rotations [rows, rotations] and ranges must not be empty, got ",
                           detail::shape_text({given.rows(), given.cols()}), " and ", count);

@@ -2,7 +2,8 @@
 #ifndef ROPE_TABLES_ROW_MAKER_HPP
 #define ROPE_TABLES_ROW_MAKER_HPP
 
-#include <concepts>  // std::integral
+#include <algorithm>  // std::max
+#include <concepts>   // std::integral
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -68,6 +69,12 @@ class row_maker {
         fingerprint_(detail::checked_fingerprint<S>(of)),
         angles_((detail::checked_entries<S>(0, of.pairs()), of)) {}
 
+  row_maker(const row_maker&) = default;
+  row_maker(row_maker&&) = default;
+  /// Assigns everything or nothing.
+  row_maker& operator=(const row_maker& other) { return *this = row_maker(other); }
+  row_maker& operator=(row_maker&&) = default;
+
   /// Number of channel pairs.
   Index pairs() const { return frequencies_.pairs(); }
   /// Number of entries of a row: cos [pairs], then sin [pairs].
@@ -119,7 +126,8 @@ class row_maker {
     if (rows < 0) detail::throw_invalid("row_maker::memory_size", "rows must not be negative, got ", rows);
     const auto row = static_cast<std::size_t>(rotary_dim()) * sizeof(S) +
                      static_cast<std::size_t>(axes()) * sizeof(double) + 1;
-    if (static_cast<std::size_t>(rows) > ((std::numeric_limits<std::size_t>::max)() / 2 - 8) / row)
+    if (static_cast<std::size_t>(rows) > ((std::numeric_limits<std::size_t>::max)() / 2 - 8) / row ||
+        !detail::product_fits({rows, (std::max)(rotary_dim(), axes())}))
       detail::throw_length("row_maker::memory_size", "", rows, " rows of ", pairs(),
                            " pairs exceed the address space");
     return static_cast<std::size_t>(rows) * row + alignof(double) - 1;

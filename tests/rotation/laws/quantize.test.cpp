@@ -140,6 +140,18 @@ TEMPLATE_TEST_CASE("a head with a channel that is NaN has a scale of NaN", "[rot
     }
 }
 
+TEMPLATE_TEST_CASE("a scale with any bits of a NaN makes its head NaN", "[rotation]", float, Eigen::half,
+                   Eigen::bfloat16) {
+  for (const std::uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7f800001u, 0x7fc00000u, 0x7f800000u}) {
+    const std::vector<std::int8_t> integers(37, 3);
+    const float scale = std::bit_cast<float>(bits);
+    std::vector<TestType> got(37, static_cast<TestType>(1.0f));
+    rope::dequantize(rope::thd(integers.data(), &scale, 1, 1, 37), rope::thd(got.data(), 1, 1, 37));
+    for (const TestType channel : got)
+      CHECK((std::bit_cast<std::uint32_t>(static_cast<float>(channel)) & 0x7fffffffu) > 0x7f800000u);
+  }
+}
+
 TEMPLATE_TEST_CASE("integers times scales are rounded once", "[rotation]", float, Eigen::half,
                    Eigen::bfloat16) {
   const Index dim = GENERATE(1, 3, 4, 8, 15, 16, 17, 64, 130);

@@ -25,7 +25,8 @@ ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
-/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
+/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits, and callers remove the lower
+/// bits of others (usable_scale, norm_rule::gains). The conversion instruction
 /// of x86 makes a bfloat16 below 2^-126 zero. Builds that use the instruction therefore do this in scalar
 /// code too.
 template <class T, class A>

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include <rope/base/numbers.hpp>
@@ -43,13 +44,18 @@ struct norm_rule {
   Index group, head_stride;
   double epsilon, offset;
 
-  /// offset + weight[d] for d in [0, count), in scratch of the calling thread.
+  /// offset + weight[d] for d in [0, count), in scratch of the calling thread. The lower bits of a NaN are 0,
+  /// as `rounded` requires. Tests the bits, to be correct under -ffast-math too.
   template <class A>
   const A* gains(Index count) const {
     struct norm_gains {};
     A* const list = workspace<norm_gains, A>(count);
-    for (Index d = 0; d < count; ++d)
-      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
+    constexpr std::uint64_t infinity = 0x7ff0000000000000u, sign = std::uint64_t{1} << 63;
+    for (Index d = 0; d < count; ++d) {
+      const double gain = static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset;
+      const bool is_nan = (bit_cast<std::uint64_t>(gain) & ~sign) > infinity;
+      list[d] = is_nan ? std::numeric_limits<A>::quiet_NaN() : static_cast<A>(gain);
+    }
     return list;
   }
   /// 1 / rms of a group of heads of `head_dim` channels each, from the sum of their squares.

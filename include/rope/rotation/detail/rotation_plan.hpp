@@ -173,7 +173,8 @@ class rotation_plan {
   /// The number of table rows that fit L2 next to the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
-    return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
+    // A table that was moved from has no pairs.
+    return (std::max)(Index{1}, table_bytes / (2 * (std::max)(Index{1}, table_.pairs) * Index(sizeof(S))));
   }
 
   /// Rotates every head of tokens [first, last) of the batch, token t of row b at positions(b, t).
