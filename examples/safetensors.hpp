@@ -39,11 +39,15 @@ class safetensors {
       return;
     }
     std::ifstream stream(index);
+    const auto json = nlohmann::json::parse(stream, nullptr, false);
+    if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
+      throw std::runtime_error(index.string() + ": must have a dictionary weight_map");
     std::map<std::string, bool> added;
-    for (const auto& entry : nlohmann::json::parse(stream).at("weight_map").items()) {
-      const auto part = entry.value().get<std::string>();
-      if (std::filesystem::path(part).filename() != part)
-        throw std::runtime_error(index.string() + ": names of parts must not be paths, got " + part);
+    for (const auto& entry : json["weight_map"].items()) {
+      const auto part = entry.value().is_string() ? entry.value().get<std::string>() : "";
+      if (part.empty() || std::filesystem::path(part).filename() != part)
+        throw std::runtime_error(index.string() + ": parts must be names of files without a path, got " +
+                                 entry.value().dump());
       if (!std::exchange(added[part], true)) add_file(path / part);
     }
   }

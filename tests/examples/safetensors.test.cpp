@@ -51,6 +51,28 @@ TEST_CASE("tensors are read with their type and shape", "[examples][safetensors]
   CHECK(weights.read<double>("b") == std::vector<double>{1, 2, -3});
 }
 
+TEST_CASE("the parts of a folder are those of its index", "[examples][safetensors]") {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("rope_tests_" + std::to_string(::getpid()) + "_parts");
+  std::filesystem::create_directories(folder);
+  const json part = {{"c", {{"dtype", "F32"}, {"shape", {2}}, {"data_offsets", {0, 8}}}}};
+  std::filesystem::rename(file_of(two, two_bytes), folder / "1.safetensors");
+  std::filesystem::rename(file_of(part, two_bytes.substr(0, 8)), folder / "2.safetensors");
+  const auto index = [&](const std::string& text) {
+    std::ofstream(folder / "model.safetensors.index.json") << text;
+    return folder;
+  };
+  const safetensors weights(index(
+      R"({"metadata": {}, "weight_map": {"a": "1.safetensors", "b": "1.safetensors", "c": "2.safetensors"}})"));
+  CHECK(weights.names() == std::vector<std::string>{"a", "b", "c"});
+  CHECK(weights.read<float>("c") == std::vector<float>{1, -2});
+  for (const char* wrong :
+       {"", "{", "[]", "{}", R"({"weight_map": []})", R"({"weight_map": {"a": 1}})",
+        R"({"weight_map": {"a": "../1.safetensors"}})", R"({"weight_map": {"a": "3.safetensors"}})"})
+    CHECK(testing::throws_saying<std::runtime_error>([&] { safetensors{index(wrong)}; }, folder.string()));
+  std::filesystem::remove_all(folder);
+}
+
 TEST_CASE("a file with wrong offsets or lengths throws", "[examples][safetensors]") {
   using testing::throws_saying;
   const auto rejects = [](const json& header, const std::string& bytes, const std::string& rule) {
