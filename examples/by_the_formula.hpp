@@ -29,9 +29,10 @@ constexpr double real(X x) {
   return static_cast<double>(x);
 }
 
-/// Raises `worst` to the difference of two numbers.
+/// Raises `worst` to the difference of two numbers. A NaN counts as infinite.
 inline void compare(double& worst, double got, double expected) {
-  worst = std::max(worst, std::abs(got - expected));
+  const double off = std::abs(got - expected);
+  if (!(off <= worst)) worst = off >= 0 ? off : INFINITY;
 }
 
 /// The difference of a float from a number, in units in the last place of the float.

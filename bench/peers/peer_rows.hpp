@@ -30,7 +30,7 @@ void must_agree(const std::string& name, const T* ours, const T* theirs, Index c
   double worst = 0;
   for (Index i = 0; i < count; ++i) {
     const double off = std::abs(static_cast<double>(ours[i]) - static_cast<double>(theirs[i]));
-    if (!(off <= worst)) worst = off;  // also if it is not a number
+    if (!(off <= worst)) worst = off >= 0 ? off : INFINITY;  // a NaN counts as infinite
   }
   if (worst <= bound) return;
   std::fprintf(stderr, "%s: the peer's numbers differ by %g, more than %g\n", name.c_str(), worst, bound);

@@ -4,6 +4,7 @@
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -80,7 +81,7 @@ double error_of(const matrix& logits, const json& record) {
     for (std::size_t id = 0; id < 96; ++id) {
       const double expected = record.at("logits")[row][id].get<double>();
       const double got = logits(record.at("positions")[row].get<Index>(), Index(id));
-      worst = std::max(worst, std::abs(got - expected));
+      if (const double off = std::abs(got - expected); !(off <= worst)) worst = off >= 0 ? off : INFINITY;
       largest = std::max(largest, std::abs(expected));
     }
   return worst / largest;

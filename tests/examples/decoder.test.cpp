@@ -23,6 +23,7 @@
 #include "examples/tiny_model.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -71,7 +72,7 @@ double error_of(const Matrix& logits, const json& record) {
   for (const Index position : record.at("positions").get<std::vector<Index>>()) {
     const auto expected = record.at("logits").at(row++).get<std::vector<double>>();
     for (std::size_t id = 0; id < expected.size(); ++id) {
-      worst = std::max(
+      testing::raise_to(
           worst, std::abs(static_cast<double>(logits(position, static_cast<Index>(id))) - expected[id]));
       largest = std::max(largest, std::abs(expected[id]));
     }

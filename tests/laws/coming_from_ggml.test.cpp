@@ -155,8 +155,8 @@ TEST_CASE("ggml: a shift of cached keys", "[library][coming_from]") {
         const testing::wide pair = testing::hypot(static_cast<testing::wide>(expected(r, u)),
                                                   static_cast<testing::wide>(expected(r, v)));
         for (const Index d : {u, v})
-          worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(keys(r, d)) - expected(r, d)) /
-                                        tolerance::group_bound<float>(pair));
+          testing::raise_to(worst, testing::abs(static_cast<testing::wide>(keys(r, d)) - expected(r, d)) /
+                                       tolerance::group_bound<float>(pair));
       }
     CHECK(worst <= 1);
   };

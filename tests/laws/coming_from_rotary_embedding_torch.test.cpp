@@ -238,8 +238,8 @@ TEST_CASE("rotary-embedding-torch: PoPE", "[library][coming_from]") {
                                         testing::pow(1e4L, -static_cast<testing::wide>(i) / 16) -
                                     (key ? 0.7L : 0);
         const tensor4& got = key ? pope_k : pope_q;
-        worst = (std::max)({worst, testing::abs(got(r, 2 * i) - size * testing::cos(angle)) / size,
-                            testing::abs(got(r, 2 * i + 1) - size * testing::sin(angle)) / size});
+        testing::raise_to(worst, testing::abs(got(r, 2 * i) - size * testing::cos(angle)) / size);
+        testing::raise_to(worst, testing::abs(got(r, 2 * i + 1) - size * testing::sin(angle)) / size);
       }
   CHECK(worst <= 1.75L * tolerance::unit_roundoff<float>());
 }
@@ -300,7 +300,7 @@ TEST_CASE("rotary-embedding-torch: axial frequencies", "[library][coming_from]")
         const Index extents[] = {8, 64, 32};
         const double at =
             -1 + 2 * static_cast<double>(cell(r, axis)) / static_cast<double>(extents[axis] - 1);
-        off = (std::max)(off, testing::abs(coordinates(token(q, r), axis) - at));
+        testing::raise_to(off, testing::abs(coordinates(token(q, r), axis) - at));
       }
     CHECK(off <= 0x1p-52);
   }

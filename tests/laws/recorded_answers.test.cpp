@@ -14,6 +14,7 @@
 
 #include "support/catch.hpp"
 #include "support/recorded.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -155,7 +156,7 @@ TEST_CASE("heads are laid out and rotated as in ggml", "[library][recorded]") {
     const double allowed =
         2 * 2 * (bound<float>(farthest, f.pairs()) + std::numeric_limits<float>::epsilon());
     for (std::size_t i = 0; i < x.size(); ++i)
-      largest = (std::max)(largest, std::abs(static_cast<double>(x[i]) - out[i]));
+      testing::raise_to(largest, std::abs(static_cast<double>(x[i]) - out[i]));
     CHECK(largest <= allowed);
     CHECK(largest < 0.01);  // another layout, axis or offset differs by far more
   }

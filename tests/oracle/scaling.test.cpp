@@ -16,6 +16,7 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 /// Every scaling against its published formula in 256-bit arithmetic. Only inv_freq and attention_factor come
 /// from the library.
@@ -84,7 +85,7 @@ double worst_error(const frequencies& got, const std::function<number(Index)>& f
     if (mpfr_zero_p(exact.in()) != 0) return 1e30;
     number ulps;
     mpfr_mul_2si(ulps.out(), difference.in(), 53 - mpfr_get_exp(exact.in()), MPFR_RNDN);
-    worst = (std::max)(worst, std::abs(mpfr_get_d(ulps.in(), MPFR_RNDN)));
+    testing::raise_to(worst, std::abs(mpfr_get_d(ulps.in(), MPFR_RNDN)));
   }
   return worst;
 }

@@ -12,6 +12,7 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 /// The library against 512-bit arithmetic. Only inv_freq and the finished entries come from the library.
 /// This file is also compiled with -Ofast, so it uses no NaN and no infinity, and MPFR decides whether a
@@ -99,7 +100,7 @@ struct worst_errors {
     const auto error = std::max(error_in_ulp<S>(static_cast<double>(table.cos(position)[i]), exact.cos),
                                 error_in_ulp<S>(static_cast<double>(table.sin(position)[i]), exact.sin));
     double& worst = std::is_same_v<S, float> ? of_float : of_double;
-    worst = std::max(worst, error);
+    testing::raise_to(worst, error);
   }
   void check() const {
     REQUIRE(of_float <= static_cast<double>(tolerance::table_entry<float>()));
@@ -329,7 +330,7 @@ TEST_CASE("the default schedule is the published power to 2 ulp", "[oracle]") {
           real(static_cast<std::int64_t>(-2 * i)) / real(static_cast<std::int64_t>(rotary_dim));
       real power;
       mpfr_pow(power.get(), real(base).get(), exponent.get(), MPFR_RNDN);
-      worst = std::max(worst, error_in_ulp<double>(schedule.inv_freq()(i, 0), power));
+      testing::raise_to(worst, error_in_ulp<double>(schedule.inv_freq()(i, 0), power));
     }
     return worst;
   };

@@ -211,8 +211,8 @@ TEST_CASE("decoding under a rule attends at its distances", "[positions][positio
             expected[static_cast<std::size_t>(d)] += weight * v[static_cast<std::size_t>(at + d)];
         }
         for (std::size_t d = 0; d < expected.size(); ++d)
-          worst = (std::max)(worst, testing::abs(out[static_cast<std::size_t>(h * head_dim) + d] -
-                                                 static_cast<double>(expected[d] / sum)));
+          testing::raise_to(worst, testing::abs(out[static_cast<std::size_t>(h * head_dim) + d] -
+                                                static_cast<double>(expected[d] / sum)));
       }
     }
     return worst;

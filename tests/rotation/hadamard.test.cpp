@@ -99,13 +99,13 @@ TEST_CASE("the matrix is its own inverse and preserves scores", "[rotation]") {
       // 2-norm.
       const wide allowed = 2.01L * 9 * u * testing::sqrt(static_cast<wide>(dim)) *
                            length(q_before.data() + i * dim, dim) * length(k_before.data() + j * dim, dim);
-      scores = (std::max)(scores, testing::abs(dot(q, k, i, j) - dot(q_before, k_before, i, j)) / allowed);
+      testing::raise_to(scores, testing::abs(dot(q, k, i, j) - dot(q_before, k_before, i, j)) / allowed);
     }
   rope::hadamard_transform(rope::thd(q.data(), tokens, 1, dim));
   for (Index i = 0; i < tokens * dim; ++i) {
     const auto n = static_cast<std::size_t>(i);
     const wide allowed = 10 * 9 * u * length(q_before.data() + i / dim * dim, dim);
-    back = (std::max)(back, testing::abs(static_cast<wide>(q[n]) - static_cast<wide>(q_before[n])) / allowed);
+    testing::raise_to(back, testing::abs(static_cast<wide>(q[n]) - static_cast<wide>(q_before[n])) / allowed);
   }
   CHECK(scores <= 1);
   CHECK(back <= 1);

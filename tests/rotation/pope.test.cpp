@@ -61,7 +61,7 @@ TEST_CASE("softplus keeps its accuracy over the range of double", "[rotation][po
   testing::wide worst = 0;
   for (int n = 0; n < 20000; ++n) {
     const double x = numbers.scaled(-60, 9);
-    if (x > -700) worst = (std::max)(worst, tolerance::error_in_ulp(softplus(x), exact_softplus(x)));
+    if (x > -700) testing::raise_to(worst, tolerance::error_in_ulp(softplus(x), exact_softplus(x)));
   }
   CAPTURE(worst);
   CHECK(worst <= 3);
@@ -150,8 +150,8 @@ TEST_CASE("a pope channel is its softplus at the phase of its position and head"
         const testing::wide bound = pope_bound<T>(exact_softplus(static_cast<testing::wide>(in[i])));
         const Index u = std::is_same_v<Layout, interleaved> ? 2 * i : i,
                     v = std::is_same_v<Layout, interleaved> ? 2 * i + 1 : i + pairs;
-        worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(got[u]) - value[0]) / bound);
-        worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(got[v]) - value[1]) / bound);
+        testing::raise_to(worst, testing::abs(static_cast<testing::wide>(got[u]) - value[0]) / bound);
+        testing::raise_to(worst, testing::abs(static_cast<testing::wide>(got[v]) - value[1]) / bound);
       }
       copied = copied && testing::same_bits(in + pairs, got + 2 * pairs, head_dim - pairs);
       copied = copied && testing::same_bits(got - 1, before.data() + (got - 1 - memory.data()), 1) &&

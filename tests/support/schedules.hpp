@@ -54,7 +54,7 @@ inline bool divided(const frequencies& schedule, const frequencies& original, In
   testing::wide worst = 0;
   for (Index i = first; i < last; ++i) {
     const testing::wide exact = static_cast<testing::wide>(original.inv_freq()(i, 0)) / divisor;
-    worst = (std::max)(worst, tolerance::error_in_ulp(schedule.inv_freq()(i, 0), exact));
+    testing::raise_to(worst, tolerance::error_in_ulp(schedule.inv_freq()(i, 0), exact));
   }
   UNSCOPED_INFO("at most " << worst << " ulp off");
   return worst <=

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "support/random.hpp"
+#include "support/wide.hpp"
 
 namespace weight_reference {
 
@@ -134,7 +135,7 @@ double distance(const weights& reference, const std::vector<A>& got) {
   double worst = 0;
   for (std::size_t n = 0; n < reference.weight.size(); ++n) {
     const double off = std::abs(static_cast<double>(got[n]) - reference.weight[n]);
-    worst = (std::max)(worst, off <= reference.error[n] ? 0 : off / (reference.error[n] + 1e-300));
+    testing::raise_to(worst, off <= reference.error[n] ? 0 : off / (reference.error[n] + 1e-300));
     if (!(off >= 0)) return std::numeric_limits<double>::max();
   }
   return worst;
@@ -159,7 +160,7 @@ double distance_of_sums(const weights& reference, const std::vector<A>& got) {
         const double off =
             std::abs(static_cast<double>(got[static_cast<std::size_t>((b * heads + h) * of.keys + j)]) - sum);
         if (!(off >= 0)) return std::numeric_limits<double>::max();
-        worst = (std::max)(worst, off <= error ? 0 : off / (error + 1e-300));
+        testing::raise_to(worst, off <= error ? 0 : off / (error + 1e-300));
       }
   return worst;
 }

@@ -229,6 +229,12 @@ inline std::array<double_double, 2> cos_sin(const double_double& x) {
 inline double_double cos(const double_double& x) { return cos_sin(x)[0]; }
 inline double_double sin(const double_double& x) { return cos_sin(x)[1]; }
 
+/// Raises `worst` to `off`. A NaN counts as infinite; std::max would ignore it.
+template <class T>
+void raise_to(T& worst, const std::type_identity_t<T>& off) {
+  if (!(off <= worst)) worst = off >= T(0) ? off : T(std::numeric_limits<double>::infinity());
+}
+
 }  // namespace testing
 
 template <>

@@ -124,7 +124,8 @@ TEST_CASE("an entry is the mixture of its cosines or sines", "[tables][fourier]"
           return testing::abs(static_cast<testing::wide>(got) - 1.25L * exact) /
                  (sums + tolerance::unit_roundoff<S>() * 1.25L * testing::abs(exact));
         };
-        worst = (std::max)({worst, part(table.cos(p)[d], c), part(table.sin(p)[d], s)});
+        testing::raise_to(worst, part(table.cos(p)[d], c));
+        testing::raise_to(worst, part(table.sin(p)[d], s));
       }
     CHECK(worst <= 1);
   };
@@ -161,8 +162,8 @@ TEST_CASE("each group of query heads rotates by the mixture of its key head", "[
         }
         const auto u = static_cast<std::size_t>((t * kv_heads * group + h) * 2 * pairs + d),
                    v = u + static_cast<std::size_t>(pairs);
-        worst = (std::max)({worst, testing::abs(x[u] - (before[u] * c - before[v] * s)),
-                            testing::abs(x[v] - (before[v] * c + before[u] * s))});
+        testing::raise_to(worst, testing::abs(x[u] - (before[u] * c - before[v] * s)));
+        testing::raise_to(worst, testing::abs(x[v] - (before[v] * c + before[u] * s)));
       }
   CHECK(worst <= 4 * 2 * 16 * 0x1p-53);  // channels below 4, entries below 2, about ten roundings
   for (Index h = 0; h < kv_heads; ++h)
@@ -171,7 +172,7 @@ TEST_CASE("each group of query heads rotates by the mixture of its key head", "[
                                                sin_mix[static_cast<std::size_t>(h)], pairs, 0, tokens));
   // A mixture may shrink a pair. Every radius here is far above 2^-10.
   double off = 0;
-  for (std::size_t d = 0; d < x.size(); ++d) off = (std::max)(off, testing::abs(x[d] - before[d]));
+  for (std::size_t d = 0; d < x.size(); ++d) testing::raise_to(off, testing::abs(x[d] - before[d]));
   CHECK(off <= 0x1p10 * 4 * 16 * 0x1p-53);
 }
 

@@ -47,8 +47,8 @@ testing::wide worst_error(const frequency_table<S>& table, Angle angle) {
     for (Index i = 0; i < table.pairs(); ++i) {
       const testing::wide exact = angle(r, i);
       const std::int64_t position = table.first() + r;
-      worst = (std::max)(worst, tolerance::error_in_ulp(table.cos(position)[i], testing::cos(exact)));
-      worst = (std::max)(worst, tolerance::error_in_ulp(table.sin(position)[i], testing::sin(exact)));
+      testing::raise_to(worst, tolerance::error_in_ulp(table.cos(position)[i], testing::cos(exact)));
+      testing::raise_to(worst, tolerance::error_in_ulp(table.sin(position)[i], testing::sin(exact)));
     }
   return worst;
 }
@@ -168,8 +168,8 @@ TEST_CASE("row_starts addresses the rows of a batch of learned rotations", "[tab
                             s = testing::sin(static_cast<testing::wide>(angles(t, i)));
         const testing::wide u = before[at], v = before[at + 1],
                             bound = tolerance::rotation_bound<double>(testing::hypot(u, v));
-        worst = (std::max)(worst, testing::abs(x[at] - (u * c - v * s)) / bound);
-        worst = (std::max)(worst, testing::abs(x[at + 1] - (v * c + u * s)) / bound);
+        testing::raise_to(worst, testing::abs(x[at] - (u * c - v * s)) / bound);
+        testing::raise_to(worst, testing::abs(x[at + 1] - (v * c + u * s)) / bound);
       }
   CHECK(worst <= 1);
 }
@@ -410,8 +410,8 @@ TEST_CASE("unrotate inverts every pair of any entries", "[tables][given_table]")
                                    static_cast<double>(view.at(0, t, h)[v])};
             const auto bound = static_cast<double>(inverse_of_any_entries<T, S>(
                 static_cast<testing::wide>(testing::hypot(a, b) / testing::sqrt(square))));
-            worst = (std::max)({worst, testing::abs(got[0] - inverse[0]) / bound,
-                                testing::abs(got[1] - inverse[1]) / bound});
+            testing::raise_to(worst, testing::abs(got[0] - inverse[0]) / bound);
+            testing::raise_to(worst, testing::abs(got[1] - inverse[1]) / bound);
             if (!tolerance::is_16_bit<T>)
               for (const Index d : {u, v})
                 worst = (std::max)(

@@ -28,6 +28,7 @@
 #include "support/own_threads.hpp"
 #include "support/quantized.hpp"
 #include "support/random.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -129,7 +130,7 @@ TEST_CASE("bfloat16 products follow the definition of attention for all options 
     std::vector<double> sums, sums_of_two;
     const tensor got = run(s, x, sums);
     const double error = features::out_error<bfloat16>(exact, got);
-    worst = std::max(worst, error);
+    testing::raise_to(worst, error);
     CHECK(error <= 1);
     CHECK(features::log_sum_error<bfloat16>(exact, sums) <= 1);
     CHECK(same_bits(run(s, x, sums_of_two, axes::bhsd), got));
@@ -302,8 +303,8 @@ TEST_CASE("integer products follow the definition of attention for all options t
     const tensor got = attended(s, x, sums);
     const double error = features::out_error<float>(exact, got),
                  sum_error = features::log_sum_error<float>(exact, sums);
-    worst = std::max(worst, error);
-    worst_sum = std::max(worst_sum, sum_error);
+    testing::raise_to(worst, error);
+    testing::raise_to(worst_sum, sum_error);
     CHECK(error <= 1);
     CHECK(sum_error <= 1);
     CHECK(same_bits(attended(s, x, same_sums, axes::bhsd), got));
@@ -386,7 +387,7 @@ TEST_CASE("integer products are exact if queries and weights are integers", "[at
     // Sums are exact. The mean of them and the scale of the weights are rounded.
     double worst = 0;
     for (std::size_t i = 0; i < got.values.size(); ++i)
-      worst = std::max(worst, std::abs(got.values[i] - full.values[i]));
+      testing::raise_to(worst, std::abs(got.values[i] - full.values[i]));
     const auto tiles = static_cast<double>(1 + keys / 128);
     CHECK(worst <= (4 + tiles) * static_cast<double>(tolerance::unit_roundoff<float>()) * 64);
   }

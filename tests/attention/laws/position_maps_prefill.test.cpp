@@ -87,8 +87,8 @@ struct fixture {
             merged[d] += weight * one.out[static_cast<std::size_t>((p * heads + h) * head_dim) + d];
         }
         for (std::size_t d = 0; d < merged.size(); ++d)
-          worst = (std::max)(worst,
-                             testing::abs(static_cast<double>(merged[d] / merged_sum - expected[d] / sum)));
+          testing::raise_to(worst,
+                            testing::abs(static_cast<double>(merged[d] / merged_sum - expected[d] / sum)));
       }
     return worst;
   }

@@ -33,8 +33,8 @@ testing::wide worst_ulp(testing::wide lowest, testing::wide highest, int draws) 
     const volatile A rounded =
         static_cast<A>(lowest + (highest - lowest) * static_cast<testing::wide>(generator.unit()));
     const A x = rounded;
-    worst = (std::max)(worst,
-                       tolerance::error_in_ulp(exp2_of<P>(x), testing::exp2(static_cast<testing::wide>(x))));
+    testing::raise_to(worst,
+                      tolerance::error_in_ulp(exp2_of<P>(x), testing::exp2(static_cast<testing::wide>(x))));
   }
   return worst;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -133,7 +134,7 @@ TEST_CASE("channels are rounded to the nearest step, for any number of steps", "
     const double slack = 0.5 + 3 * most * 0x1p-24;
     double worst = 0;
     for (std::size_t i = 0; i < x.size(); ++i)
-      worst = std::max(worst, std::abs(static_cast<double>(x[i]) * most / 1.5 - got[i]));
+      testing::raise_to(worst, std::abs(static_cast<double>(x[i]) * most / 1.5 - got[i]));
     CHECK(static_cast<double>(scale) == static_cast<double>(1.5f / static_cast<float>(most)));
     CHECK(worst <= slack);
     CHECK(worst > 0.4);

@@ -73,7 +73,7 @@ TEMPLATE_TEST_CASE("products of a tile are sums of products for every shape", "[
                 }
                 testing::wide sum = add ? before.at(r, c) : 0;
                 for (Index d = 0; d < depth; ++d) sum += a.at(r, d) * b.at(d, c);
-                worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(out[i]) - sum));
+                testing::raise_to(worst, testing::abs(static_cast<testing::wide>(out[i]) - sum));
               }
             CAPTURE(rows, depth, cols, a_by_rows, b_by_rows, add);
             CHECK(worst <= bound<T>(depth));

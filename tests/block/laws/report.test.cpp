@@ -64,7 +64,7 @@ testing::wide worst_probability(const reference::block& m, const rows_of<T>& x, 
         if (!sees(i, j))
           CHECK(got == 0);
         else
-          worst = (std::max)(worst, testing::abs(got - terms[j] / sum));
+          testing::raise_to(worst, testing::abs(got - terms[j] / sum));
       }
     }
   return worst;

@@ -17,6 +17,7 @@
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 #include "support/random.hpp"
+#include "support/wide.hpp"
 
 using namespace rope;
 using testing::throws_saying;
@@ -101,7 +102,7 @@ void check_ring(std::uint64_t seed) {
     ask(all, expected, {.window = policy.window, .sinks = policy.sinks});
     double worst = 0;
     for (std::size_t i = 0; i < out.size(); ++i)
-      worst = (std::max)(worst, static_cast<double>(std::abs(out[i] - expected[i])));
+      testing::raise_to(worst, static_cast<double>(std::abs(out[i] - expected[i])));
     CHECK(worst <= bound);
   };
   const auto roll_back = [&] {

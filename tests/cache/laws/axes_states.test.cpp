@@ -20,6 +20,7 @@
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 #include "support/random.hpp"
+#include "support/wide.hpp"
 
 using namespace rope;
 using testing::throws_saying;
@@ -405,7 +406,7 @@ class machine {
         double worst = 0;
         testing::for_each_head(is, [&](Index, Index, Index h) {
           for (Index d = 0; d < head_dim; ++d)
-            worst = (std::max)(worst, double(std::abs(is.at(0, 0, h)[d] - expected.at(0, 0, h)[d])));
+            testing::raise_to(worst, double(std::abs(is.at(0, 0, h)[d] - expected.at(0, 0, h)[d])));
         });
         CHECK(worst <= 4.2 * 1.42 * 1.14 * u * double(2 + 2 * r[at(t)].rotations));
       }

@@ -29,6 +29,7 @@
 #include "support/heads.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 using namespace rope;
 
@@ -368,7 +369,7 @@ TEST_CASE("a cache that rotates keys attends within ranges to its rotated keys",
     }
     double worst = 0;
     for (std::size_t n = 0; n < out.size(); ++n)
-      worst = std::max(worst, std::abs(static_cast<double>(out[n] - expected[n])));
+      testing::raise_to(worst, std::abs(static_cast<double>(out[n] - expected[n])));
     CHECK(worst <= 2 * bound<float>());
   }
 }
@@ -414,8 +415,8 @@ TEST_CASE("a batch padded on the left generates the tokens of each row alone", "
     for (Index t = 0; t < all; ++t)
       for (Index h = 0; h < heads; ++h)
         for (Index d = 0; d < value_dim; ++d)
-          worst = std::max(worst, std::abs(static_cast<double>(written.at(b, t, h)[d]) -
-                                           (t < padding ? 0.0 : static_cast<double>(alone.at(b, t, h)[d]))));
+          testing::raise_to(worst, std::abs(static_cast<double>(written.at(b, t, h)[d]) -
+                                            (t < padding ? 0.0 : static_cast<double>(alone.at(b, t, h)[d]))));
   }
   // Both have an error within their bound, and a rotated channel has an error of 2.75 u times a pair below
   // sqrt(2) on either side.

@@ -22,6 +22,7 @@
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 #include "support/own_threads.hpp"
+#include "support/wide.hpp"
 
 using namespace rope;
 using testing::throws_saying;
@@ -209,7 +210,7 @@ TEMPLATE_TEST_CASE("a ring_cache rotates the placed channels of its keys and que
         attention<Layout>(part(z.queries()), reordered, part(z.output()), table);
       }
       for (std::size_t i = 0; i < z.out.size(); ++i)
-        worst = std::max(worst, static_cast<double>(std::abs(z.out[i] - by_table.out[i])));
+        testing::raise_to(worst, static_cast<double>(std::abs(z.out[i] - by_table.out[i])));
       // The scores are sums of the same 20 products in another order.
       CHECK(worst <= 40 * static_cast<double>(std::numeric_limits<T>::epsilon()));
     }

@@ -24,6 +24,7 @@
 #include "support/own_threads.hpp"
 #include "support/quantized.hpp"
 #include "support/tensor.hpp"
+#include "support/wide.hpp"
 
 using rope::half_split;
 using rope::head_view;
@@ -235,7 +236,7 @@ TEST_CASE("quantized keys that are rotated again are rounded again", "[cache]") 
           for (Index d = 0; d < head_dim; ++d) {
             const double number = scale * x.at(b, t, h)[d], exact = static_cast<double>(y.at(b, t, h)[d]);
             // The first rotation, there and back, is of floats: its error is far below 2^-10 of a scale.
-            worst = (std::max)(worst, std::abs(number - exact) / (scale * (0.5 + 0x1p-10)));
+            testing::raise_to(worst, std::abs(number - exact) / (scale * (0.5 + 0x1p-10)));
           }
         }
     return worst;

@@ -26,6 +26,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/wide.hpp"
 
 using namespace rope;
 using testing::throws_saying;
@@ -326,8 +327,8 @@ TEMPLATE_TEST_CASE("every branch of a tree of guesses attends as if it were alon
     attention<half_split>(queries.token_range(last, 1), one, branch.token_range(last, 1), table);
     for (Index h = 0; h < heads; ++h)
       for (Index d = 0; d < head_dim; ++d)
-        worst = std::max(worst, std::abs(static_cast<double>(out.at(0, last, h)[d]) -
-                                         static_cast<double>(branch.at(0, last, h)[d])));
+        testing::raise_to(worst, std::abs(static_cast<double>(out.at(0, last, h)[d]) -
+                                          static_cast<double>(branch.at(0, last, h)[d])));
   }
   CHECK(worst <= 2 * bound);
   CHECK(bound < 1e3 * u);

@@ -50,7 +50,7 @@ errors errors_of(const std::vector<X>& x, const rounded_heads& got, Index dim) {
     const auto scale = static_cast<testing::wide>(got.scales[n / static_cast<std::size_t>(dim)]);
     const testing::wide off =
         testing::abs(static_cast<testing::wide>(x[n]) - scale * static_cast<testing::wide>(got.integers[n]));
-    result.worst = (std::max)(result.worst, off / (scale * (0.5L + 0x1p-15L)));
+    testing::raise_to(result.worst, off / (scale * (0.5L + 0x1p-15L)));
     result.beyond_127 += got.integers[n] == -128;
   }
   return result;
@@ -188,8 +188,8 @@ TEST_CASE("heads in any order of axes, with gaps, are quantized in place", "[rot
     for (Index t = 0; t < 4; ++t)
       for (Index h = 0; h < 3; ++h)
         for (Index d = 0; d < 17; ++d)
-          worst = (std::max)(worst,
-                             std::abs(loaded.at(b, t, h)[d] - heads.at(b, t, h)[d]) / *out.scale_at(b, t, h));
+          testing::raise_to(worst,
+                            std::abs(loaded.at(b, t, h)[d] - heads.at(b, t, h)[d]) / *out.scale_at(b, t, h));
   CAPTURE(seed);
   CHECK(worst <= 0.5001f);
   long outside = 0;

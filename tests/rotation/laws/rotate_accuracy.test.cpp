@@ -41,7 +41,7 @@ testing::wide worst_difference(const std::vector<T>& got, const std::vector<T>& 
   for (Index d = 0; d < count; ++d) {
     const auto at = static_cast<std::size_t>(d);
     const auto difference = static_cast<testing::wide>(got[at]) - static_cast<testing::wide>(expected[at]);
-    worst = std::max(worst, testing::abs(difference) / bound(pair_norm<Layout>(expected, d, count / 2)));
+    testing::raise_to(worst, testing::abs(difference) / bound(pair_norm<Layout>(expected, d, count / 2)));
   }
   return worst;
 }

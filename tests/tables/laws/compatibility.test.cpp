@@ -47,7 +47,7 @@ testing::wide worst_recipe_error(const frequency_table<S>& table, const frequenc
       const auto angle = static_cast<testing::wide>(float_angle(p, schedule.inv_freq()(i, 0)));
       for (const auto& [entry, exact] : {std::pair(table.cos(p)[i], m * testing::cos(angle)),
                                          std::pair(table.sin(p)[i], m * testing::sin(angle))})
-        worst = (std::max)(worst, tolerance::error_in_ulp(static_cast<float>(entry), exact));
+        testing::raise_to(worst, tolerance::error_in_ulp(static_cast<float>(entry), exact));
     }
   return worst;
 }
