@@ -26,6 +26,15 @@ const rope::frequency_table<float>& checked(const rope_c_table* table) {
   return table->table;
 }
 
+/// Calls body(layout as a type).
+template <class Body>
+void with_layout(rope_c_layout layout, const Body& body) {
+  if (layout != rope_c_half_split && layout != rope_c_interleaved)
+    throw std::invalid_argument("rope_c: layout must be rope_c_interleaved or rope_c_half_split, got " +
+                                std::to_string(static_cast<int>(layout)));
+  layout == rope_c_half_split ? body(rope::half_split{}) : body(rope::interleaved{});
+}
+
 /// Runs `body`, and returns 0, or 1 with a message.
 template <class Body>
 int guarded(const Body& body) {
@@ -50,19 +59,15 @@ void rope_c_table_free(rope_c_table* table) { delete table; }
 
 int rope_c_rotate(rope_c_heads x, const rope_c_table* table, int64_t start, rope_c_layout layout) {
   return guarded([&] {
-    if (layout == rope_c_half_split)
-      rope::rotate<rope::half_split>(view_of(x), checked(table), start);
-    else
-      rope::rotate<rope::interleaved>(view_of(x), checked(table), start);
+    with_layout(layout,
+                [&]<class Layout>(Layout) { rope::rotate<Layout>(view_of(x), checked(table), start); });
   });
 }
 
 int rope_c_unrotate(rope_c_heads x, const rope_c_table* table, int64_t start, rope_c_layout layout) {
   return guarded([&] {
-    if (layout == rope_c_half_split)
-      rope::unrotate<rope::half_split>(view_of(x), checked(table), start);
-    else
-      rope::unrotate<rope::interleaved>(view_of(x), checked(table), start);
+    with_layout(layout,
+                [&]<class Layout>(Layout) { rope::unrotate<Layout>(view_of(x), checked(table), start); });
   });
 }
 
