@@ -22,7 +22,7 @@ install(FILES ${PROJECT_BINARY_DIR}/rope-config.cmake ${PROJECT_BINARY_DIR}/rope
   ${CMAKE_CURRENT_LIST_DIR}/rope-instruction-sets.cmake ${CMAKE_CURRENT_LIST_DIR}/rope-instantiations.cpp DESTINATION ${rope_package_dir})
 
 # Relative to the file itself, so that the installed tree can move.
-file(RELATIVE_PATH rope_pc_to_include ${CMAKE_INSTALL_PREFIX}/${rope_pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+file(RELATIVE_PATH rope_pc_to_include ${CMAKE_INSTALL_FULL_DATADIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/rope.pc.in ${PROJECT_BINARY_DIR}/rope.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/rope.pc DESTINATION ${rope_pc_dir})
 
