@@ -119,6 +119,21 @@ template <class Cache, class Call>
 long check_changing(const Cache& cache, const Call& call) {
   return check_changing(cache, call, [](const Cache& a, const Cache& b) { return same_cache(a, b); });
 }
+/// Checks a call that may overwrite tokens of a ring. After a failure, the ring is unchanged or empty.
+template <class Ring, class Call>
+long check_overwriting(const Ring& ring, const Call& call) {
+  Ring expected = ring, changed = ring, empty = ring;
+  call(expected);
+  empty.clear();
+  const auto unchanged_or_empty = [&] {
+    const bool held = same_cache(changed, ring) || same_cache(changed, empty);
+    changed = ring;
+    return held;
+  };
+  const long failures = failures_of([&] { call(changed); }, unchanged_or_empty);
+  CHECK(same_cache(changed, expected));
+  return failures;
+}
 
 /// Two sequences in pages of a pool. The last 9 tokens of the first begin with one at the end of a page, so
 /// that later pages need more scratch memory than the first.
@@ -394,10 +409,11 @@ TEST_CASE("a cache does not change if a call runs out of memory", "[noalloc]") {
   check_changing(ring, [&](auto& to) { to.truncate(25); });
   ring_cache<Eigen::half> narrow(batch, {.sinks = 2, .window = 9, .chunk = 9}, kv_heads, head_dim);
   for (int n = 0; n < 3; ++n) narrow.append<half_split>(k, v, x.table);
-  check_changing(narrow, [&](auto& to) { to.template append<half_split>(k, v, x.table); });
+  check_overwriting(narrow, [&](auto& to) { to.template append<half_split>(k, v, x.table); });
 }
 
-TEST_CASE("a ring does not change if a call runs out of memory", "[noalloc]") {
+TEST_CASE("a ring is unchanged, or empty if tokens were overwritten, after a call without memory",
+          "[noalloc]") {
   operands x;
   const std::vector<int> counts = {9, 4}, parents = {1, 0}, twice = {1, 1};
   const auto check = [&](auto ring, const key_storage storage) {
@@ -410,8 +426,8 @@ TEST_CASE("a ring does not change if a call runs out of memory", "[noalloc]") {
     };
     for (int n = 0; n < 3; ++n) {
       CAPTURE(n);
-      check_changing(ring, [&](auto& to) { append(to, {}); });
-      check_changing(ring, [&](auto& to) { append(to, counts); });
+      check_overwriting(ring, [&](auto& to) { append(to, {}); });
+      check_overwriting(ring, [&](auto& to) { append(to, counts); });
       CHECK(check_changing(ring, [&](auto& to) { to.reorder(parents); }) > 0);
       CHECK(check_changing(ring, [&](auto& to) { to.reorder(twice); }) > 0);
       check_changing(ring, [&](auto& to) { to.copy_row(0, 1); });
@@ -427,6 +443,17 @@ TEST_CASE("a ring does not change if a call runs out of memory", "[noalloc]") {
     check(ring_cache<Eigen::half>(batch, policy, kv_heads, head_dim, head_dim, storage), storage);
     check(ring_cache<std::int8_t>(batch, policy, kv_heads, head_dim, head_dim, storage), storage);
   }
+}
+
+TEST_CASE("a ring that finds memory for a key, but not for its value, is empty", "[noalloc]") {
+  constexpr Index key_dim = 8, value_dim = 512;  // values need more scratch memory than keys
+  const auto numbers = testing::random_channels<Eigen::half>(2 * value_dim, 17);
+  const auto tokens_at = [&](Index count, Index dim) { return bshd(numbers.data(), 1, count, 1, dim); };
+  ring_cache<std::int8_t> ring(1, {.window = 2, .chunk = 1}, 1, key_dim, value_dim);
+  ring.append(tokens_at(2, key_dim), tokens_at(2, value_dim));
+  CHECK(check_overwriting(ring, [&](auto& to) {
+          to.append(tokens_at(1, value_dim).channels(key_dim, key_dim), tokens_at(1, value_dim));
+        }) > 1);
 }
 
 TEMPLATE_TEST_CASE("a latent_cache does not change if a call runs out of memory", "[noalloc]", float,

@@ -58,7 +58,8 @@ namespace rope::inline ROPE_ABI {
 /// Invariant: of the n tokens appended to row b, the sinks and tokens [oldest, n) are stored, with sinks <=
 ///            oldest <= max(sinks, n + 1 - window), so all keys visible to the next query are stored.
 ///            Positions that append_at skipped have no token. A function that throws leaves the cache
-///            unchanged, except if your threads fail while tokens are overwritten: the cache is then empty.
+///            unchanged, except if your threads fail or memory runs out while tokens are overwritten: the
+///            cache is then empty.
 template <class T>
 class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows> {
   using base = token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows>;

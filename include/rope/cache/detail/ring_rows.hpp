@@ -100,8 +100,8 @@ class ring_rows : public slot_rows<ring_row> {
   /// Any number of tokens fits.
   void check_room(const char* /*function*/, Index /*tokens*/, const row_counts& /*counts*/) const {}
   /// Calls write(b, t, 1, slot) for every new token that the same append does not overwrite. These tokens
-  /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
-  /// tokens, forget() is called.
+  /// have different slots, so threads may write them in any order. If threads fail or memory runs out while
+  /// recorded tokens are overwritten, forget() is called.
   template <class Threads, class Positions, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
                     const Positions& positions, const Write& write, const Forget& forget) const {
@@ -116,8 +116,8 @@ class ring_rows : public slot_rows<ring_row> {
       const std::int64_t kept = first_kept(positions(b, count_of(b, tokens, counts) - 1));
       for (Index t = first; t < first + count; ++t)
         if (const std::int64_t i = positions(b, t); stays(i, kept)) {
-          write(b, t, Index{1}, slot(i));
           if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
+          write(b, t, Index{1}, slot(i));
         }
     });
     otherwise.done = true;

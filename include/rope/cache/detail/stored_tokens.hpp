@@ -52,8 +52,8 @@ auto positions_at(const At& at, Index tokens) {
 /// stored key. `function` is the name of the public function in messages.
 ///
 /// Invariant: the slots of row b that rows().positions(b) lists are written. A function that throws changes
-///            nothing, except if threads fail while a ring overwrites tokens: the store is then empty. With
-///            axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
+///            nothing, except if threads fail or memory runs out while a ring overwrites tokens: the store is
+///            then empty. With axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
 ///
 /// \tparam Rows         assigns slots to tokens: cache_rows or ring_rows
 template <class T, value_place place, class Rows = cache_rows>
