@@ -343,6 +343,24 @@ TEST_CASE("gradients do not cross from one segment to another", "[block]") {
   d.check(of);
 }
 
+TEST_CASE("gradients of a block evaluate an expression of positions once", "[block]") {
+  const random_block<double> memory(kinds[1], 611);
+  testing::random numbers(612);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 3, 5, 2),
+                        d_out = testing::random_rows<double>(numbers, 3, 6, 1), none(0, 0);
+  const frequency_table<double> table(narrow, 60);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  int next = 5;  // other positions at each evaluation
+  const auto ids = Eigen::ArrayXi::NullaryExpr(3, [&next](Index) { return next++; });
+  memory_of_gradients d(memory, x, none), expected = d;
+  multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, expected.all(), table, 5);
+  multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, d.all(), table, ids);
+  CHECK(next == 8);
+  CHECK(d.x == expected.x);
+  CHECK(d.q == expected.q);
+  CHECK(d.k == expected.k);
+}
+
 TEST_CASE("float gradients are close to those of double, and only gradients with memory are written",
           "[block]") {
   const block_kind kind = kinds[2];

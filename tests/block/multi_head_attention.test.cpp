@@ -233,6 +233,25 @@ TEST_CASE("tokens of different segments do not attend to each other", "[block]")
   }
 }
 
+TEST_CASE("a block evaluates an expression of positions once, for queries and keys", "[block]") {
+  const random_block<double> memory({}, 541);
+  testing::random numbers(542);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 3, 10, 2);
+  const frequency_table<double> table(narrow, 40);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  int next = 5;  // other positions at each evaluation
+  const auto ids = Eigen::ArrayXi::NullaryExpr(3, [&next](Index) { return next++; });
+  rows_of<double> out(3, 10), expected(3, 10);
+  block.forward(x, 1, expected, table, 5);
+  block.forward(x, 1, out, table, ids);
+  CHECK(next == 8);
+  CHECK(out == expected);
+  next = 5;
+  const auto projected = block.project_context(x, 1, table, ids);
+  CHECK(next == 8);
+  CHECK(testing::same_heads(projected.keys(), block.project_context(x, 1, table, 5).keys()));
+}
+
 TEMPLATE_TEST_CASE("cross-attention attends to a whole context, at its own positions", "[block]", float,
                    double) {
   using T = TestType;

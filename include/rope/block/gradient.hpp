@@ -254,7 +254,7 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention_gradient", P);
   ROPE_DETAIL_CHECK_THREADS("multi_head_attention_gradient", Threads);
-  const auto rotation = detail::rotation_of_block<Layout>(table, positions, positions);
+  const auto rotation = detail::rotation_of_block<Layout>(table, positions);
   detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
 }
 

@@ -128,8 +128,8 @@ class multi_head_attention {
                const P& positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention::forward", P);
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
-    run().attend(x, x, batch, out, options_.attention,
-                 detail::rotation_of_block<Layout>(table, positions, positions), threads);
+    run().attend(x, x, batch, out, options_.attention, detail::rotation_of_block<Layout>(table, positions),
+                 threads);
   }
 
   /// Self-attention to all tokens of a cache. The new tokens are appended first, at the positions that the
@@ -217,7 +217,7 @@ class multi_head_attention {
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::project_context", Threads);
-    const auto rotation = detail::rotation_of_block<Layout>(table, positions, positions);
+    const auto rotation = detail::rotation_of_block<Layout>(table, positions);
     projected_context<T> to = project(context, batch, rotation, threads);
     to.rotation_ = detail::rotation_by<Layout>(rotation.keys.table);
     if constexpr (detail::is_segmented<P>)

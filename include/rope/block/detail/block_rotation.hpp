@@ -156,6 +156,14 @@ auto rotation_of_block(const Table& table, const PQ& query_positions, const PK& 
       {placed(table), query_positions}, {placed(table), key_positions}};
 }
 
+/// The rotation of queries and keys at the same positions. If these are an expression, it is evaluated once.
+template <class Layout, rotation_table Table, class P>
+auto rotation_of_block(const Table& table, const P& positions) {
+  const kept_positions<P> kept = positions;
+  return block_rotation<Layout, placed_table<typename Table::scalar>, P, P>{{placed(table), kept},
+                                                                            {placed(table), kept}};
+}
+
 inline constexpr std::int64_t no_positions = 0;
 inline constexpr block_rotation<unnamed_layout, no_table, std::int64_t, std::int64_t> block_without_rotation =
     {{{}, no_positions}, {{}, no_positions}};
