@@ -73,3 +73,16 @@ TEST_CASE("a ring describes which of its tokens it still contains", "[cache]") {
   CHECK(describe(on_axes) ==
         "row 0: 2 of 3 seen tokens, from (1, 1) to (2, 2), text goes on at 3; rotated keys");
 }
+  ring_cache<float> only_sinks(1, {.sinks = 2, .window = 1, .chunk = 1}, 1, 4);
+  only_sinks.append(tokens(1, 10), tokens(1, 10));
+  only_sinks.truncate(5);
+  CHECK(describe(only_sinks) == "row 0: 2 of 5 seen tokens, from 0 to 1, text goes on at 5; rotated keys");
+  const auto after_skip_to = [](std::int64_t position, Index chunk) {
+    ring_cache<float> skips(1, {.window = 8, .chunk = chunk}, 1, 4);
+    skips.append(tokens(1, 2), tokens(1, 2));
+    skips.append_at(tokens(1, 1), tokens(1, 1), position);
+    skips.truncate(position);
+    return describe(skips);
+  };
+  CHECK(after_skip_to(7, 4) == "row 0: 2 of 7 seen tokens, from 0 to 1, text goes on at 7; rotated keys");
+  CHECK(after_skip_to(8, 1) == "row 0: 1 of 8 seen tokens, from 1 to 1, text goes on at 8; rotated keys");

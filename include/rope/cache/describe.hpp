@@ -72,9 +72,11 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
       std::int64_t of = cache.capacity();
       if constexpr (rows_by_rank<Cache>) {
         of = cache.seen(b);
-        last = static_cast<std::size_t>(cache.slot(of - 1));
         for (std::size_t slot = 0; slot < order.size(); ++slot)
           if (order[slot] < order[first]) first = slot;
+        last = first;
+        for (std::size_t slot = 0; slot < order.size(); ++slot)
+          if (order[slot] != no_token && order[slot] > order[last]) last = slot;
       }
       text += std::to_string(cache.size(b)) + " of " + std::to_string(of) +
               (rows_by_rank<Cache> ? " seen tokens, from " : " tokens, from ") +
