@@ -38,6 +38,14 @@ TEST_CASE("a cache describes each row in one line", "[cache]") {
   kv_cache<float> raw(1, 9, 1, 4, 0, key_storage::raw);
   raw.append_at(tokens(1, 2), tokens(1, 2), std::vector<std::int64_t>{7, -3});
   CHECK(describe(raw) == "row 0: 2 of 9 tokens, from 7 to -3, text goes on at 8; raw keys");
+  kv_cache<float> rolled_back(2, 16, 1, 4);
+  rolled_back.append(tokens(2, 2), tokens(2, 2), std::vector<int>{2, 1});
+  rolled_back.append(tokens(2, 2), tokens(2, 2), std::vector<int>{1, 2});
+  rolled_back.append(tokens(2, 2), tokens(2, 2));
+  rolled_back.truncate(3);
+  CHECK(describe(rolled_back) ==
+        "row 0: 3 of 16 tokens, from 0 to 2, text goes on at 3; rotated keys; queries need counts\n"
+        "row 1: 3 of 16 tokens, from 0 to 2, text goes on at 3; rotated keys; queries need counts");
   latent_cache<float> latents(1, 9, 4, 4);
   latents.append(tokens(1, 2), tokens(1, 2));
   CHECK(describe(latents) == "row 0: 2 of 9 tokens, from 0 to 1, text goes on at 2; rotated keys");
@@ -68,11 +76,6 @@ TEST_CASE("a ring describes which of its tokens it still contains", "[cache]") {
   CHECK(describe(ring) == "row 0: 4 of 12 seen tokens, from 8 to 11, text goes on at 12; rotated keys");
   sinks.append(tokens(1, 13), tokens(1, 13));
   CHECK(describe(sinks) == "row 0: 5 of 13 seen tokens, from 0 to 12, text goes on at 13; rotated keys");
-  ring_cache<float> on_axes(1, {.window = 2, .chunk = 1}, 1, 4, token_axes{2});
-  on_axes.append(tokens(1, 3), tokens(1, 3));
-  CHECK(describe(on_axes) ==
-        "row 0: 2 of 3 seen tokens, from (1, 1) to (2, 2), text goes on at 3; rotated keys");
-}
   ring_cache<float> only_sinks(1, {.sinks = 2, .window = 1, .chunk = 1}, 1, 4);
   only_sinks.append(tokens(1, 10), tokens(1, 10));
   only_sinks.truncate(5);
@@ -86,3 +89,8 @@ TEST_CASE("a ring describes which of its tokens it still contains", "[cache]") {
   };
   CHECK(after_skip_to(7, 4) == "row 0: 2 of 7 seen tokens, from 0 to 1, text goes on at 7; rotated keys");
   CHECK(after_skip_to(8, 1) == "row 0: 1 of 8 seen tokens, from 1 to 1, text goes on at 8; rotated keys");
+  ring_cache<float> on_axes(1, {.window = 2, .chunk = 1}, 1, 4, token_axes{2});
+  on_axes.append(tokens(1, 3), tokens(1, 3));
+  CHECK(describe(on_axes) ==
+        "row 0: 2 of 3 seen tokens, from (1, 1) to (2, 2), text goes on at 3; rotated keys");
+}

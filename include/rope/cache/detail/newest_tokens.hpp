@@ -33,7 +33,7 @@ struct lost_tokens {
 /// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
 ///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
 ///            append. If width_ is `unknown`, they are not known, because a row lost tokens from between them
-///            or was copied from another cache.
+///            or was copied from another cache, or every row lost all of them.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
@@ -65,6 +65,7 @@ class newest_tokens {
       if (alike) {
         width_ -= lost_of(first).among(width_);
         if (even_ != all) even_ -= lost_of(first).among(even_);
+        if (even_ == 0) width_ = unknown;
         return;
       }
       even_ = recent ? 0 : width_;
