@@ -144,6 +144,32 @@ TEST_CASE("an eviction does not change the next position, and a rollback does", 
   CHECK(copy.next_positions()[0] == 0);
 }
 
+TEST_CASE("the next position counts evicted tokens, but no removed ones", "[cache]") {
+  const std::vector<float> ones(3 * 4, 1.0f);
+  const auto x = bshd(ones.data(), 1, 3, 1, 4);
+  const int ids[] = {10, 2, 3};
+  kv_cache<float> cache(1, 8, 1, 4);
+  cache.append_at(x, x, ids);
+  cache.evict(indices{1});
+  CHECK(cache.next_positions()[0] == 11);
+  cache.remove(0, 1);  // position 10, and no rollback, because position 3 is the newest
+  CHECK(cache.next_positions()[0] == 4);
+
+  kv_cache<float> on_axes(1, 8, 1, 4, token_axes{2});
+  Eigen::Array<double, 3, 2> coordinates;
+  coordinates << 10, 0, 1, 2, 3, 3;
+  on_axes.append_at(x, x, token_coordinates(coordinates));
+  on_axes.evict(indices{1});
+  on_axes.remove(0, 1);
+  CHECK(on_axes.next_positions()[0] == 4);
+
+  cache.clear();
+  cache.append_at(x, x, ids);
+  cache.evict(indices{0});
+  cache.evict(indices{0});
+  CHECK(cache.next_positions()[0] == 11);
+}
+
 TEST_CASE("a shift cannot move the next position of evicted tokens out of range", "[cache]") {
   const std::int64_t reach = std::int64_t{1} << 53;
   const std::vector<float> ones(2 * 4, 1.0f);

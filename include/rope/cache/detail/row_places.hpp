@@ -168,7 +168,9 @@ class row_places {
   template <class Rows>
   void evict(row_range range, const Rows& rows, const token_list& tokens) {
     for (Index b = range.first; b < last_of(range); ++b) {
-      rows_(b).evicted = rows_(b).largest;
+      tokens.for_each_run([&, &evicted = rows_(b).evicted](Index first, Index last) {
+        evicted = (std::max)(evicted, *std::max_element(row(b) + first * axes_, row(b) + last * axes_));
+      });
       tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
         std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
       });
@@ -242,7 +244,7 @@ class row_places {
   struct row_end {
     bool is_integer() const { return equal(largest, std::floor(largest)); }
     X largest = -1;
-    X evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
+    X evicted = none_evicted;  // the largest number of the tokens evicted since the last rollback
   };
 
   bool is_evicted(Index b) const { return rows_(b).evicted > none_evicted; }
