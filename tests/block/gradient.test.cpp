@@ -361,6 +361,26 @@ TEST_CASE("gradients of a block evaluate an expression of positions once", "[blo
   CHECK(d.k == expected.k);
 }
 
+TEST_CASE("gradients with respect to options are 0 without a segment", "[block]") {
+  const random_block<double> memory(kinds[0], 613);
+  multi_head_options options = memory.options();
+  const std::vector<float> sinks = {0.5f, -1.0f};
+  const float bias = 0.25f;
+  options.attention.sink_logits = sinks;
+  options.attention.bias = score_matrix(&bias, 1, 1, 1, 1);
+  const multi_head_attention<double, half_split> block(memory.weights(), options);
+  const frequency_table<double> table(narrow, 4);
+  const rows_of<double> x(0, 5), d_out(0, 5);
+  for (const std::vector<int>& offsets : {std::vector<int>{0}, {0, 0}}) {
+    std::vector<double> d_sinks(2, 77), d_bias(1, 77);
+    multi_head_gradients<double> d;
+    d.options = {.sink_logits = d_sinks, .bias = d_bias};
+    multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, d, table, segments{offsets});
+    CHECK(d_sinks == std::vector<double>{0, 0});
+    CHECK(d_bias == std::vector<double>{0});
+  }
+}
+
 TEST_CASE("float gradients are close to those of double, and only gradients with memory are written",
           "[block]") {
   const block_kind kind = kinds[2];

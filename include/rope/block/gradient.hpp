@@ -2,8 +2,10 @@
 #ifndef ROPE_BLOCK_GRADIENT_HPP
 #define ROPE_BLOCK_GRADIENT_HPP
 
+#include <algorithm>  // std::fill
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>  // std::type_identity_t
 
 #include <rope/attention/attention.hpp>
@@ -99,6 +101,9 @@ class block_gradient {
     const head_view<T> d_q = like<scratch::d_queries>(q, shape.head_dim),
                        d_k = like<scratch::d_keys>(k, shape.head_dim),
                        d_v = like<scratch::d_values>(v, shape.value_dim);
+    if (rotation_.segment_count() == 0)  // otherwise attend_back writes these gradients
+      for (const std::span<double>& d : {gradients_.options.sink_logits, gradients_.options.bias})
+        std::fill(d.begin(), d.end(), 0.0);
     for (Index s = 0; s < rotation_.segment_count(); ++s)
       attend_back(s, q, k, v, out, d_heads, d_q, d_k, d_v);
     rotation_.queries.apply_transpose(d_q, threads_);
