@@ -627,6 +627,34 @@ TEST_CASE("a block throws before it appends to a ring in which its queries would
   CHECK(ring.seen(1) == 1001);
 }
 
+TEST_CASE("a block throws before it appends the first chunk if a later one would exceed the largest position",
+          "[block]") {
+  const random_block<double> memory({}, 543);
+  const rows_of<double> x = rows_of<double>::Ones(5, 10);
+  rows_of<double> out = rows_of<double>::Constant(5, 10, -77);
+  const std::vector<double> numbers(24, 0.5);
+  const auto k = bshd(numbers.data(), 1, 1, 2, 6);
+  constexpr std::int64_t end = std::int64_t{1} << 53;
+  const auto rejects = [&](auto& ring, const auto& call) {
+    ring.append_at(k, k, end - 2);
+    CHECK(throws_saying<std::out_of_range>([&] { call(ring); },
+                                           "rope::multi_head_attention: positions must stay within 2^53 in "
+                                           "magnitude, got 9007199254740995"));
+    CHECK(ring.seen(0) == end - 1);
+    CHECK((out.array() == -77).all());
+  };
+  ring_cache<double> plain(1, {.window = 4, .chunk = 1}, 2, 6),
+      raw(1, {.window = 4, .chunk = 1}, 2, 6, 6, key_storage::raw);
+  const multi_head_attention<double> without(memory.weights(), memory.options());
+  rejects(plain, [&](auto& ring) { without.forward(x, ring, out); });
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  const frequency_table<double> table(narrow, end - 10, end + 10);
+  rejects(raw, [&](auto& ring) { block.forward(x, ring, out, table); });
+
+  block.forward(x.topRows(2), raw, out.topRows(2), table);
+  CHECK(raw.seen(0) == end + 1);
+}
+
 TEST_CASE("a block whose options select keys throws on construction", "[block]") {
   const random_block<double> memory({}, 532);
   const std::vector<int> list = {0, 1};

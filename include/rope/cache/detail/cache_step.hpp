@@ -13,10 +13,12 @@
 #include <rope/cache/attended_rows.hpp>
 #include <rope/cache/detail/attended_call.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
+#include <rope/cache/detail/cache_rows.hpp>  // check_new_positions
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
@@ -76,10 +78,17 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   }
   check_numbers(function, options);
   check_lists(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
+  const Index chunk = chunk_of(cache, tokens);
+  const auto check_later_chunks = [&] {  // append checks the first one before it writes
+    if (chunk < tokens)
+      check_new_positions(function, cache.batch(), tokens,
+                          started_rows<std::int64_t>{std::span<const std::int64_t>(cache.next_positions())},
+                          counts);
+  };
   if (table == nullptr) {
     if (cache.storage() == key_storage::raw)
       throw_invalid(function, "this cache stores raw keys, give the table");
-    return;
+    return check_later_chunks();
   }
   if constexpr (pair_layout<Layout>) {
     cache.template check_table<Layout>(*table);
@@ -87,13 +96,14 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
       throw_invalid(function, "raw keys on ", cache.axes(),
                     " axes are read by a table of all tokens, append and attend to them by hand");
     if (cache.axes() > 0 && is_coordinate_table(function, cache.axes(), table->table())) {
-      if (chunk_of(cache, tokens) < tokens)
-        throw_invalid(function, "a ring with axes takes chunk = ", chunk_of(cache, tokens),
+      if (chunk < tokens)
+        throw_invalid(function, "a ring with axes takes chunk = ", chunk,
                       " tokens at a time by a table of their coordinates, got ", tokens);
       return check_rotation<Layout>(
           function, cache.batch(), tokens, shape.head_dim, *table,
           checked_token_rows(function, table->table().rows(), cache.batch(), tokens));
     }
+    check_later_chunks();
     position_range read;  // the positions by which the step rotates queries and keys
     for (Index b = 0; b < cache.batch(); ++b) {
       const Index count = count_of(b, tokens, counts);
