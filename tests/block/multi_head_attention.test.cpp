@@ -655,6 +655,36 @@ TEST_CASE("a block throws before it appends the first chunk if a later one would
   CHECK(raw.seen(0) == end + 1);
 }
 
+TEST_CASE("a table of a block needs no position that a ring of raw keys overwrites before it is read",
+          "[block]") {
+  const random_block<double> memory({}, 544);
+  testing::random numbers(545);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 7, 10, 2);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  const frequency_table<double> all(narrow, 40);
+  const auto check = [&](const ring_policy& policy, std::int64_t first, std::int64_t last) {
+    ring_cache<double> ring(1, policy, 2, 6, 6, key_storage::raw), expected = ring;
+    rows_of<double> out(7, 10), of_all(7, 10);
+    block.forward(x.topRows(4), ring, out.topRows(4), all);
+    block.forward(x.topRows(4), expected, of_all.topRows(4), all);
+    block.forward(x.bottomRows(3), expected, of_all.bottomRows(3), all);
+    const ring_cache<double> before = ring;
+    CHECK(throws_saying<std::out_of_range>(
+        [&] {
+          block.forward(x.bottomRows(3), ring, out.bottomRows(3),
+                        frequency_table<double>(narrow, first + 1, last));
+        },
+        "rope::multi_head_attention: position " + std::to_string(first) + " is outside"));
+    CHECK(testing::same_heads(ring.keys(0), before.keys(0)));
+    block.forward(x.bottomRows(3), ring, out.bottomRows(3), frequency_table<double>(narrow, first, last));
+    CHECK(out == of_all);
+  };
+  check({.window = 4, .chunk = 1}, 1, 7);              // token 4 overwrites token 0
+  check({.window = 3, .chunk = 2}, 2, 7);              // tokens 4 and 5 overwrite 0 and 1
+  check({.window = 2, .chunk = 3}, 3, 7);              // one chunk: all but token 3 are overwritten
+  check({.sinks = 1, .window = 3, .chunk = 1}, 0, 7);  // a sink is not
+}
+
 TEST_CASE("a block whose options select keys throws on construction", "[block]") {
   const random_block<double> memory({}, 532);
   const std::vector<int> list = {0, 1};

@@ -109,25 +109,39 @@ bool is_counted(const Rows& rows, Index b) {
   return std::span<const std::int64_t>(rows.order(b)).empty();
 }
 
-/// The positions of the stored tokens of row b.
+/// Whether a ring that has seen `seen` tokens of a row has dropped its token at `position`.
 template <class Rows>
-position_range held_positions(const Rows& rows, Index b) {
+bool has_dropped(const Rows& rows, std::int64_t seen, std::int64_t position) {
+  if constexpr (rows_by_rank<Rows>) {
+    const ring_policy& ring = rows.policy();
+    return position >= ring.sinks && position < seen - ring.window - (ring.chunk - 1);
+  } else {
+    return false;
+  }
+}
+
+/// The positions of the stored tokens of row b, without those that a ring drops for `appended` new ones.
+template <class Rows>
+position_range held_positions(const Rows& rows, Index b, Index appended) {
   const std::span<const std::int64_t> order = rows.order(b);
   position_range range;
   if constexpr (requires { rows.ordered(b); })
     if (!order.empty() && rows.ordered(b).ascending == rows.seen(b)) return {order.front(), order.back()};
   if (order.empty() && rows.seen(b) > 0) return {0, rows.seen(b) - 1};
   for (const std::int64_t position : order)
-    if (position != no_token) range.include(position);
+    if (position != no_token && !has_dropped(rows, rows.seen(b) + appended, position))
+      range.include(position);
   return range;
 }
 
 /// Adds the positions by which the keys of row b are rotated while they are read, except that of the query if
 /// they are rotated by rank.
+///
+/// \param appended  the number of tokens that are appended to the row before the keys are read
 template <class Rows>
-void include_read_keys(const Rows& rows, Index b, position_range& read) {
+void include_read_keys(const Rows& rows, Index b, position_range& read, Index appended = 0) {
   if (rows.storage() != key_storage::raw) return;
-  const position_range held = ranks_of(rows) > 0 ? position_range{0, 0} : held_positions(rows, b);
+  const position_range held = ranks_of(rows) > 0 ? position_range{0, 0} : held_positions(rows, b, appended);
   if (held.empty()) return;
   read.include(held.smallest);
   read.include(held.largest);

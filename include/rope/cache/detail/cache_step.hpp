@@ -111,7 +111,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
       const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)], ranks = ranks_of(cache);
       for (const std::int64_t position : {next, advance(next, count - 1)})
         read.include(ranks > 0 ? (std::min)(position, ranks - 1) : position);
-      include_read_keys(cache, b, read);
+      include_read_keys(cache, b, read, (std::min)(chunk, count));
     }
     check_rotation<Layout>(function, cache.batch(), tokens, shape.head_dim, *table, known_range{read});
   }
