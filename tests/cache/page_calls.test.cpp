@@ -45,6 +45,12 @@ TEST_CASE("invalid writes to pages throw and write nothing", "[cache]") {
                 "k must be [1, 3, 2, 8], got [1, 3, 2, 7]"));
   CHECK(rejects([&] { write_pages(new_keys, new_values.token_range(0, 2), pages, offsets); },
                 "v must be [1, 3, 2, 5], got [1, 2, 2, 5]"));
+  auto same_keys = pages.keys(), same_values = pages.values();
+  same_keys.batch_stride = same_values.batch_stride = 0;
+  for (const auto& pool : {page_view<float>::pool{same_keys, pages.values()}, {pages.keys(), same_values}})
+    CHECK(
+        rejects([&] { write_pages(new_keys, new_values, page_view<float>(pool, blocks, lengths), offsets); },
+                "the channels of a view that is written must not overlap, got a stride of 0"));
   for (const auto& call : {std::function<void()>(write), std::function<void()>(write_rotated)}) {
     lengths = {1, 5};
     CHECK(rejects(call, "lengths include the new tokens: sequence 0 has a length of 1 and 2 new tokens"));

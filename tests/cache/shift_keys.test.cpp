@@ -145,6 +145,14 @@ TEST_CASE("invalid calls of shift_keys and rebase_keys change nothing", "[cache]
                              key_storage::raw);
   CHECK(rejects([&] { shift_keys<half_split>(raw, some, 1, table); }, "raw keys are stored unrotated"));
   CHECK(rejects([&] { rebase_keys<half_split>(raw, table, table); }, "raw keys are stored unrotated"));
+  head_view<float> expanded = x.view(), same_pages = x.pages.keys();
+  expanded.token_stride = same_pages.batch_stride = 0;
+  const page_view<float> overlapping({.keys = same_pages, .values = x.pages.values()}, x.blocks, x.lengths);
+  const char* overlap = "the channels of a view that is written must not overlap, got a stride of 0";
+  CHECK(rejects([&] { shift_keys<half_split>(expanded, 1, table); }, overlap));
+  CHECK(rejects([&] { shift_keys<half_split>(overlapping, some, 1, table); }, overlap));
+  CHECK(rejects([&] { rebase_keys<half_split>(expanded, 0, table, table); }, overlap));
+  CHECK(rejects([&] { rebase_keys<half_split>(overlapping, table, table); }, overlap));
   for (const auto& [wrong, text] :
        {std::pair(tokens_in_pages{1, 0, 1}, "sequence must be in [0, 1), got 1"),
         {tokens_in_pages{-1, 0, 1}, "sequence must be in [0, 1), got -1"},

@@ -68,3 +68,23 @@ TEST_CASE("factories of quantized views throw for the extents for which those of
   CHECK_THROWS_AS(rope::sbhd(data, scales, (std::numeric_limits<Index>::max)(), 2, 1, 1), std::length_error);
   CHECK_THROWS_AS(rope::thd(data, scales, 1, (std::numeric_limits<Index>::max)(), 2), std::length_error);
 }
+
+TEST_CASE("heads that are quantized or dequantized must not overlap, and neither must their scales",
+          "[rotation]") {
+  std::vector<std::int8_t> data(12, 7);
+  std::vector<float> scales(2, 7.0f), numbers(12, 1.0f);
+  const auto x = rope::bshd(numbers.data(), 1, 2, 1, 6);
+  auto same_data = rope::bshd(data.data(), scales.data(), 1, 2, 1, 6), same_scale = same_data;
+  auto same_numbers = x;
+  same_data.token_stride = same_scale.scales.token_stride = same_numbers.token_stride = 0;
+  const auto rejects = [](const auto& call) {
+    return testing::throws_saying<std::invalid_argument>(
+        call, "quantize: the channels of a view that is written must not overlap, got a stride of 0");
+  };
+  CHECK(rejects([&] { rope::quantize(x, same_data); }));
+  CHECK(rejects([&] { rope::quantize(x, same_scale); }));
+  CHECK(rejects([&] { rope::dequantize(same_scale, same_numbers); }));
+  CHECK(data == std::vector<std::int8_t>(12, 7));
+  CHECK(scales == std::vector<float>(2, 7.0f));
+  CHECK_NOTHROW(rope::dequantize(same_data, x));
+}

@@ -114,6 +114,8 @@ void check_page_writes(const head_view<K>& k, const head_view<V>& v, const page_
   };
   check_shape("k", k, pages.keys());
   check_shape("v", v, pages.values());
+  check_written("write_pages", pages.keys());
+  check_written("write_pages", pages.values());
 }
 
 /// Writes new tokens to their pages. Keys are rotated by a key_transform, or copied if it is an
@@ -188,9 +190,9 @@ constexpr bool misplaced_in_write_pages() {
 ///
 /// Requires:  k and v share no element with the pages
 /// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
-///            tokens than its length, offsets do not fit, or a page to be written is listed twice in the
-///            blocks (a shared prefix is read-only); std::out_of_range if a block that holds tokens names a
-///            page beyond the pool; the pages are then unchanged
+///            tokens than its length, offsets do not fit, channels of a pool overlap each other, or a page to
+///            be written is listed twice in the blocks (a shared prefix is read-only); std::out_of_range if a
+///            block that holds tokens names a page beyond the pool; the pages are then unchanged
 /// Cost:      one copy of the new keys and values, and one check of every block that holds tokens
 template <int no_layout = 0, class K, class V, class T,  // so that write_pages<Layout> is never this function
           class Threads = this_thread>

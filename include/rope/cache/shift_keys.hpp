@@ -26,19 +26,22 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Throws:  std::invalid_argument unless the rotated channels lie in the head
+/// Throws:  std::invalid_argument unless the rotated channels lie in the head; as check_written
 template <class Layout, class T, class S>
 void check_rotated_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   check_rotation<Layout>(function, keys, table, known_range{});
+  check_written(function, keys);
 }
 
-/// Throws:  as check_rotation and page_view::check_blocks; std::invalid_argument if the keys are raw
+/// Throws:  as check_rotation, check_written and page_view::check_blocks; std::invalid_argument if the keys
+///          are raw
 template <class Layout, class T, class S>
 void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   const auto& keys = pages.keys();
   check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
+  check_written(function, keys);
   if (pages.storage() == key_storage::raw)
     throw_invalid(function, "raw keys are stored unrotated; leave them, and pass the table to attention");
   pages.check_blocks(function);
@@ -87,8 +90,9 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const V
 /// \param keys   [batch, tokens, heads, head_dim]. The keys of all tokens are rotated
 /// \param table  the table that rotated the keys. It needs no rows for their positions
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head, or the angles of the table are
-///            not exact (source() is not table_source::positions); the keys are then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, the channels of the keys overlap
+///            each other, or the angles of the table are not exact (source() is not
+///            table_source::positions); the keys are then unchanged
 /// Accuracy:  the error of one more rotation
 /// Cost:      one pass over the keys
 /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
@@ -150,9 +154,9 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
 /// \param keys       [batch, tokens, heads, head_dim]
 /// \param positions  of the keys, as in `rotate`
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head, the tables differ in pairs or
-///            first channel, or one of them has no range of positions or no exact angles; the keys are then
-///            unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, the channels of the keys overlap
+///            each other, the tables differ in pairs or first channel, or one of them has no range of
+///            positions or no exact angles; the keys are then unchanged
 /// Accuracy:  the error of one more rotation
 /// Cost:      one pass over the keys, and a row of cos and sin per position
 template <class Layout = detail::unnamed_layout, class T, position_form P, rotation_table From,

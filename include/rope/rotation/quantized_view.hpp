@@ -144,7 +144,8 @@ void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const T
 /// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
 ///
 /// Requires:  x and out share no memory
-/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
+/// Throws:    std::invalid_argument if the shapes differ, a view has no memory, or heads of out overlap each
+///            other; out is then unchanged
 /// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
 ///            below 2^-118 (tests/rotation/laws/quantize.test.cpp)
 /// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
@@ -158,6 +159,7 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
   static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
                 "quantize: channels are float, Eigen::half or Eigen::bfloat16");
   detail::check_quantization("quantize", x, out);
+  detail::check_written("quantize", out);
   detail::quantize_all(x, out, threads);
 }
 
@@ -179,6 +181,7 @@ void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = 
   ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
   static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
   detail::check_quantization("dequantize", out, x);
+  detail::check_written("dequantize", out);
   detail::dequantize_all(x, out, threads);
 }
 
