@@ -133,6 +133,7 @@ TEMPLATE_TEST_CASE("invalid rows, ranges and shifts throw with the name of the c
     rejected(range, raw, "::truncate" + got, [&](auto& c) { c.truncate(0, row(b)); });
     rejected(range, raw, "::size" + got, [&](auto& c) { (void)c.size(b); });
     rejected(range, raw, "::positions" + got, [&](auto& c) { (void)c.positions(b); });
+    rejected(range, raw, "::ordered" + got, [&](auto& c) { (void)c.ordered(b); });
     rejected(range, raw, "::keys" + got, [&](auto& c) { (void)c.keys(b); });
     rejected(range, raw, "::values" + got, [&](auto& c) { (void)c.values(b); });
   }

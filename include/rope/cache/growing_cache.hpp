@@ -41,8 +41,11 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
 
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
   Index size() const { return rows().common_size(Cache::names.size); }
-  /// The numbers of tokens at the start of row b at positions 0, 1, 2, ..., and in ascending order.
-  detail::ordered_tokens ordered(Index b) const { return rows().ordered(b); }
+  /// The numbers of tokens at the start of row b at positions 0, 1, 2, ..., and in ascending order.  Throws:
+  /// std::out_of_range if there is no such row
+  detail::ordered_tokens ordered(Index b) const {
+    return rows().ordered(rows().checked(Cache::names.ordered, b));
+  }
 
   /// Rotates the stored keys from the angles of one table to those of another, in one pass, by the exact
   /// difference of the two angles at each position.

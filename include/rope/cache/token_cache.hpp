@@ -29,21 +29,21 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// The names of a cache and its functions in error messages.
 struct cache_names {
-  const char *cache, *size, *positions, *order, *seen, *next_positions, *coordinates, *next_coordinates,
-      *rotation_by, *append, *append_at, *append_rotated, *truncate, *copy_row, *reorder, *keys, *values,
-      *rebase, *remove, *evict, *shift, *reserve;
+  const char *cache, *size, *positions, *order, *ordered, *seen, *next_positions, *coordinates,
+      *next_coordinates, *rotation_by, *append, *append_at, *append_rotated, *truncate, *copy_row, *reorder,
+      *keys, *values, *rebase, *remove, *evict, *shift, *reserve;
 };
 
 }  // namespace rope::inline ROPE_ABI::detail
 
 /// A macro, because only string literals are concatenated.
-#define ROPE_DETAIL_CACHE_NAMES(name)                                                                        \
-  {                                                                                                          \
-    name, name "::size", name "::positions", name "::order", name "::seen", name "::next_positions",         \
-        name "::coordinates", name "::next_coordinates", name "::rotation_by", name "::append",              \
-        name "::append_at", name "::append_rotated", name "::truncate", name "::copy_row", name "::reorder", \
-        name "::keys", name "::values", name "::rebase", name "::remove", name "::evict", name "::shift",    \
-        name "::reserve"                                                                                     \
+#define ROPE_DETAIL_CACHE_NAMES(name)                                                                       \
+  {                                                                                                         \
+    name, name "::size", name "::positions", name "::order", name "::ordered", name "::seen",               \
+        name "::next_positions", name "::coordinates", name "::next_coordinates", name "::rotation_by",     \
+        name "::append", name "::append_at", name "::append_rotated", name "::truncate", name "::copy_row", \
+        name "::reorder", name "::keys", name "::values", name "::rebase", name "::remove", name "::evict", \
+        name "::shift", name "::reserve"                                                                    \
   }
 
 namespace rope::inline ROPE_ABI {
