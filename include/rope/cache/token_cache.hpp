@@ -159,7 +159,8 @@ class token_cache {
   }
   /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
-  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53
+  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53,
+  ///          std::length_error if they exceed the address space
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const requires(of_heads) {
     return tokens_.coordinates().next_coordinates(Cache::names.next_coordinates, tokens);
   }

@@ -270,6 +270,12 @@ TEST_CASE("text, shifts and positions of a cache with axes have limits", "[cache
   CHECK(throws_saying<std::length_error>(
       [] { kv_cache<float>(4, 4, 2, 8, token_axes{std::numeric_limits<Index>::max()}); },
       "kv_cache: coordinates of ", "exceed the address space"));
+  CHECK(throws_saying<std::length_error>(
+      [] {
+        constexpr Index tokens = std::numeric_limits<Index>::max() / 1024 + 1;
+        kv_cache<float>(2048, 1, 1, 4, token_axes{2}).next_coordinates(tokens);
+      },
+      "kv_cache::next_coordinates: coordinates of [2048, ", "exceed the address space"));
   CHECK_NOTHROW(kv_cache<float>(0, 4, 2, 8, token_axes{3}));
   CHECK_NOTHROW(kv_cache<float>(2, 0, 2, 8, token_axes{3}));
 }

@@ -11,6 +11,7 @@
 #include <utility>  // std::move, std::swap
 #include <vector>
 
+#include <rope/base/integer_list.hpp>  // product_fits
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
@@ -105,12 +106,16 @@ class row_places {
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if a coordinate would exceed
-  ///          2^53
+  ///          2^53, std::length_error if the coordinates exceed the address space
   number_array<X> next_coordinates(const char* function, Index tokens) const {
     if (tokens < 0) throw_invalid(function, "tokens must not be negative, got ", tokens);
     for (const row_end& of : rows_)
       if (of.largest > 0x1p53 - static_cast<double>(tokens))
         throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", of.largest);
+    if (constexpr Index most = (std::numeric_limits<Index>::max)() / Index(sizeof(X));
+        !product_fits({batch_, tokens, axes_}, most))
+      throw_length(function, "coordinates of ", shape_text({batch_, tokens}),
+                   " tokens exceed the address space");
     number_array<X> text(batch_ * tokens, axes_);
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
