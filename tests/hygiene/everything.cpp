@@ -410,6 +410,14 @@ bool too_large(const Call& call) {
   std::vector<float> channels(2);
   const head_view<float> one = {channels.data(), 1, half, 1, 1, 0, 0, 0};
   expect(too_large([&] { attention_weights(one, one, std::span<float>{}); }), "weights");
+  kv_cache<float> cache(1, half, 1, 1);
+  cache.append(one, one);
+  head_view<float> query = one.token_range(0, 1);
+  query.heads = half;
+  expect(too_large([&] { attention_weight_sums(query, cache, std::span<float>{}); }), "sums of a cache");
+  query.tokens = half / 64;
+  query.heads = 64;
+  expect(too_large([&] { attention_weights(query, cache, std::span<float>{}); }), "weights of a cache");
 }
 
 }  // namespace

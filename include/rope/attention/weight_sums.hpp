@@ -216,9 +216,13 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
 /// Scratch memory in which sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are
 /// written to `sums`. It is set to zero, and valid until the next call on this thread.
 ///
-/// Throws:  std::invalid_argument unless `sums` has one of the two lengths
+/// Throws:  std::invalid_argument unless `sums` has one of the two lengths, std::length_error if the sums
+///          exceed the address space
 template <class A>
 weight_sums_view weight_sums_in(std::span<A> sums, const attention_shape& shape, Index kv_heads) {
+  if (!extents_fit(shape.batch, (std::max)(shape.heads, kv_heads), shape.keys, 1, Index(sizeof(double))))
+    throw_length("attention_weight_sums", "sums ", shape_text({shape.batch, shape.heads, shape.keys}),
+                 " exceed the address space");
   const auto length = [&](Index heads) { return static_cast<std::size_t>(shape.batch * heads * shape.keys); };
   const bool by_key_head = sums.size() == length(kv_heads);
   if (!by_key_head && sums.size() != length(shape.heads))

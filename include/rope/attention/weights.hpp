@@ -169,9 +169,6 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
   check_view("attention_weights", q);
   check_view("attention_weights", k);
   check_memory("attention_weights", q, k);
-  if (!extents_fit(q.batch, q.heads, q.tokens, k.tokens, Index(sizeof(arithmetic<T>))))
-    throw_length("attention_weights", "weights ", shape_text({q.batch, q.heads, q.tokens, k.tokens}),
-                 " exceed the address space");
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
   return checked_attention<T, T>("attention_weights", q, k, k.channels(0, 0), out, options, rotates);
 }
@@ -189,9 +186,14 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
 /// Views the caller's list or Eigen object as the weights of a call of queries Q. W is the type of the
 /// argument, which is a reference if the argument has a name.
 ///
-/// Throws:  std::invalid_argument if the extents differ from those of the call
+/// Throws:  std::invalid_argument if the extents differ from those of the call, std::length_error if the
+///          weights exceed the address space
 template <class Q, class W>
 weights_view<weight_of<Q>> weights_in(std::remove_reference_t<W>& weights, const attention_shape& shape) {
+  if (!extents_fit(shape.batch, shape.heads, shape.queries, shape.keys, Index(sizeof(weight_of<Q>))))
+    throw_length("attention_weights", "weights ",
+                 shape_text({shape.batch, shape.heads, shape.queries, shape.keys}),
+                 " exceed the address space");
   if constexpr (std::is_convertible_v<W, std::span<weight_of<Q>>>) {
     const std::span<weight_of<Q>> list(weights);
     const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
