@@ -418,6 +418,16 @@ bool too_large(const Call& call) {
   query.tokens = half / 64;
   query.heads = 64;
   expect(too_large([&] { attention_weights(query, cache, std::span<float>{}); }), "weights of a cache");
+
+  const std::vector<float> ones(static_cast<std::size_t>(half), 1.0f);
+  const multi_head_attention<float> block({.q = {ones.data(), half, 1},
+                                           .k = {ones.data(), half, 1},
+                                           .v = {ones.data(), half, 1},
+                                           .o = {ones.data(), 1, half}},
+                                          {.heads = half});
+  using tokens_in_memory = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const Eigen::Map<const tokens_in_memory> context(ones.data(), half, 1);
+  expect(too_large([&] { static_cast<void>(block.project_context(context, 1)); }), "a projected context");
 }
 
 }  // namespace

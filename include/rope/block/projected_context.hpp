@@ -56,8 +56,12 @@ class projected_context {
         kv_heads_(shape.kv_heads),
         head_dim_(shape.head_dim),
         value_dim_(shape.value_dim),
-        keys_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.head_dim)),
-        values_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.value_dim)) {}
+        keys_(checked_size(batch, tokens, shape.kv_heads, shape.head_dim)),
+        values_(checked_size(batch, tokens, shape.kv_heads, shape.value_dim)) {}
+  /// Throws:  std::length_error if the heads exceed the address space
+  static std::size_t checked_size(Index batch, Index tokens, Index heads, Index head_dim) {
+    return static_cast<std::size_t>(bshd(static_cast<T*>(nullptr), batch, tokens, heads, head_dim).size());
+  }
 
   head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
   head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }

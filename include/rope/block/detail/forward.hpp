@@ -109,8 +109,12 @@ class block_forward {
 
  private:
   void check_probabilities(Index rows, Index keys) const {
+    if (probabilities_.empty()) return;
+    if (!extents_fit(rows, pass_.shape.heads, keys, 1, Index(sizeof(T))))
+      throw_length("multi_head_attention", "probabilities ", shape_text({rows, pass_.shape.heads, keys}),
+                   " exceed the address space");
     const auto size = static_cast<std::size_t>(rows * pass_.shape.heads * keys);
-    if (!probabilities_.empty() && probabilities_.size() != size)
+    if (probabilities_.size() != size)
       throw_invalid("multi_head_attention",
                     "probabilities must be empty or have length batch * heads * queries * keys = ", size,
                     ", got ", probabilities_.size());

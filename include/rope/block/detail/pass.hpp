@@ -100,7 +100,9 @@ struct block_pass {
   /// Purpose on the thread.
   template <class Purpose>
   static head_view<T> scratch_heads(Index batch, Index tokens, Index heads, Index head_dim) {
-    return bshd(workspace<Purpose, T>(batch * tokens * heads * head_dim), batch, tokens, heads, head_dim);
+    head_view<T> x = bshd(static_cast<T*>(nullptr), batch, tokens, heads, head_dim);  // checks the extents
+    x.data = workspace<Purpose, T>(x.size());
+    return x;
   }
   /// The heads of queries, keys and values in scratch: projected, not yet normalised or rotated.
   struct projected_heads {
