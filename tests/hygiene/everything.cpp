@@ -428,6 +428,16 @@ bool too_large(const Call& call) {
   using tokens_in_memory = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Eigen::Map<const tokens_in_memory> context(ones.data(), half, 1);
   expect(too_large([&] { static_cast<void>(block.project_context(context, 1)); }), "a projected context");
+
+  std::vector<int> blocks(static_cast<std::size_t>(half / 2), 1);
+  blocks[0] = 0;
+  const std::vector<int> lengths = {(std::numeric_limits<int>::max)()};
+  std::vector<float> pool(static_cast<std::size_t>(4 * half), 1.0f);
+  const auto heads_of_pool = bhsd(pool.data(), 2, 1, half, 2);
+  const page_view<float> pages({.keys = heads_of_pool, .values = heads_of_pool}, blocks, lengths);
+  shift_keys<half_split>(pages, {.sequence = 0, .first = 0, .count = 1}, 1,
+                         frequency_table<float>(frequencies(2), 4));
+  expect(pool[0] < 0.0f && pool[2] > 0.0f, "a key among blocks that end at the largest Index is shifted");
 }
 
 }  // namespace

@@ -89,6 +89,10 @@ class page_view {
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
   /// The slot of token t in its page.
   Index slot(Index t) const { return t % page_size(); }
+  /// The number of blocks of a sequence that hold its tokens.
+  Index used_blocks(Index sequence) const {
+    return length(sequence) / page_size() + (length(sequence) % page_size() != 0 ? 1 : 0);
+  }
   /// The number of entries of `blocks` per sequence.
   Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
   /// The page of every block, [sequences, blocks].
@@ -103,7 +107,7 @@ class page_view {
   void check_blocks(const char* function) const {
     for (Index s = 0; s < sequences(); ++s) {
       // Compares numbers of blocks, because blocks * page_size may overflow.
-      const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
+      const Index tokens = length(s), used = used_blocks(s);
       if (tokens < 0 || used > blocks_of_a_sequence_)
         detail::throw_invalid(function, "a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
                               blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
@@ -175,7 +179,7 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
   sort(changed, changed + written);
   std::fill(seen, seen + written, Index{0});
   for (Index s = 0; s < pages.sequences(); ++s)
-    for (Index block = 0; block * size < pages.length(s); ++block) {
+    for (Index block = 0; block < pages.used_blocks(s); ++block) {
       const Index page = pages.blocks().page(s, block);
       const Index* at = std::lower_bound(changed, changed + written, page);
       if (at != changed + written && *at == page && ++seen[at - changed] > 1)

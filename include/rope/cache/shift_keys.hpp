@@ -60,12 +60,12 @@ template <class T, class Visit>
 void for_each_used_page(const char* function, const page_view<T>& pages, const Visit& visit) {
   const Index size = pages.page_size();
   Index count = 0;
-  for (Index s = 0; s < pages.sequences(); ++s) count += (pages.length(s) + size - 1) / size;
+  for (Index s = 0; s < pages.sequences(); ++s) count += pages.used_blocks(s);
   struct used_pages {};
   used_page* used = workspace<used_pages, used_page>(count);
   count = 0;
   for (Index s = 0; s < pages.sequences(); ++s)
-    for (Index block = 0; block * size < pages.length(s); ++block)
+    for (Index block = 0; block < pages.used_blocks(s); ++block)
       used[count++] = {pages.blocks().page(s, block), block,
                        (std::min)(size, pages.length(s) - block * size)};
   std::sort(used, used + count, [](const used_page& a, const used_page& b) {
