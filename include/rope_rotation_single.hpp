@@ -3830,6 +3830,7 @@ void check_written(const char* function, const head_view<T>& x) {
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
+  if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
 }
 struct memory_steps {
   std::int64_t stride, least, most;

@@ -6924,6 +6924,7 @@ void check_written(const char* function, const head_view<T>& x) {
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
+  if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
 }
 /// A distance of `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
@@ -11112,7 +11113,8 @@ void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const T
 /// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
 ///
 /// Requires:  x and out share no memory
-/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
+/// Throws:    std::invalid_argument if the shapes differ, a view has no memory, or heads of out overlap each
+///            other; out is then unchanged
 /// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
 ///            below 2^-118 (tests/rotation/laws/quantize.test.cpp)
 /// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
@@ -11126,6 +11128,7 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
   static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
                 "quantize: channels are float, Eigen::half or Eigen::bfloat16");
   detail::check_quantization("quantize", x, out);
+  detail::check_written("quantize", out);
   detail::quantize_all(x, out, threads);
 }
 /// Converts int8 values and scales back to floating-point channels.
@@ -11146,6 +11149,7 @@ void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = 
   ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
   static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
   detail::check_quantization("dequantize", out, x);
+  detail::check_written("dequantize", out);
   detail::dequantize_all(x, out, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
@@ -12904,9 +12908,6 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
   check_view("attention_weights", q);
   check_view("attention_weights", k);
   check_memory("attention_weights", q, k);
-  if (!extents_fit(q.batch, q.heads, q.tokens, k.tokens, Index(sizeof(arithmetic<T>))))
-    throw_length("attention_weights", "weights ", shape_text({q.batch, q.heads, q.tokens, k.tokens}),
-                 " exceed the address space");
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
   return checked_attention<T, T>("attention_weights", q, k, k.channels(0, 0), out, options, rotates);
 }
@@ -12921,9 +12922,14 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
 /// Views the caller's list or Eigen object as the weights of a call of queries Q. W is the type of the
 /// argument, which is a reference if the argument has a name.
 ///
-/// Throws:  std::invalid_argument if the extents differ from those of the call
+/// Throws:  std::invalid_argument if the extents differ from those of the call, std::length_error if the
+///          weights exceed the address space
 template <class Q, class W>
 weights_view<weight_of<Q>> weights_in(std::remove_reference_t<W>& weights, const attention_shape& shape) {
+  if (!extents_fit(shape.batch, shape.heads, shape.queries, shape.keys, Index(sizeof(weight_of<Q>))))
+    throw_length("attention_weights", "weights ",
+                 shape_text({shape.batch, shape.heads, shape.queries, shape.keys}),
+                 " exceed the address space");
   if constexpr (std::is_convertible_v<W, std::span<weight_of<Q>>>) {
     const std::span<weight_of<Q>> list(weights);
     const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
@@ -13178,9 +13184,13 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
 /// Scratch memory in which sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are
 /// written to `sums`. It is set to zero, and valid until the next call on this thread.
 ///
-/// Throws:  std::invalid_argument unless `sums` has one of the two lengths
+/// Throws:  std::invalid_argument unless `sums` has one of the two lengths, std::length_error if the sums
+///          exceed the address space
 template <class A>
 weight_sums_view weight_sums_in(std::span<A> sums, const attention_shape& shape, Index kv_heads) {
+  if (!extents_fit(shape.batch, (std::max)(shape.heads, kv_heads), shape.keys, 1, Index(sizeof(double))))
+    throw_length("attention_weight_sums", "sums ", shape_text({shape.batch, shape.heads, shape.keys}),
+                 " exceed the address space");
   const auto length = [&](Index heads) { return static_cast<std::size_t>(shape.batch * heads * shape.keys); };
   const bool by_key_head = sums.size() == length(kv_heads);
   if (!by_key_head && sums.size() != length(shape.heads))
@@ -13968,6 +13978,13 @@ template <class Layout, rotation_table Table, class PQ, class PK>
 auto rotation_of_block(const Table& table, const PQ& query_positions, const PK& key_positions) {
   return block_rotation<Layout, placed_table<typename Table::scalar>, PQ, PK>{
       {placed(table), query_positions}, {placed(table), key_positions}};
+}
+/// The rotation of queries and keys at the same positions. If these are an expression, it is evaluated once.
+template <class Layout, rotation_table Table, class P>
+auto rotation_of_block(const Table& table, const P& positions) {
+  const kept_positions<P> kept = positions;
+  return block_rotation<Layout, placed_table<typename Table::scalar>, P, P>{{placed(table), kept},
+                                                                            {placed(table), kept}};
 }
 inline constexpr std::int64_t no_positions = 0;
 inline constexpr block_rotation<unnamed_layout, no_table, std::int64_t, std::int64_t> block_without_rotation =
@@ -14791,24 +14808,37 @@ bool is_counted(const Rows& rows, Index b) {
     if (rows.ordered(b).counted == rows.seen(b)) return true;
   return std::span<const std::int64_t>(rows.order(b)).empty();
 }
-/// The positions of the stored tokens of row b.
+/// Whether a ring that has seen `seen` tokens of a row has dropped its token at `position`.
 template <class Rows>
-position_range held_positions(const Rows& rows, Index b) {
+bool has_dropped(const Rows& rows, std::int64_t seen, std::int64_t position) {
+  if constexpr (rows_by_rank<Rows>) {
+    const ring_policy& ring = rows.policy();
+    return position >= ring.sinks && position < seen - ring.window - (ring.chunk - 1);
+  } else {
+    return false;
+  }
+}
+/// The positions of the stored tokens of row b, without those that a ring drops for `appended` new ones.
+template <class Rows>
+position_range held_positions(const Rows& rows, Index b, Index appended) {
   const std::span<const std::int64_t> order = rows.order(b);
   position_range range;
   if constexpr (requires { rows.ordered(b); })
     if (!order.empty() && rows.ordered(b).ascending == rows.seen(b)) return {order.front(), order.back()};
   if (order.empty() && rows.seen(b) > 0) return {0, rows.seen(b) - 1};
   for (const std::int64_t position : order)
-    if (position != no_token) range.include(position);
+    if (position != no_token && !has_dropped(rows, rows.seen(b) + appended, position))
+      range.include(position);
   return range;
 }
 /// Adds the positions by which the keys of row b are rotated while they are read, except that of the query if
 /// they are rotated by rank.
+///
+/// \param appended  the number of tokens that are appended to the row before the keys are read
 template <class Rows>
-void include_read_keys(const Rows& rows, Index b, position_range& read) {
+void include_read_keys(const Rows& rows, Index b, position_range& read, Index appended = 0) {
   if (rows.storage() != key_storage::raw) return;
-  const position_range held = ranks_of(rows) > 0 ? position_range{0, 0} : held_positions(rows, b);
+  const position_range held = ranks_of(rows) > 0 ? position_range{0, 0} : held_positions(rows, b, appended);
   if (held.empty()) return;
   read.include(held.smallest);
   read.include(held.largest);
@@ -15926,8 +15956,122 @@ void attended_call<Layout, T, Rows, S, Threads>::run() const {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 
-#ifndef ROPE_CACHE_KV_CACHE_HPP
-#define ROPE_CACHE_KV_CACHE_HPP
+#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+
+#ifndef ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+/// The tokens of a cache that are the queries of a call without counts.
+namespace rope::inline ROPE_ABI::detail {
+/// Lost tokens of a row: the `removed` tokens just before its `newer` newest tokens.
+struct lost_tokens {
+  Index newer, removed;
+  /// The number of lost tokens among the newest `newest` tokens of the row.
+  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - newer, removed)); }
+  friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
+};
+/// Records which tokens of the last appends each row of a cache still has. If every row takes all tokens of
+/// every append, and all rows lose the same tokens, the newest n tokens of all rows have the same indices in
+/// the appended views. Otherwise only the number of tokens that each row took in the last append is recorded.
+///
+/// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
+///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
+///            append. If width_ is `unknown`, they are not known, because a row lost tokens from between them
+///            or was copied from another cache, or every row lost all of them.
+class newest_tokens {
+ public:
+  explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
+  void append(Index tokens, const row_counts& counts) {
+    bool full = true;
+    for (std::size_t b = 0; b < counts_.size(); ++b) {
+      counts_[b] = count_of(static_cast<Index>(b), tokens, counts);
+      full = full && counts_[b] == tokens;
+    }
+    width_ = tokens;
+    even_ = !full ? 0 : even_ > all - tokens ? all : even_ + tokens;
+  }
+  /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
+  template <class LostOf>
+  void forget(Index first, Index last, const LostOf& lost_of) {
+    last = (std::min)(last, static_cast<Index>(counts_.size()));
+    bool alike = first == 0 && last == static_cast<Index>(counts_.size()), any = false, recent = false;
+    for (Index b = first; b < last; ++b) {
+      const lost_tokens lost = lost_of(b);
+      alike = alike && lost == lost_of(first);
+      any = any || lost.removed > 0;
+      recent = recent || lost.among((std::min)(width_, even_)) > 0;
+    }
+    if (!any) return;
+    if (even_ > 0) {
+      width_ = (std::min)(width_, even_);
+      if (alike) {
+        width_ -= lost_of(first).among(width_);
+        if (even_ != all) even_ -= lost_of(first).among(even_);
+        if (even_ == 0) width_ = unknown;
+        return;
+      }
+      even_ = recent ? 0 : width_;
+      std::fill(counts_.begin(), counts_.end(), width_);
+      if (!recent) return;
+    }
+    for (Index b = first; b < last; ++b) {
+      Index& count = counts_[static_cast<std::size_t>(b)];
+      const lost_tokens lost = lost_of(b);
+      const Index gone = lost.among(count);
+      if (gone > 0 && lost.newer > 0) width_ = unknown;
+      count -= gone;
+    }
+  }
+  /// Makes row `to` a copy of row `from` of this record or of the record of another cache. After a copy from
+  /// another cache, the newest tokens of row `to` and of the other rows come from different calls, unless
+  /// there are no other rows. even_ and width_ hold for every row, so copying and swapping rows of one record
+  /// keep them valid.
+  void copy_row(const newest_tokens& other, Index from, Index to) {
+    counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
+    if (&other == this) return;
+    const bool only = counts_.size() == 1;
+    even_ = only ? other.even_ : 0;
+    width_ = only ? other.width_ : unknown;
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
+  }
+  void clear() {
+    width_ = 0;
+    even_ = all;
+  }
+  /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
+  /// They are the newest tokens of the row. Null if all rows have `queries` queries.
+  ///
+  /// Throws:  std::invalid_argument if the record does not determine this
+  const std::vector<Index>* counts(const char* function, Index queries) const {
+    if (queries <= even_) return nullptr;
+    if (even_ == 0 && queries == width_) return &counts_;
+    const char* rule =
+        "the rows differ in the tokens that they took or lost; give counts, how many queries each row has";
+    if (even_ == 0 && width_ == unknown)
+      throw_invalid(function, rule, ", got none, for q.tokens = ", queries);
+    throw_invalid(function, rule, ", or q.tokens of ", even_ > 0 ? "at most " : "",
+                  even_ > 0 ? even_ : width_, ", got ", queries);
+  }
+  /// Describes the queries of row b in a call without counts; empty if any number is valid.
+  std::string described(Index b) const {
+    if (even_ == all) return {};
+    if (even_ > 0) return "up to " + std::to_string(even_) + " queries without counts";
+    if (width_ == unknown) return "queries need counts";
+    return std::to_string(counts_[static_cast<std::size_t>(b)]) + " of " + std::to_string(width_) +
+           " queries without counts";
+  }
+ private:
+  static constexpr Index all = (std::numeric_limits<Index>::max)(), unknown = -1;
+  std::vector<Index> counts_;
+  Index width_ = 0, even_ = all;
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+
+#ifndef ROPE_CACHE_DETAIL_ROW_PLACES_HPP
+#define ROPE_CACHE_DETAIL_ROW_PLACES_HPP
 
 #ifndef ROPE_BASE_OWNED_ARRAY_HPP
 #define ROPE_BASE_OWNED_ARRAY_HPP
@@ -16035,125 +16179,6 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_OWNED_ARRAY_HPP
-
-#ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-#define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-
-#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-
-#ifndef ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
-#define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
-/// The tokens of a cache that are the queries of a call without counts.
-namespace rope::inline ROPE_ABI::detail {
-/// Lost tokens of a row: the `removed` tokens just before its `newer` newest tokens.
-struct lost_tokens {
-  Index newer, removed;
-  /// The number of lost tokens among the newest `newest` tokens of the row.
-  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - newer, removed)); }
-  friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
-};
-/// Records which tokens of the last appends each row of a cache still has. If every row takes all tokens of
-/// every append, and all rows lose the same tokens, the newest n tokens of all rows have the same indices in
-/// the appended views. Otherwise only the number of tokens that each row took in the last append is recorded.
-///
-/// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
-///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
-///            append. If width_ is `unknown`, they are not known, because a row lost tokens from between them
-///            or was copied from another cache.
-class newest_tokens {
- public:
-  explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
-  void append(Index tokens, const row_counts& counts) {
-    bool full = true;
-    for (std::size_t b = 0; b < counts_.size(); ++b) {
-      counts_[b] = count_of(static_cast<Index>(b), tokens, counts);
-      full = full && counts_[b] == tokens;
-    }
-    width_ = tokens;
-    even_ = !full ? 0 : even_ > all - tokens ? all : even_ + tokens;
-  }
-  /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
-  template <class LostOf>
-  void forget(Index first, Index last, const LostOf& lost_of) {
-    last = (std::min)(last, static_cast<Index>(counts_.size()));
-    bool alike = first == 0 && last == static_cast<Index>(counts_.size()), any = false, recent = false;
-    for (Index b = first; b < last; ++b) {
-      const lost_tokens lost = lost_of(b);
-      alike = alike && lost == lost_of(first);
-      any = any || lost.removed > 0;
-      recent = recent || lost.among((std::min)(width_, even_)) > 0;
-    }
-    if (!any) return;
-    if (even_ > 0) {
-      width_ = (std::min)(width_, even_);
-      if (alike) {
-        width_ -= lost_of(first).among(width_);
-        if (even_ != all) even_ -= lost_of(first).among(even_);
-        return;
-      }
-      even_ = recent ? 0 : width_;
-      std::fill(counts_.begin(), counts_.end(), width_);
-      if (!recent) return;
-    }
-    for (Index b = first; b < last; ++b) {
-      Index& count = counts_[static_cast<std::size_t>(b)];
-      const lost_tokens lost = lost_of(b);
-      const Index gone = lost.among(count);
-      if (gone > 0 && lost.newer > 0) width_ = unknown;
-      count -= gone;
-    }
-  }
-  /// Makes row `to` a copy of row `from` of this record or of the record of another cache. After a copy from
-  /// another cache, the newest tokens of row `to` and of the other rows come from different calls, unless
-  /// there are no other rows. even_ and width_ hold for every row, so copying and swapping rows of one record
-  /// keep them valid.
-  void copy_row(const newest_tokens& other, Index from, Index to) {
-    counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
-    if (&other == this) return;
-    const bool only = counts_.size() == 1;
-    even_ = only ? other.even_ : 0;
-    width_ = only ? other.width_ : unknown;
-  }
-  void swap_rows(Index a, Index b) {
-    std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
-  }
-  void clear() {
-    width_ = 0;
-    even_ = all;
-  }
-  /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
-  /// They are the newest tokens of the row. Null if all rows have `queries` queries.
-  ///
-  /// Throws:  std::invalid_argument if the record does not determine this
-  const std::vector<Index>* counts(const char* function, Index queries) const {
-    if (queries <= even_) return nullptr;
-    if (even_ == 0 && queries == width_) return &counts_;
-    const char* rule =
-        "the rows differ in the tokens that they took or lost; give counts, how many queries each row has";
-    if (even_ == 0 && width_ == unknown)
-      throw_invalid(function, rule, ", got none, for q.tokens = ", queries);
-    throw_invalid(function, rule, ", or q.tokens of ", even_ > 0 ? "at most " : "",
-                  even_ > 0 ? even_ : width_, ", got ", queries);
-  }
-  /// Describes the queries of row b in a call without counts; empty if any number is valid.
-  std::string described(Index b) const {
-    if (even_ == all) return {};
-    if (even_ > 0) return "up to " + std::to_string(even_) + " queries without counts";
-    if (width_ == unknown) return "queries need counts";
-    return std::to_string(counts_[static_cast<std::size_t>(b)]) + " of " + std::to_string(width_) +
-           " queries without counts";
-  }
- private:
-  static constexpr Index all = (std::numeric_limits<Index>::max)(), unknown = -1;
-  std::vector<Index> counts_;
-  Index width_ = 0, even_ = all;
-};
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
-
-#ifndef ROPE_CACHE_DETAIL_ROW_PLACES_HPP
-#define ROPE_CACHE_DETAIL_ROW_PLACES_HPP
 
 #ifndef ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
 #define ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
@@ -16289,12 +16314,16 @@ class row_places {
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
   /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if a coordinate would exceed
-  ///          2^53
+  ///          2^53, std::length_error if the coordinates exceed the address space
   number_array<X> next_coordinates(const char* function, Index tokens) const {
     if (tokens < 0) throw_invalid(function, "tokens must not be negative, got ", tokens);
     for (const row_end& of : rows_)
       if (of.largest > 0x1p53 - static_cast<double>(tokens))
         throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", of.largest);
+    if (constexpr Index most = (std::numeric_limits<Index>::max)() / Index(sizeof(X));
+        !product_fits({batch_, tokens, axes_}, most))
+      throw_length(function, "coordinates of ", shape_text({batch_, tokens}),
+                   " tokens exceed the address space");
     number_array<X> text(batch_ * tokens, axes_);
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
@@ -16351,7 +16380,9 @@ class row_places {
   template <class Rows>
   void evict(row_range range, const Rows& rows, const token_list& tokens) {
     for (Index b = range.first; b < last_of(range); ++b) {
-      rows_(b).evicted = rows_(b).largest;
+      tokens.for_each_run([&, &evicted = rows_(b).evicted](Index first, Index last) {
+        evicted = (std::max)(evicted, *std::max_element(row(b) + first * axes_, row(b) + last * axes_));
+      });
       tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
         std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
       });
@@ -16424,7 +16455,7 @@ class row_places {
   struct row_end {
     bool is_integer() const { return equal(largest, std::floor(largest)); }
     X largest = -1;
-    X evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
+    X evicted = none_evicted;  // the largest number of the tokens evicted since the last rollback
   };
   bool is_evicted(Index b) const { return rows_(b).evicted > none_evicted; }
   /// Whether a shift of tokens [first, last) of row b also moves its `evicted`: if it moves the newest token.
@@ -16714,6 +16745,12 @@ class cache_rows : public slot_rows<growing_row> {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
+#ifndef ROPE_CACHE_KV_CACHE_HPP
+#define ROPE_CACHE_KV_CACHE_HPP
+
+#ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+#define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+
 #ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 #define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 /// Checks of argument types in calls that store or rotate tokens. Each check reports an error in one
@@ -16973,8 +17010,8 @@ auto positions_at(const At& at, Index tokens) {
 /// stored key. `function` is the name of the public function in messages.
 ///
 /// Invariant: the slots of row b that rows().positions(b) lists are written. A function that throws changes
-///            nothing, except if threads fail while a ring overwrites tokens: the store is then empty. With
-///            axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
+///            nothing, except if threads fail or memory runs out while a ring overwrites tokens: the store is
+///            then empty. With axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
 ///
 /// \tparam Rows         assigns slots to tokens: cache_rows or ring_rows
 template <class T, value_place place, class Rows = cache_rows>
@@ -17311,19 +17348,19 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
 namespace rope::inline ROPE_ABI::detail {
 /// The names of a cache and its functions in error messages.
 struct cache_names {
-  const char *cache, *size, *positions, *order, *seen, *next_positions, *coordinates, *next_coordinates,
-      *rotation_by, *append, *append_at, *append_rotated, *truncate, *copy_row, *reorder, *keys, *values,
-      *rebase, *remove, *evict, *shift, *reserve;
+  const char *cache, *size, *positions, *order, *ordered, *seen, *next_positions, *coordinates,
+      *next_coordinates, *rotation_by, *append, *append_at, *append_rotated, *truncate, *copy_row, *reorder,
+      *keys, *values, *rebase, *remove, *evict, *shift, *reserve;
 };
 }  // namespace rope::inline ROPE_ABI::detail
 /// A macro, because only string literals are concatenated.
-#define ROPE_DETAIL_CACHE_NAMES(name)                                                                        \
-  {                                                                                                          \
-    name, name "::size", name "::positions", name "::order", name "::seen", name "::next_positions",         \
-        name "::coordinates", name "::next_coordinates", name "::rotation_by", name "::append",              \
-        name "::append_at", name "::append_rotated", name "::truncate", name "::copy_row", name "::reorder", \
-        name "::keys", name "::values", name "::rebase", name "::remove", name "::evict", name "::shift",    \
-        name "::reserve"                                                                                     \
+#define ROPE_DETAIL_CACHE_NAMES(name)                                                                       \
+  {                                                                                                         \
+    name, name "::size", name "::positions", name "::order", name "::ordered", name "::seen",               \
+        name "::next_positions", name "::coordinates", name "::next_coordinates", name "::rotation_by",     \
+        name "::append", name "::append_at", name "::append_rotated", name "::truncate", name "::copy_row", \
+        name "::reorder", name "::keys", name "::values", name "::rebase", name "::remove", name "::evict", \
+        name "::shift", name "::reserve"                                                                    \
   }
 namespace rope::inline ROPE_ABI {
 /// The base class of kv_cache, latent_cache and ring_cache: one sequence per row of the batch.
@@ -17433,7 +17470,8 @@ class token_cache {
   }
   /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
-  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53
+  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53,
+  ///          std::length_error if they exceed the address space
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const requires(of_heads) {
     return tokens_.coordinates().next_coordinates(Cache::names.next_coordinates, tokens);
   }
@@ -17671,8 +17709,11 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   using base::values;
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
   Index size() const { return rows().common_size(Cache::names.size); }
-  /// The numbers of tokens at the start of row b at positions 0, 1, 2, ..., and in ascending order.
-  detail::ordered_tokens ordered(Index b) const { return rows().ordered(b); }
+  /// The numbers of tokens at the start of row b at positions 0, 1, 2, ..., and in ascending order.  Throws:
+  /// std::out_of_range if there is no such row
+  detail::ordered_tokens ordered(Index b) const {
+    return rows().ordered(rows().checked(Cache::names.ordered, b));
+  }
   /// Rotates the stored keys from the angles of one table to those of another, in one pass, by the exact
   /// difference of the two angles at each position.
   ///
@@ -17904,8 +17945,8 @@ class ring_rows : public slot_rows<ring_row> {
   /// Any number of tokens fits.
   void check_room(const char* /*function*/, Index /*tokens*/, const row_counts& /*counts*/) const {}
   /// Calls write(b, t, 1, slot) for every new token that the same append does not overwrite. These tokens
-  /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
-  /// tokens, forget() is called.
+  /// have different slots, so threads may write them in any order. If threads fail or memory runs out while
+  /// recorded tokens are overwritten, forget() is called.
   template <class Threads, class Positions, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
                     const Positions& positions, const Write& write, const Forget& forget) const {
@@ -17920,8 +17961,8 @@ class ring_rows : public slot_rows<ring_row> {
       const std::int64_t kept = first_kept(positions(b, count_of(b, tokens, counts) - 1));
       for (Index t = first; t < first + count; ++t)
         if (const std::int64_t i = positions(b, t); stays(i, kept)) {
-          write(b, t, Index{1}, slot(i));
           if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
+          write(b, t, Index{1}, slot(i));
         }
     });
     otherwise.done = true;
@@ -18051,7 +18092,8 @@ namespace rope::inline ROPE_ABI {
 /// Invariant: of the n tokens appended to row b, the sinks and tokens [oldest, n) are stored, with sinks <=
 ///            oldest <= max(sinks, n + 1 - window), so all keys visible to the next query are stored.
 ///            Positions that append_at skipped have no token. A function that throws leaves the cache
-///            unchanged, except if your threads fail while tokens are overwritten: the cache is then empty.
+///            unchanged, except if your threads fail or memory runs out while tokens are overwritten: the
+///            cache is then empty.
 template <class T>
 class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows> {
   using base = token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows>;
@@ -18213,10 +18255,17 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   }
   check_numbers(function, options);
   check_lists(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
+  const Index chunk = chunk_of(cache, tokens);
+  const auto check_later_chunks = [&] {  // append checks the first one before it writes
+    if (chunk < tokens)
+      check_new_positions(function, cache.batch(), tokens,
+                          started_rows<std::int64_t>{std::span<const std::int64_t>(cache.next_positions())},
+                          counts);
+  };
   if (table == nullptr) {
     if (cache.storage() == key_storage::raw)
       throw_invalid(function, "this cache stores raw keys, give the table");
-    return;
+    return check_later_chunks();
   }
   if constexpr (pair_layout<Layout>) {
     cache.template check_table<Layout>(*table);
@@ -18224,13 +18273,14 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
       throw_invalid(function, "raw keys on ", cache.axes(),
                     " axes are read by a table of all tokens, append and attend to them by hand");
     if (cache.axes() > 0 && is_coordinate_table(function, cache.axes(), table->table())) {
-      if (chunk_of(cache, tokens) < tokens)
-        throw_invalid(function, "a ring with axes takes chunk = ", chunk_of(cache, tokens),
+      if (chunk < tokens)
+        throw_invalid(function, "a ring with axes takes chunk = ", chunk,
                       " tokens at a time by a table of their coordinates, got ", tokens);
       return check_rotation<Layout>(
           function, cache.batch(), tokens, shape.head_dim, *table,
           checked_token_rows(function, table->table().rows(), cache.batch(), tokens));
     }
+    check_later_chunks();
     position_range read;  // the positions by which the step rotates queries and keys
     for (Index b = 0; b < cache.batch(); ++b) {
       const Index count = count_of(b, tokens, counts);
@@ -18238,7 +18288,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
       const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)], ranks = ranks_of(cache);
       for (const std::int64_t position : {next, advance(next, count - 1)})
         read.include(ranks > 0 ? (std::min)(position, ranks - 1) : position);
-      include_read_keys(cache, b, read);
+      include_read_keys(cache, b, read, (std::min)(chunk, count));
     }
     check_rotation<Layout>(function, cache.batch(), tokens, shape.head_dim, *table, known_range{read});
   }
@@ -18282,8 +18332,12 @@ class projected_context {
         kv_heads_(shape.kv_heads),
         head_dim_(shape.head_dim),
         value_dim_(shape.value_dim),
-        keys_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.head_dim)),
-        values_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.value_dim)) {}
+        keys_(checked_size(batch, tokens, shape.kv_heads, shape.head_dim)),
+        values_(checked_size(batch, tokens, shape.kv_heads, shape.value_dim)) {}
+  /// Throws:  std::length_error if the heads exceed the address space
+  static std::size_t checked_size(Index batch, Index tokens, Index heads, Index head_dim) {
+    return static_cast<std::size_t>(bshd(static_cast<T*>(nullptr), batch, tokens, heads, head_dim).size());
+  }
   head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
   head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
   /// Throws:  std::invalid_argument unless kv_heads, head_dim and value_dim are those of the block, the
@@ -18388,7 +18442,9 @@ struct block_pass {
   /// Purpose on the thread.
   template <class Purpose>
   static head_view<T> scratch_heads(Index batch, Index tokens, Index heads, Index head_dim) {
-    return bshd(workspace<Purpose, T>(batch * tokens * heads * head_dim), batch, tokens, heads, head_dim);
+    head_view<T> x = bshd(static_cast<T*>(nullptr), batch, tokens, heads, head_dim);  // checks the extents
+    x.data = workspace<Purpose, T>(x.size());
+    return x;
   }
   /// The heads of queries, keys and values in scratch: projected, not yet normalised or rotated.
   struct projected_heads {
@@ -18830,8 +18886,12 @@ class block_forward {
   }
  private:
   void check_probabilities(Index rows, Index keys) const {
+    if (probabilities_.empty()) return;
+    if (!extents_fit(rows, pass_.shape.heads, keys, 1, Index(sizeof(T))))
+      throw_length("multi_head_attention", "probabilities ", shape_text({rows, pass_.shape.heads, keys}),
+                   " exceed the address space");
     const auto size = static_cast<std::size_t>(rows * pass_.shape.heads * keys);
-    if (!probabilities_.empty() && probabilities_.size() != size)
+    if (probabilities_.size() != size)
       throw_invalid("multi_head_attention",
                     "probabilities must be empty or have length batch * heads * queries * keys = ", size,
                     ", got ", probabilities_.size());
@@ -18999,8 +19059,8 @@ class multi_head_attention {
                const P& positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention::forward", P);
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
-    run().attend(x, x, batch, out, options_.attention,
-                 detail::rotation_of_block<Layout>(table, positions, positions), threads);
+    run().attend(x, x, batch, out, options_.attention, detail::rotation_of_block<Layout>(table, positions),
+                 threads);
   }
   /// Self-attention to all tokens of a cache. The new tokens are appended first, at the positions that the
   /// cache assigns.
@@ -19083,7 +19143,7 @@ class multi_head_attention {
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::project_context", Threads);
-    const auto rotation = detail::rotation_of_block<Layout>(table, positions, positions);
+    const auto rotation = detail::rotation_of_block<Layout>(table, positions);
     projected_context<T> to = project(context, batch, rotation, threads);
     to.rotation_ = detail::rotation_by<Layout>(rotation.keys.table);
     if constexpr (detail::is_segmented<P>)
@@ -19236,6 +19296,9 @@ class block_gradient {
     const head_view<T> d_q = like<scratch::d_queries>(q, shape.head_dim),
                        d_k = like<scratch::d_keys>(k, shape.head_dim),
                        d_v = like<scratch::d_values>(v, shape.value_dim);
+    if (rotation_.segment_count() == 0)  // otherwise attend_back writes these gradients
+      for (const std::span<double>& d : {gradients_.options.sink_logits, gradients_.options.bias})
+        std::fill(d.begin(), d.end(), 0.0);
     for (Index s = 0; s < rotation_.segment_count(); ++s)
       attend_back(s, q, k, v, out, d_heads, d_q, d_k, d_v);
     rotation_.queries.apply_transpose(d_q, threads_);
@@ -19381,7 +19444,7 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention_gradient", P);
   ROPE_DETAIL_CHECK_THREADS("multi_head_attention_gradient", Threads);
-  const auto rotation = detail::rotation_of_block<Layout>(table, positions, positions);
+  const auto rotation = detail::rotation_of_block<Layout>(table, positions);
   detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
 }
 /// Gradients for `block.cross(x, context, batch, out)`.
@@ -19476,9 +19539,11 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
       std::int64_t of = cache.capacity();
       if constexpr (rows_by_rank<Cache>) {
         of = cache.seen(b);
-        last = static_cast<std::size_t>(cache.slot(of - 1));
         for (std::size_t slot = 0; slot < order.size(); ++slot)
           if (order[slot] < order[first]) first = slot;
+        last = first;
+        for (std::size_t slot = 0; slot < order.size(); ++slot)
+          if (order[slot] != no_token && order[slot] > order[last]) last = slot;
       }
       text += std::to_string(cache.size(b)) + " of " + std::to_string(of) +
               (rows_by_rank<Cache> ? " seen tokens, from " : " tokens, from ") +
@@ -19566,6 +19631,10 @@ class page_view {
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
   /// The slot of token t in its page.
   Index slot(Index t) const { return t % page_size(); }
+  /// The number of blocks of a sequence that hold its tokens.
+  Index used_blocks(Index sequence) const {
+    return length(sequence) / page_size() + (length(sequence) % page_size() != 0 ? 1 : 0);
+  }
   /// The number of entries of `blocks` per sequence.
   Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
   /// The page of every block, [sequences, blocks].
@@ -19579,7 +19648,7 @@ class page_view {
   void check_blocks(const char* function) const {
     for (Index s = 0; s < sequences(); ++s) {
       // Compares numbers of blocks, because blocks * page_size may overflow.
-      const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
+      const Index tokens = length(s), used = used_blocks(s);
       if (tokens < 0 || used > blocks_of_a_sequence_)
         detail::throw_invalid(function, "a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
                               blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
@@ -19647,7 +19716,7 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
   sort(changed, changed + written);
   std::fill(seen, seen + written, Index{0});
   for (Index s = 0; s < pages.sequences(); ++s)
-    for (Index block = 0; block * size < pages.length(s); ++block) {
+    for (Index block = 0; block < pages.used_blocks(s); ++block) {
       const Index page = pages.blocks().page(s, block);
       const Index* at = std::lower_bound(changed, changed + written, page);
       if (at != changed + written && *at == page && ++seen[at - changed] > 1)
@@ -19735,6 +19804,8 @@ void check_page_writes(const head_view<K>& k, const head_view<V>& v, const page_
   };
   check_shape("k", k, pages.keys());
   check_shape("v", v, pages.values());
+  check_written("write_pages", pages.keys());
+  check_written("write_pages", pages.values());
 }
 /// Writes new tokens to their pages. Keys are rotated by a key_transform, or copied if it is an
 /// unknown_table.
@@ -19804,9 +19875,9 @@ constexpr bool misplaced_in_write_pages() {
 ///
 /// Requires:  k and v share no element with the pages
 /// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
-///            tokens than its length, offsets do not fit, or a page to be written is listed twice in the
-///            blocks (a shared prefix is read-only); std::out_of_range if a block that holds tokens names a
-///            page beyond the pool; the pages are then unchanged
+///            tokens than its length, offsets do not fit, channels of a pool overlap each other, or a page to
+///            be written is listed twice in the blocks (a shared prefix is read-only); std::out_of_range if a
+///            block that holds tokens names a page beyond the pool; the pages are then unchanged
 /// Cost:      one copy of the new keys and values, and one check of every block that holds tokens
 template <int no_layout = 0, class K, class V, class T,  // so that write_pages<Layout> is never this function
           class Threads = this_thread>
@@ -20207,18 +20278,21 @@ void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums, 
 /// kv_cache::rebase.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Throws:  std::invalid_argument unless the rotated channels lie in the head
+/// Throws:  std::invalid_argument unless the rotated channels lie in the head; as check_written
 template <class Layout, class T, class S>
 void check_rotated_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   check_rotation<Layout>(function, keys, table, known_range{});
+  check_written(function, keys);
 }
-/// Throws:  as check_rotation and page_view::check_blocks; std::invalid_argument if the keys are raw
+/// Throws:  as check_rotation, check_written and page_view::check_blocks; std::invalid_argument if the keys
+///          are raw
 template <class Layout, class T, class S>
 void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   const auto& keys = pages.keys();
   check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
+  check_written(function, keys);
   if (pages.storage() == key_storage::raw)
     throw_invalid(function, "raw keys are stored unrotated; leave them, and pass the table to attention");
   pages.check_blocks(function);
@@ -20235,12 +20309,12 @@ template <class T, class Visit>
 void for_each_used_page(const char* function, const page_view<T>& pages, const Visit& visit) {
   const Index size = pages.page_size();
   Index count = 0;
-  for (Index s = 0; s < pages.sequences(); ++s) count += (pages.length(s) + size - 1) / size;
+  for (Index s = 0; s < pages.sequences(); ++s) count += pages.used_blocks(s);
   struct used_pages {};
   used_page* used = workspace<used_pages, used_page>(count);
   count = 0;
   for (Index s = 0; s < pages.sequences(); ++s)
-    for (Index block = 0; block * size < pages.length(s); ++block)
+    for (Index block = 0; block < pages.used_blocks(s); ++block)
       used[count++] = {pages.blocks().page(s, block), block,
                        (std::min)(size, pages.length(s) - block * size)};
   std::sort(used, used + count, [](const used_page& a, const used_page& b) {
@@ -20263,8 +20337,9 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const V
 /// \param keys   [batch, tokens, heads, head_dim]. The keys of all tokens are rotated
 /// \param table  the table that rotated the keys. It needs no rows for their positions
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head, or the angles of the table are
-///            not exact (source() is not table_source::positions); the keys are then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, the channels of the keys overlap
+///            each other, or the angles of the table are not exact (source() is not
+///            table_source::positions); the keys are then unchanged
 /// Accuracy:  the error of one more rotation
 /// Cost:      one pass over the keys
 /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
@@ -20323,9 +20398,9 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
 /// \param keys       [batch, tokens, heads, head_dim]
 /// \param positions  of the keys, as in `rotate`
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head, the tables differ in pairs or
-///            first channel, or one of them has no range of positions or no exact angles; the keys are then
-///            unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, the channels of the keys overlap
+///            each other, the tables differ in pairs or first channel, or one of them has no range of
+///            positions or no exact angles; the keys are then unchanged
 /// Accuracy:  the error of one more rotation
 /// Cost:      one pass over the keys, and a row of cos and sin per position
 template <class Layout = detail::unnamed_layout, class T, position_form P, rotation_table From,
