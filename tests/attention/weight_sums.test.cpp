@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>
@@ -90,6 +92,38 @@ TEST_CASE("sums of segments, counted rows and with dropout are those of attentio
       reference.error.push_back(static_cast<double>(w) * 100 * 0x1p-24);
     CHECK(weight_reference::distance_of_sums(reference, sums) == 0);
   }
+}
+
+TEST_CASE("a NaN of a query or key reaches exactly the sums of the keys that its queries see",
+          "[attention]") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const weight_reference::extents of = {1, 5, 150, 2, 1};  // more than one tile of keys
+  const bool hidden_key = GENERATE(false, true);           // key 149 is masked for every query
+  const Index bad_query = GENERATE(-1, 0, 3, 4), bad_key = bad_query < 0 ? GENERATE(1, 147) : -1;
+  CAPTURE(hidden_key, bad_query, bad_key);
+  summed_call x(of, 6, 37);
+  const auto mask = std::make_unique<bool[]>(std::size_t(of.queries * of.keys));
+  const auto sees = [&](Index i, Index j) {
+    return j <= of.keys - of.queries + i && (!hidden_key || j != 149);
+  };
+  for (Index i = 0; i < of.queries; ++i)
+    for (Index j = 0; j < of.keys; ++j) mask[std::size_t(i * of.keys + j)] = sees(i, j);
+  const attention_options options = {.causal = false,
+                                     .mask = score_matrix(mask.get(), 1, 1, of.queries, of.keys)};
+  const std::vector<float> clean = x.sums(of.heads, options);
+  if (bad_query >= 0) x.q[std::size_t(bad_query * of.heads * x.dim)] = nan;  // head 0
+  if (bad_key >= 0) x.k[std::size_t(bad_key * x.dim)] = nan;
+  const std::vector<float> sums = x.sums(of.heads, options);
+  for (Index h = 0; h < of.heads; ++h)
+    for (Index j = 0; j < of.keys; ++j) {
+      bool reached = false;
+      for (Index i = 0; i < of.queries; ++i)
+        reached =
+            reached || (sees(i, j) && ((i == bad_query && h == 0) || (bad_key >= 0 && sees(i, bad_key))));
+      const float got = sums[std::size_t(h * of.keys + j)];
+      CAPTURE(h, j);
+      CHECK((reached ? std::isnan(got) : got == clean[std::size_t(h * of.keys + j)]));
+    }
 }
 
 TEST_CASE("sums of the wrong length throw before anything is written", "[attention]") {

@@ -176,8 +176,10 @@ class weight_sums_passes {
                                         (to_.by_key_head ? block.kv : strip.head_of(r)) * to_.head_stride +
                                         begin;
                          const A* weights = scores + r * shape::tile;
+                         const bool finite = is_finite(factor);  // if not, 0 * factor is NaN
                          for (Index j = hull.first; j < hull.last; ++j)
-                           sums[j] = multiply_add(static_cast<double>(weights[j]), factor, sums[j]);
+                           if (finite || softmax.sees(r, j))
+                             sums[j] = multiply_add(static_cast<double>(weights[j]), factor, sums[j]);
                        }
                      });
     }
