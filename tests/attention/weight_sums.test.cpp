@@ -126,6 +126,14 @@ TEST_CASE("a NaN of a query or key reaches exactly the sums of the keys that its
     }
 }
 
+TEST_CASE("queries and keys without channels have equal weights", "[attention]") {
+  const std::vector<float> none(1);
+  std::vector<float> sums(2, -7);
+  const auto two = bshd(none.data(), 1, 2, 1, 0);
+  attention_weight_sums(two, two, sums, {}, testing::own_threads(1));
+  CHECK(sums == std::vector<float>{1.5f, 0.5f});
+}
+
 TEST_CASE("sums of the wrong length throw before anything is written", "[attention]") {
   const summed_call x({2, 3, 5, 4, 2}, 6, 35);
   std::vector<float> sums(39, -1);

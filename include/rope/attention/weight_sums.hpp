@@ -73,7 +73,7 @@ class weight_sums_passes {
 
   template <class Threads>
   void run(const Threads& threads) {
-    if (call_.q.size() == 0 || call_.k.heads == 0 || call_.k.tokens == 0) return;
+    if (pairs_ == 0 || group_ == 0 || call_.q.tokens == 0 || call_.k.tokens == 0) return;
     const Index depth = (std::max)(Index{1}, call_.k.head_dim), block_rows = block_ * group_;
     parallel_tasks(threads, pairs_ * blocks_ * runs_,
                    cost_of(block_rows, (std::min)(tiles_of_run_ * shape::tile, call_.k.tokens), depth),
