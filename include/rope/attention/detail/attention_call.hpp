@@ -28,9 +28,9 @@ namespace rope::inline ROPE_ABI::detail {
 /// Rotates queries and keys by their positions in attention. If `inverse`, converts gradients with respect to
 /// rotated queries and keys to gradients with respect to unrotated ones. Outputs may be the inputs.
 ///
-/// The table need not have the positions of queries without visible keys and of keys past the count of their
-/// row. These are rotated by the first row of the table, and the result is never read. The table of queries
-/// may have no rows if no query has a visible key, and the table of keys if every row has 0 keys.
+/// The table need not have the positions of queries without visible keys. These are rotated by the first row
+/// of the table, and the result is never read. Keys past the count of their row are not read. The table of
+/// queries may have no rows if no query has a visible key, and the table of keys if every row has 0 keys.
 template <class Layout, bool inverse, class T, class S, class Threads>
 void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, const head_view<const T>& k,
                      const head_view<T>& to_k, const query_key_tables<S>& tables, const visibility& rules,
@@ -43,9 +43,14 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
   rotate(q, to_q, tables.queries(), [&, unused = tables.queries().table().first()](Index b, Index t) {
     return rules.keys_of(b, t).empty() ? unused : rules.query_position(b, t);
   });
-  rotate(k, to_k, tables.keys(), [&, unused = tables.keys().table().first()](Index b, Index t) {
-    return t < rules.key_count(b) ? rules.key_position(b, t) : unused;
-  });
+  const Index rows = rules.options().key_counts.empty() ? k.batch : 1;  // rows with the same number of keys
+  for (Index b = 0; b < k.batch; b += rows) {
+    const auto counted = [&](const auto& x) {
+      return x.batch_range(b, rows).token_range(0, rules.key_count(b));
+    };
+    rotate(counted(k), counted(to_k), tables.keys(),
+           [&](Index row, Index t) { return rules.key_position(b + row, t); });
+  }
 }
 
 /// Queries and keys are used without rotation.
