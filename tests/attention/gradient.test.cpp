@@ -538,7 +538,7 @@ TEMPLATE_TEST_CASE("a NaN reaches only the query and key pairs that are visible"
   const long queries = 120, keys = 130, bad_query = 70, bad_key = 40, masked = 100;
   const inputs clean = random_inputs<T>(generator, {1, queries, keys, 3, 1, 6, 5});
   // A query attends to keys at most 19 positions before its own. Query 100 has no visible key.
-  full_rule rule = {.basic = {.window = 20}};
+  full_rule rule = {.basic = {.window = 20}, .sink_logits = {0.5f, -1, 2}};
   for (long n = 0; n < queries * keys; ++n) rule.mask.push_back(n / keys != masked ? 1 : 0);
   const auto position = [&](long i) { return i + keys - queries; };
   const auto sees = [&](long i, long j) { return rule.sees(0, 0, i, j, queries, keys); };
@@ -604,6 +604,7 @@ TEMPLATE_TEST_CASE("a NaN reaches only the query and key pairs that are visible"
     unreached(unseen.k, exact.k, exact.k_size, nothing);
     unreached(unseen.v, exact.v, exact.v_size, nothing);
     for (long d = 0; d < 6; ++d) CHECK(unseen.q(0, masked, 1, d) == 0);
+    CHECK(worst(unseen.sink_logits, exact.sink_logits, exact.sink_sizes, part) <= 1);
   }
 }
 

@@ -109,9 +109,11 @@ class strip_slopes {
   static constexpr Index L = lanes<P>, tile = gradient_shape<A>::tile;
   static constexpr int rows = gradient_shape<A>::rows;
 
-  /// Per row: shift_i and factor_i of the weights, and g_i . o_i of the slopes.
+  /// Per row: shift_i and factor_i of the weights, and g_i . o_i of the slopes. `seen` becomes 1 if a key of
+  /// the tile is visible to the row.
   struct row_numbers {
     const A *shifts, *factors, *products;
+    A* seen;
   };
 
   /// \param d_bias  the gradient with respect to the bias, at the strides of the bias, or null
@@ -126,10 +128,12 @@ class strip_slopes {
   /// \param slopes   [rows, tile]: products g_i . v_j, in these panels. Replaced by slopes, everywhere
   void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
     for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)
-      if (r >= strip_.rows.count || !prepare(r, weights, slopes, factors))
+      if (r >= strip_.rows.count || !prepare(r, weights, slopes, factors)) {
         clear(weights, slopes, 0, tile);
-      else
+      } else {
         differentiate(r, weights, slopes, of.shifts[r], of.factors[r], of.products[r]);
+        of.seen[r] = A(1);
+      }
   }
 
   /// Calls pair(j) for every key of the tile that is visible to row r.
@@ -280,7 +284,8 @@ class attention_gradient_block {
                    shape::tile);
     rows_.multiply(m_.upstream, s, m_.transposed_values, rows_.tape.v.head_dim, slopes.hull(), products,
                    shape::tile);
-    slopes.run(weights, products, rows_.factors, {m_.shifts + row, m_.factors + row, m_.products + row});
+    slopes.run(weights, products, rows_.factors,
+               {m_.shifts + row, m_.factors + row, m_.products + row, m_.seen + row});
     return slopes;
   }
 

@@ -82,11 +82,11 @@ struct attention_gradient_rows {
   }
 
   /// Writes the gradients with respect to the sink logits. A sink has a weight in the softmax and a value of
-  /// zero, so its slope is weight * (0 - g . o).
+  /// zero, so its slope is weight * (0 - g . o). This is 0 if no key is visible, whatever g and o contain.
   void write_sinks(double* d_sink_logits) const {
     std::fill(d_sink_logits, d_sink_logits + block.heads, 0.0);
     for (Index row = 0; row < block.rows(); ++row) {
-      if (equal(m.factors[row], A(0))) continue;  // padding has no softmax
+      if (equal(m.seen[row], A(0))) continue;
       const double score =
           sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(block.head_of(row))]);
       const double weight =
@@ -112,6 +112,7 @@ struct attention_gradient_rows {
     std::fill(m.upstream, m.upstream + m.rows * m.value_panels * shape::width, A(0));
     std::fill(m.d_queries, m.d_queries + m.rows * m.key_panels * shape::width, A(0));
     std::fill(m.products, m.products + m.rows, A(0));
+    std::fill(m.seen, m.seen + m.rows, A(0));
     const A factor = static_cast<A>(factors.query);
     for (Index row = 0; row < block.rows(); ++row) {
       const Index token = block.token_of(row), head = block.head_of(row);

@@ -162,6 +162,7 @@ struct attention_gradient_scratch {
   A* shifts;             // [rows]: a weight is 2^(score - shift) * factor
   A* factors;            // [rows]
   A* products;           // [rows]: upstream . out
+  A* seen;               // [rows]: 1 if a key is visible to the row, otherwise 0
   A* transposed_keys;    // [tile / width, head_dim, width]: keys of a tile, transposed
   A* transposed_values;  // [tile / width, value_dim, width]
   A* keys;               // [key_panels, tile, width]
@@ -190,6 +191,7 @@ struct attention_gradient_scratch {
                                               {&shifts, rows},
                                               {&factors, rows},
                                               {&products, rows},
+                                              {&seen, rows},
                                               {&runs.maximum, rows},
                                               {&runs.sum, rows}});
     hulls = workspace<struct gradient_hulls, tile_range>(strips);
