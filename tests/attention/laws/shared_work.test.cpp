@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <rope/attention/detail/gradient_kernel.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/parallel_tasks.hpp>
@@ -96,6 +98,42 @@ TEMPLATE_TEST_CASE("attention gives the same bits for every number of threads", 
       }
     }
   }
+}
+
+TEMPLATE_TEST_CASE("a hidden NaN changes no bit, on any number of threads and in any order of the axes",
+                   "[attention]", float, double, Eigen::bfloat16) {
+  // The tiles of keys that head 0 does not see are visible to head 1. A thread may have both heads or one.
+  using T = TestType;
+  const Index keys = 256, seen = 192, dim = 16;
+  testing::random numbers(testing::seed());
+  const std::vector<T> q = testing::random_channels<T>(numbers, 2 * dim, -2, 1),
+                       k = testing::random_channels<T>(numbers, keys * 2 * dim, -2, 1),
+                       v = testing::random_channels<T>(numbers, keys * 2 * dim, -2, 1);
+  const auto mask = std::make_unique<bool[]>(2 * keys);
+  for (Index n = 0; n < 2 * keys; ++n) mask[std::size_t(n)] = n < seen || n >= keys;
+  const attention_options options = {.mask = score_matrix(mask.get(), 1, 2, 1, keys)};
+  const auto attend = [&](std::vector<T> values, bool heads_first, Index threads) {
+    std::vector<T> ordered_k = k, out(2 * dim);
+    const auto view = [&](std::vector<T>& x) {
+      if (!heads_first) return bshd(x.data(), 1, keys, 2, dim);
+      const std::vector<T> from = x;
+      for (Index n = 0; n < keys * 2 * dim; ++n)
+        x[std::size_t((n / dim % 2 * keys + n / dim / 2) * dim + n % dim)] = from[std::size_t(n)];
+      return bhsd(x.data(), 1, 2, keys, dim);
+    };
+    attention(bshd(q.data(), 1, 1, 2, dim), view(ordered_k), view(values), bshd(out.data(), 1, 1, 2, dim),
+              options, testing::own_threads(threads));
+    return out;
+  };
+  const std::vector<T> clean = attend(v, false, 1);
+  std::vector<T> dirty = v;
+  dirty[228 * 2 * dim + 3] = std::numeric_limits<T>::quiet_NaN();  // of head 0
+  for (const bool heads_first : {false, true})
+    for (const Index threads : {1, 2, 8}) {
+      CAPTURE(heads_first, threads);
+      CHECK(testing::same_bits(attend(v, heads_first, threads), clean));
+      CHECK(testing::same_bits(attend(dirty, heads_first, threads), clean));
+    }
 }
 
 // Tasks that share the sums of a tile add to it one at a time, in ascending order, on any number of threads.

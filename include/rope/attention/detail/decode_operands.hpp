@@ -146,17 +146,20 @@ class decode_operands {
   }
 
   /// sums [rows, value_dim] = shrink * sums + weights * visible values. Needed if hidden values are not
-  /// finite, because 0 times such a value is NaN.
+  /// finite, because 0 times such a value is NaN. As with other values, sums are rounded when they shrink.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const A* weights,
                           tile_softmax<A>& softmax, A* sums) {
-    for (Index r = 0; r < rows.count; ++r)
+    const Index channels = call_.v.head_dim;
+    for (Index r = 0; r < rows.count; ++r, sums += channels) {
+      channels_map<A>(sums, channels) *= softmax.shrink()[r];
       softmax.visible_values(
           r, weights + r * shape::tile,
           [&](Index j) {
             const token_run<C> run = {of_.b, kv, begin + j, 1, call_.v.at(of_.b, begin + j, kv)};
             return stored_rows<value_type>(call_.v, run, buffers_.wide).rows;
           },
-          call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
+          channels, [&](Index c, A sum) { sums[c] += sum; });
+    }
   }
 
  private:

@@ -169,7 +169,8 @@ class prefill_operands {
         if (r < rows)
           softmax.visible_values(
               r, weights + r * shape::tile, [&](Index j) { return panel(c) + j * shape::width; },
-              shape::width, [&](Index place) -> A& { return sums[place]; });
+              shape::width,
+              [&](Index n, A sum) { sums[n] = multiply_add(softmax.shrink()[r], sums[n], sum); });
   }
 
   static const A* in_order(const A* sums, A* /*ordered*/) { return sums; }

@@ -154,10 +154,10 @@ class tile_softmax {
     return range.first <= j && j < range.last && !(strip_.visible[r].has_holes && hidden_[r][j]);
   }
 
-  /// Adds the weighted values of row r, for tiles with values that are not finite. Only values of keys that
-  /// are visible to row r are read, because 0 times a value that is not finite is NaN. This is slow.
-  /// value_of(j) is the row of values of key j of the tile, and sum_of(c) is the sum of channel c.
-  void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
+  /// Calls add(c, sum) with the weighted sum of channel c of the values of row r, for tiles with values that
+  /// are not finite. Only values of keys that are visible to row r are read, because 0 times a value that is
+  /// not finite is NaN. This is slow. value_of(j) is the row of values of key j of the tile.
+  void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& add) {
     constexpr Index width = panel_shape<A>::width;
     const tile_range range = strip_.visible[r].range;
     for (Index first = 0; first < channels; first += width) {
@@ -169,8 +169,7 @@ class tile_softmax {
         for (Index c = 0; c < here; ++c)
           sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
       }
-      for (Index c = 0; c < here; ++c)
-        sum_of(first + c) = multiply_add(shrink_[r], sum_of(first + c), sums[c]);
+      for (Index c = 0; c < here; ++c) add(first + c, sums[c]);
     }
   }
 
