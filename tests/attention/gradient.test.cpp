@@ -759,6 +759,12 @@ TEST_CASE("an invalid backward pass throws before anything is written", "[attent
                 [&] { rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_q, d_v)); });
         rejects("d_v must be [1, 5, 2, 4]",
                 [&] { rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_k)); });
+        for (const int written : {0, 1, 2})
+          rejects("the channels of a view that is written must not overlap, got a stride of 0", [&] {
+            auto tape = testing::tape(q, k, v, o, g, d_q, d_k, d_v);
+            (written == 0 ? tape.d_q : written == 1 ? tape.d_k : tape.d_v).token_stride = 0;
+            rope::attention_gradient(tape);
+          });
         rejects("v must be [1, 5, 2, 4]", [&] {
           rope::attention_gradient(testing::tape(q, k, v.token_range(0, 4), o, g, d_q, d_k, d_v));
         });

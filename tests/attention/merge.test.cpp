@@ -157,5 +157,10 @@ TEST_CASE("parts that do not fit throw before anything is written", "[attention]
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] { rope::merge_attention(four, std::span<double>(sums), same, std::span<const double>(few)); },
       "merge_attention: a log-sum-exp must have length batch * queries * heads = 4, got 4 and 3"));
+  rope::head_view<float> expanded = four;
+  expanded.token_stride = 0;
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { rope::merge_attention(expanded, std::span<double>(sums), same, std::span<const double>(sums)); },
+      "merge_attention: the channels of a view that is written must not overlap, got a stride of 0"));
   CHECK(a == std::vector<float>(8, 1));
 }

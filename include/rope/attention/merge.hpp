@@ -42,7 +42,8 @@ namespace rope::inline ROPE_ABI {
 /// \param log_sum_exp_a  [batch, queries, heads], overwritten by the log-sum-exp of the union
 /// \param threads        your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
+/// Throws:    std::invalid_argument if shapes or lengths disagree, or channels of out_a overlap; nothing is
+///            then written
 /// Accuracy:  the order of merges changes the result only by rounding. The error of a merge is at most 3 eps
 ///            max|out|, eps = 2^-24 (float) or 2^-53 (double), and one rounding if the type is 16-bit
 ///            (tests/attention/merge.test.cpp)
@@ -60,6 +61,7 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
   if (!detail::have_same_shape(out_a, out_b))
     detail::throw_invalid("merge_attention", "the outputs must have the same shape, got ",
                           detail::shape_text(out_a), " and ", detail::shape_text(out_b));
+  detail::check_written("merge_attention", out_a);
   const auto count = static_cast<std::size_t>(out_a.batch * out_a.tokens * out_a.heads);
   if (log_sum_exp_a.size() != count || log_sum_exp_b.size() != count)
     detail::throw_invalid("merge_attention",

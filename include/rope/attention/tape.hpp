@@ -55,7 +55,8 @@ struct option_gradients {
 
 namespace detail {
 
-/// Checks that the views of a tape have matching shapes.
+/// Checks that the views of a tape have matching shapes, and that gradients have memory of their own for
+/// every channel.
 template <class T>
 void check_tape(const char* function, const attention_tape<T>& x) {
   for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
@@ -80,6 +81,7 @@ void check_tape(const char* function, const attention_tape<T>& x) {
   match("d_q", x.d_q, x.q, x.q.head_dim);
   match("d_k", x.d_k, x.k, x.k.head_dim);
   match("d_v", x.d_v, x.k, x.v.head_dim);
+  for (const head_view<T>& gradient : {x.d_q, x.d_k, x.d_v}) check_written(function, gradient);
 }
 
 }  // namespace detail
