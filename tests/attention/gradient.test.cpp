@@ -721,6 +721,27 @@ TEST_CASE("a bias shared by scores differs from one with an entry for each score
   CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 34, 7, 1}));  // heads share one entry
 }
 
+TEST_CASE("a hidden score that is inf - inf changes no gradient under a softcap", "[attention]") {
+  const std::vector<float> q = {1, 1, 1e20f, 1e20f}, v = {1, 2, 3}, g = {1, 1};
+  const bool sees[] = {true, false, true, true, false, true};
+  const rope::attention_options options = {
+      .scale = 1, .causal = false, .softcap = 1, .mask = rope::score_matrix(sees, 1, 1, 2, 3)};
+  const auto gradients_for = [&](float hidden) {
+    const std::vector<float> k = {0.1f, 0.2f, hidden, -hidden, 0.3f, -0.1f};
+    std::vector<float> out(2), d(4 + 6 + 3);
+    const auto of_q = bshd(q.data(), 1, 2, 1, 2), of_k = bshd(k.data(), 1, 3, 1, 2),
+               of_v = bshd(v.data(), 1, 3, 1, 1);
+    const auto result = bshd(out.data(), 1, 2, 1, 1);
+    rope::attention(of_q, of_k, of_v, result, options);
+    rope::attention_gradient(
+        testing::tape(of_q, of_k, of_v, result, bshd(g.data(), 1, 2, 1, 1), bshd(d.data(), 1, 2, 1, 2),
+                      bshd(d.data() + 4, 1, 3, 1, 2), bshd(d.data() + 10, 1, 3, 1, 1)),
+        options);
+    return d;
+  };
+  CHECK(gradients_for(1e20f) == gradients_for(1));
+}
+
 TEST_CASE("without keys, queries or batch rows the gradients are zero", "[attention]") {
   for (const attention_call::extents e : {attention_call::extents{1, 3, 0, 2, 1, 4, 4},
                                           {1, 0, 3, 2, 1, 4, 4},

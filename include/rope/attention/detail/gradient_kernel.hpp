@@ -205,7 +205,8 @@ class strip_slopes {
     if (options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
     if (options().softcap > 0)
-      for (Index j = range.first; j < range.last; ++j) slopes[j] *= bends_[j];
+      for (Index j = range.first; j < range.last; ++j)  // for a hidden key, bends_[j] may be NaN
+        slopes[j] *= strip_.visible[r].has_holes && hidden_[j] ? A(0) : bends_[j];
   }
 
   void add_to_bias(Index r, const A* slopes, tile_range range) const {
