@@ -66,7 +66,8 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
       (prefetch_line(next + n * line_bytes), ...);
       next += count * line_bytes;
       if (again != 0) {
-        (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(stored)))),
+        (prefetch_line(again +
+                       static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(stored)} * Index(n) * keys.stride)),
          ...);
         again += line_bytes;
       }

@@ -3,6 +3,7 @@
 #define ROPE_ATTENTION_DETAIL_PREFETCH_HPP
 
 #include <algorithm>  // std::max, std::min
+#include <cstddef>
 #include <cstdint>
 
 #include <rope/attention/detail/rows.hpp>
@@ -32,18 +33,19 @@ EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
 
 /// The address of x[channels], which need not be inside an allocation.
 template <class X>
-EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
-  return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * Index(sizeof(X)));
+EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, std::ptrdiff_t channels) {
+  constexpr std::ptrdiff_t bytes = sizeof(X);
+  return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * bytes);
 }
 
 /// The addresses of the second prefetch, token by token: first the addresses of the current rows, then those
 /// of the rows that are read next.
 struct repeated_prefetch {
   std::uintptr_t address;  // 0: no second prefetch
-  Index stride;            // bytes from token to token
+  std::ptrdiff_t stride;   // bytes from token to token, which need not fit an Index
   Index left;              // tokens until `next`; 0 if there is none
   std::uintptr_t next;
-  Index next_stride;
+  std::ptrdiff_t next_stride;
 
   /// Adds `bytes` to all addresses, which gives those of a later channel of every token.
   EIGEN_ALWAYS_INLINE repeated_prefetch after(Index bytes) const {
@@ -70,9 +72,9 @@ class stream_ahead {
   template <class X>
   stream_ahead(const X* first, Index row, Index stride, Index tokens)
       : next_(reinterpret_cast<std::uintptr_t>(first)),
-        left_(row * Index(sizeof(X))),
+        left_(row * std::ptrdiff_t{sizeof(X)}),
         row_(left_),
-        gap_((stride - row) * Index(sizeof(X))),
+        gap_((stride - row) * std::ptrdiff_t{sizeof(X)}),
         tokens_(tokens) {
     continues_with(first);
   }
@@ -86,10 +88,11 @@ class stream_ahead {
   template <class X>
   EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
-    const Index stride = row_ + gap_, left = count - tokens_;
+    const std::ptrdiff_t stride = row_ + gap_;
+    const Index left = count - tokens_;
     if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride), stride, 0, 0, 0};
-    return {address_after(rows.rows, tokens_ * rows.stride), rows.stride * Index(sizeof(X)), left, first_,
-            stride};
+    return {address_after(rows.rows, std::ptrdiff_t(tokens_) * rows.stride),
+            rows.stride * std::ptrdiff_t{sizeof(X)}, left, first_, stride};
   }
   /// The address of the next `bytes`, assumed to be contiguous. Advances past them.
   EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
@@ -102,7 +105,8 @@ class stream_ahead {
 
  private:
   std::uintptr_t next_, first_;
-  Index left_, row_, gap_, tokens_;
+  std::ptrdiff_t left_, row_, gap_;  // bytes
+  Index tokens_;
 };
 
 /// The number of tokens, of `bytes` each, that are prefetched together. Prefetching single tokens takes as

@@ -123,7 +123,8 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
         (prefetch_line(next + n * line_bytes), ...);
         next += block * line_bytes;
         if (repeated != 0) {
-          (prefetch_line(repeated + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(K)))),
+          (prefetch_line(repeated +
+                         static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(K)} * Index(n) * keys.stride)),
            ...);
           repeated += line_bytes;
         }

@@ -158,8 +158,8 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
         P block[std::size_t(L)];
         unrolled<std::size_t(L)>([&](auto i) { block[i] = load<P>(rows + (n + Index(i)) * row_stride + d); });
         for (Index i = 0; i < L; ++i) {  // prefetched, because the processor does not follow so many streams
-          const Index after = (n + L + i) * row_stride + d;
-          prefetch_after(rows, static_cast<std::uintptr_t>(after * Index(sizeof(X))));
+          const std::ptrdiff_t after = std::ptrdiff_t(n + L + i) * row_stride + d;
+          prefetch_after(rows, static_cast<std::uintptr_t>(after * std::ptrdiff_t{sizeof(X)}));
         }
         transpose(block);
         unrolled<std::size_t(L)>(
