@@ -5538,15 +5538,19 @@ enum class product_precision {
   /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill is faster
   /// than with `full`; with AVX2, it is slower (bench/README.md). Scores are as exact as in `full`. Each
   /// weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to the error of an
-  /// output. Numbers below 2^-126 may count as 0. Gradients and probabilities are computed as in `full`.
+  /// output. Numbers below 2^-126 may count as 0. The scale multiplies products q . k instead of queries, so
+  /// the products without the scale must not overflow float. Gradients and probabilities are computed as in
+  /// `full`.
   bfloat16,
   /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
   /// be quantized, and keys must not be rotated while they are read. Faster than `full` for a decoding step
   /// with AVX512_VNNI, and for many queries with SSE2 and AVX2 (bench/README.md). The error of a query
   /// channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if head_dim
   /// exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the largest such
-  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. Sums of products
-  /// over 128 keys are exact. head_dim is at most 65536.
+  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. If the largest
+  /// number is below 2^-110, all of them count as 0: the channels of a query times scale * log2(e) (with a
+  /// softcap, times scale / softcap), and the weights times the scales of 128 values. Sums of products over
+  /// 128 keys are exact. head_dim is at most 65536.
   integers,
 };
 namespace detail {

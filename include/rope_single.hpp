@@ -1850,15 +1850,19 @@ enum class product_precision {
   /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill is faster
   /// than with `full`; with AVX2, it is slower (bench/README.md). Scores are as exact as in `full`. Each
   /// weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to the error of an
-  /// output. Numbers below 2^-126 may count as 0. Gradients and probabilities are computed as in `full`.
+  /// output. Numbers below 2^-126 may count as 0. The scale multiplies products q . k instead of queries, so
+  /// the products without the scale must not overflow float. Gradients and probabilities are computed as in
+  /// `full`.
   bfloat16,
   /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
   /// be quantized, and keys must not be rotated while they are read. Faster than `full` for a decoding step
   /// with AVX512_VNNI, and for many queries with SSE2 and AVX2 (bench/README.md). The error of a query
   /// channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if head_dim
   /// exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the largest such
-  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. Sums of products
-  /// over 128 keys are exact. head_dim is at most 65536.
+  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. If the largest
+  /// number is below 2^-110, all of them count as 0: the channels of a query times scale * log2(e) (with a
+  /// softcap, times scale / softcap), and the weights times the scales of 128 values. Sums of products over
+  /// 128 keys are exact. head_dim is at most 65536.
   integers,
 };
 namespace detail {
@@ -4128,8 +4132,8 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
         P block[std::size_t(L)];
         unrolled<std::size_t(L)>([&](auto i) { block[i] = load<P>(rows + (n + Index(i)) * row_stride + d); });
         for (Index i = 0; i < L; ++i) {  // prefetched, because the processor does not follow so many streams
-          const Index after = (n + L + i) * row_stride + d;
-          prefetch_after(rows, static_cast<std::uintptr_t>(after * Index(sizeof(X))));
+          const std::ptrdiff_t after = std::ptrdiff_t(n + L + i) * row_stride + d;
+          prefetch_after(rows, static_cast<std::uintptr_t>(after * std::ptrdiff_t{sizeof(X)}));
         }
         transpose(block);
         unrolled<std::size_t(L)>(
@@ -7883,9 +7887,9 @@ namespace rope::inline ROPE_ABI::detail {
 /// Rotates queries and keys by their positions in attention. If `inverse`, converts gradients with respect to
 /// rotated queries and keys to gradients with respect to unrotated ones. Outputs may be the inputs.
 ///
-/// The table need not have the positions of queries without visible keys and of keys past the count of their
-/// row. These are rotated by the first row of the table, and the result is never read. The table of queries
-/// may have no rows if no query has a visible key, and the table of keys if every row has 0 keys.
+/// The table need not have the positions of queries without visible keys. These are rotated by the first row
+/// of the table, and the result is never read. Keys past the count of their row are not read. The table of
+/// queries may have no rows if no query has a visible key, and the table of keys if every row has 0 keys.
 template <class Layout, bool inverse, class T, class S, class Threads>
 void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, const head_view<const T>& k,
                      const head_view<T>& to_k, const query_key_tables<S>& tables, const visibility& rules,
@@ -7898,9 +7902,14 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
   rotate(q, to_q, tables.queries(), [&, unused = tables.queries().table().first()](Index b, Index t) {
     return rules.keys_of(b, t).empty() ? unused : rules.query_position(b, t);
   });
-  rotate(k, to_k, tables.keys(), [&, unused = tables.keys().table().first()](Index b, Index t) {
-    return t < rules.key_count(b) ? rules.key_position(b, t) : unused;
-  });
+  const Index rows = rules.options().key_counts.empty() ? k.batch : 1;  // rows with the same number of keys
+  for (Index b = 0; b < k.batch; b += rows) {
+    const auto counted = [&](const auto& x) {
+      return x.batch_range(b, rows).token_range(0, rules.key_count(b));
+    };
+    rotate(counted(k), counted(to_k), tables.keys(),
+           [&](Index row, Index t) { return rules.key_position(b + row, t); });
+  }
 }
 /// Queries and keys are used without rotation.
 struct no_rotation {
@@ -8158,17 +8167,18 @@ EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
 }
 /// The address of x[channels], which need not be inside an allocation.
 template <class X>
-EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
-  return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * Index(sizeof(X)));
+EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, std::ptrdiff_t channels) {
+  constexpr std::ptrdiff_t bytes = sizeof(X);
+  return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * bytes);
 }
 /// The addresses of the second prefetch, token by token: first the addresses of the current rows, then those
 /// of the rows that are read next.
 struct repeated_prefetch {
   std::uintptr_t address;  // 0: no second prefetch
-  Index stride;            // bytes from token to token
+  std::ptrdiff_t stride;   // bytes from token to token, which need not fit an Index
   Index left;              // tokens until `next`; 0 if there is none
   std::uintptr_t next;
-  Index next_stride;
+  std::ptrdiff_t next_stride;
   /// Adds `bytes` to all addresses, which gives those of a later channel of every token.
   EIGEN_ALWAYS_INLINE repeated_prefetch after(Index bytes) const {
     if (address == 0) return {};
@@ -8193,9 +8203,9 @@ class stream_ahead {
   template <class X>
   stream_ahead(const X* first, Index row, Index stride, Index tokens)
       : next_(reinterpret_cast<std::uintptr_t>(first)),
-        left_(row * Index(sizeof(X))),
+        left_(row * std::ptrdiff_t{sizeof(X)}),
         row_(left_),
-        gap_((stride - row) * Index(sizeof(X))),
+        gap_((stride - row) * std::ptrdiff_t{sizeof(X)}),
         tokens_(tokens) {
     continues_with(first);
   }
@@ -8208,10 +8218,11 @@ class stream_ahead {
   template <class X>
   EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
-    const Index stride = row_ + gap_, left = count - tokens_;
+    const std::ptrdiff_t stride = row_ + gap_;
+    const Index left = count - tokens_;
     if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride), stride, 0, 0, 0};
-    return {address_after(rows.rows, tokens_ * rows.stride), rows.stride * Index(sizeof(X)), left, first_,
-            stride};
+    return {address_after(rows.rows, std::ptrdiff_t(tokens_) * rows.stride),
+            rows.stride * std::ptrdiff_t{sizeof(X)}, left, first_, stride};
   }
   /// The address of the next `bytes`, assumed to be contiguous. Advances past them.
   EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
@@ -8223,7 +8234,8 @@ class stream_ahead {
   }
  private:
   std::uintptr_t next_, first_;
-  Index left_, row_, gap_, tokens_;
+  std::ptrdiff_t left_, row_, gap_;  // bytes
+  Index tokens_;
 };
 /// The number of tokens, of `bytes` each, that are prefetched together. Prefetching single tokens takes as
 /// many instructions as multiplying a line of values by four rows.
@@ -8351,7 +8363,8 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
         (prefetch_line(next + n * line_bytes), ...);
         next += block * line_bytes;
         if (repeated != 0) {
-          (prefetch_line(repeated + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(K)))),
+          (prefetch_line(repeated +
+                         static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(K)} * Index(n) * keys.stride)),
            ...);
           repeated += line_bytes;
         }
@@ -8829,10 +8842,10 @@ class tile_softmax {
     const tile_range& range = strip_.visible[r].range;
     return range.first <= j && j < range.last && !(strip_.visible[r].has_holes && hidden_[r][j]);
   }
-  /// Adds the weighted values of row r, for tiles with values that are not finite. Only values of keys that
-  /// are visible to row r are read, because 0 times a value that is not finite is NaN. This is slow.
-  /// value_of(j) is the row of values of key j of the tile, and sum_of(c) is the sum of channel c.
-  void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
+  /// Calls add(c, sum) with the weighted sum of channel c of the values of row r, for tiles with values that
+  /// are not finite. Only values of keys that are visible to row r are read, because 0 times a value that is
+  /// not finite is NaN. This is slow. value_of(j) is the row of values of key j of the tile.
+  void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& add) {
     constexpr Index width = panel_shape<A>::width;
     const tile_range range = strip_.visible[r].range;
     for (Index first = 0; first < channels; first += width) {
@@ -8844,8 +8857,7 @@ class tile_softmax {
         for (Index c = 0; c < here; ++c)
           sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
       }
-      for (Index c = 0; c < here; ++c)
-        sum_of(first + c) = multiply_add(shrink_[r], sum_of(first + c), sums[c]);
+      for (Index c = 0; c < here; ++c) add(first + c, sums[c]);
     }
   }
  private:
@@ -9099,17 +9111,20 @@ class decode_operands {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
   /// sums [rows, value_dim] = shrink * sums + weights * visible values. Needed if hidden values are not
-  /// finite, because 0 times such a value is NaN.
+  /// finite, because 0 times such a value is NaN. As with other values, sums are rounded when they shrink.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const A* weights,
                           tile_softmax<A>& softmax, A* sums) {
-    for (Index r = 0; r < rows.count; ++r)
+    const Index channels = call_.v.head_dim;
+    for (Index r = 0; r < rows.count; ++r, sums += channels) {
+      channels_map<A>(sums, channels) *= softmax.shrink()[r];
       softmax.visible_values(
           r, weights + r * shape::tile,
           [&](Index j) {
             const token_run<C> run = {of_.b, kv, begin + j, 1, call_.v.at(of_.b, begin + j, kv)};
             return stored_rows<value_type>(call_.v, run, buffers_.wide).rows;
           },
-          call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
+          channels, [&](Index c, A sum) { sums[c] += sum; });
+    }
   }
  private:
   /// The type that keys and values are widened to. Integers are not widened, because their scales multiply
@@ -9468,7 +9483,8 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
       (prefetch_line(next + n * line_bytes), ...);
       next += count * line_bytes;
       if (again != 0) {
-        (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(stored)))),
+        (prefetch_line(again +
+                       static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(stored)} * Index(n) * keys.stride)),
          ...);
         again += line_bytes;
       }
@@ -9758,7 +9774,8 @@ class prefill_operands {
         if (r < rows)
           softmax.visible_values(
               r, weights + r * shape::tile, [&](Index j) { return panel(c) + j * shape::width; },
-              shape::width, [&](Index place) -> A& { return sums[place]; });
+              shape::width,
+              [&](Index n, A sum) { sums[n] = multiply_add(softmax.shrink()[r], sums[n], sum); });
   }
   static const A* in_order(const A* sums, A* /*ordered*/) { return sums; }
  private:
@@ -11783,6 +11800,7 @@ struct attention_gradient_scratch {
   A* shifts;             // [rows]: a weight is 2^(score - shift) * factor
   A* factors;            // [rows]
   A* products;           // [rows]: upstream . out
+  A* seen;               // [rows]: 1 if a key is visible to the row, otherwise 0
   A* transposed_keys;    // [tile / width, head_dim, width]: keys of a tile, transposed
   A* transposed_values;  // [tile / width, value_dim, width]
   A* keys;               // [key_panels, tile, width]
@@ -11810,6 +11828,7 @@ struct attention_gradient_scratch {
                                               {&shifts, rows},
                                               {&factors, rows},
                                               {&products, rows},
+                                              {&seen, rows},
                                               {&runs.maximum, rows},
                                               {&runs.sum, rows}});
     hulls = workspace<struct gradient_hulls, tile_range>(strips);
@@ -11861,7 +11880,8 @@ struct option_gradients {
   std::span<double> bias = {};
 };
 namespace detail {
-/// Checks that the views of a tape have matching shapes.
+/// Checks that the views of a tape have matching shapes, and that gradients have memory of their own for
+/// every channel.
 template <class T>
 void check_tape(const char* function, const attention_tape<T>& x) {
   for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
@@ -11886,6 +11906,7 @@ void check_tape(const char* function, const attention_tape<T>& x) {
   match("d_q", x.d_q, x.q, x.q.head_dim);
   match("d_k", x.d_k, x.k, x.k.head_dim);
   match("d_v", x.d_v, x.k, x.v.head_dim);
+  for (const head_view<T>& gradient : {x.d_q, x.d_k, x.d_v}) check_written(function, gradient);
 }
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
@@ -11943,11 +11964,11 @@ struct attention_gradient_rows {
                    tape.d_q.at(block.b, block.token_of(row), block.head_of(row)));
   }
   /// Writes the gradients with respect to the sink logits. A sink has a weight in the softmax and a value of
-  /// zero, so its slope is weight * (0 - g . o).
+  /// zero, so its slope is weight * (0 - g . o). This is 0 if no key is visible, whatever g and o contain.
   void write_sinks(double* d_sink_logits) const {
     std::fill(d_sink_logits, d_sink_logits + block.heads, 0.0);
     for (Index row = 0; row < block.rows(); ++row) {
-      if (equal(m.factors[row], A(0))) continue;  // padding has no softmax
+      if (equal(m.seen[row], A(0))) continue;
       const double score =
           sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(block.head_of(row))]);
       const double weight =
@@ -11971,6 +11992,7 @@ struct attention_gradient_rows {
     std::fill(m.upstream, m.upstream + m.rows * m.value_panels * shape::width, A(0));
     std::fill(m.d_queries, m.d_queries + m.rows * m.key_panels * shape::width, A(0));
     std::fill(m.products, m.products + m.rows, A(0));
+    std::fill(m.seen, m.seen + m.rows, A(0));
     const A factor = static_cast<A>(factors.query);
     for (Index row = 0; row < block.rows(); ++row) {
       const Index token = block.token_of(row), head = block.head_of(row);
@@ -12114,9 +12136,11 @@ class strip_slopes {
  public:
   static constexpr Index L = lanes<P>, tile = gradient_shape<A>::tile;
   static constexpr int rows = gradient_shape<A>::rows;
-  /// Per row: shift_i and factor_i of the weights, and g_i . o_i of the slopes.
+  /// Per row: shift_i and factor_i of the weights, and g_i . o_i of the slopes. `seen` becomes 1 if a key of
+  /// the tile is visible to the row.
   struct row_numbers {
     const A *shifts, *factors, *products;
+    A* seen;
   };
   /// \param d_bias  the gradient with respect to the bias, at the strides of the bias, or null
   strip_slopes(const block_keys& keys, const strip_rows& strip, double* d_bias)
@@ -12128,10 +12152,12 @@ class strip_slopes {
   /// \param slopes   [rows, tile]: products g_i . v_j, in these panels. Replaced by slopes, everywhere
   void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
     for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)
-      if (r >= strip_.rows.count || !prepare(r, weights, slopes, factors))
+      if (r >= strip_.rows.count || !prepare(r, weights, slopes, factors)) {
         clear(weights, slopes, 0, tile);
-      else
+      } else {
         differentiate(r, weights, slopes, of.shifts[r], of.factors[r], of.products[r]);
+        of.seen[r] = A(1);
+      }
   }
   /// Calls pair(j) for every key of the tile that is visible to row r.
   void for_each_visible(Index r, const auto& pair) {
@@ -12198,7 +12224,8 @@ class strip_slopes {
     if (options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
     if (options().softcap > 0)
-      for (Index j = range.first; j < range.last; ++j) slopes[j] *= bends_[j];
+      for (Index j = range.first; j < range.last; ++j)  // for a hidden key, bends_[j] may be NaN
+        slopes[j] *= strip_.visible[r].has_holes && hidden_[j] ? A(0) : bends_[j];
   }
   void add_to_bias(Index r, const A* slopes, tile_range range) const {
     const score_view<float>& bias = options().bias;
@@ -12268,7 +12295,8 @@ class attention_gradient_block {
                    shape::tile);
     rows_.multiply(m_.upstream, s, m_.transposed_values, rows_.tape.v.head_dim, slopes.hull(), products,
                    shape::tile);
-    slopes.run(weights, products, rows_.factors, {m_.shifts + row, m_.factors + row, m_.products + row});
+    slopes.run(weights, products, rows_.factors,
+               {m_.shifts + row, m_.factors + row, m_.products + row, m_.seen + row});
     return slopes;
   }
   void add_to_queries(Index s, tile_range hull) const {
@@ -12576,8 +12604,8 @@ visibility checked_gradient(const attention_tape<T>& x, const attention_options&
 ///                 fixed order, so the bits do not depend on the threads
 ///
 /// Requires:  d_q, d_k and d_v share no element with any other argument
-/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
-///            out of range; nothing is written then
+/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, an option is
+///            out of range, or channels of d_q, d_k or d_v overlap; nothing is written then
 /// Accuracy:  arithmetic and sums are in float (double for double). Gradients of half and bfloat16 are
 ///            rounded once at the end, and the `out` of the forward pass is read as rounded to these types.
 ///            Sums over tokens are formed per tile of 96 keys and block of 240 queries and then added, so the
@@ -12664,7 +12692,8 @@ namespace rope::inline ROPE_ABI {
 /// \param log_sum_exp_a  [batch, queries, heads], overwritten by the log-sum-exp of the union
 /// \param threads        your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
+/// Throws:    std::invalid_argument if shapes or lengths disagree, or channels of out_a overlap; nothing is
+///            then written
 /// Accuracy:  the order of merges changes the result only by rounding. The error of a merge is at most 3 eps
 ///            max|out|, eps = 2^-24 (float) or 2^-53 (double), and one rounding if the type is 16-bit
 ///            (tests/attention/merge.test.cpp)
@@ -12682,6 +12711,7 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
   if (!detail::have_same_shape(out_a, out_b))
     detail::throw_invalid("merge_attention", "the outputs must have the same shape, got ",
                           detail::shape_text(out_a), " and ", detail::shape_text(out_b));
+  detail::check_written("merge_attention", out_a);
   const auto count = static_cast<std::size_t>(out_a.batch * out_a.tokens * out_a.heads);
   if (log_sum_exp_a.size() != count || log_sum_exp_b.size() != count)
     detail::throw_invalid("merge_attention",
@@ -13050,7 +13080,7 @@ class weight_sums_passes {
   }
   template <class Threads>
   void run(const Threads& threads) {
-    if (call_.q.size() == 0 || call_.k.heads == 0 || call_.k.tokens == 0) return;
+    if (pairs_ == 0 || group_ == 0 || call_.q.tokens == 0 || call_.k.tokens == 0) return;
     const Index depth = (std::max)(Index{1}, call_.k.head_dim), block_rows = block_ * group_;
     parallel_tasks(threads, pairs_ * blocks_ * runs_,
                    cost_of(block_rows, (std::min)(tiles_of_run_ * shape::tile, call_.k.tokens), depth),
@@ -13147,8 +13177,10 @@ class weight_sums_passes {
                                         (to_.by_key_head ? block.kv : strip.head_of(r)) * to_.head_stride +
                                         begin;
                          const A* weights = scores + r * shape::tile;
+                         const bool finite = is_finite(factor);  // if not, 0 * factor is NaN
                          for (Index j = hull.first; j < hull.last; ++j)
-                           sums[j] = multiply_add(static_cast<double>(weights[j]), factor, sums[j]);
+                           if (finite || softmax.sees(r, j))
+                             sums[j] = multiply_add(static_cast<double>(weights[j]), factor, sums[j]);
                        }
                      });
     }

@@ -282,8 +282,8 @@ visibility checked_gradient(const attention_tape<T>& x, const attention_options&
 ///                 fixed order, so the bits do not depend on the threads
 ///
 /// Requires:  d_q, d_k and d_v share no element with any other argument
-/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, channels of d_q,
-///            d_k or d_v overlap, or an option is out of range; nothing is written then
+/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, an option is
+///            out of range, or channels of d_q, d_k or d_v overlap; nothing is written then
 /// Accuracy:  arithmetic and sums are in float (double for double). Gradients of half and bfloat16 are
 ///            rounded once at the end, and the `out` of the forward pass is read as rounded to these types.
 ///            Sums over tokens are formed per tile of 96 keys and block of 240 queries and then added, so the
