@@ -5464,14 +5464,17 @@ class selected_keys {
   }
   /// Contiguous lists.
   ///
-  /// Throws:  std::invalid_argument if there is no entry
+  /// Throws:  std::invalid_argument if there is no entry; std::length_error if the number of entries
+  ///          exceeds an Index
   template <class Integer>
   selected_keys(const Integer* lists, const selected_shape& shape)
-      : queries_{shape.queries, shape.key_heads * shape.keys},
-        heads_{shape.key_heads, shape.keys},
-        keys_{shape.keys, 1} {
+      : queries_{shape.queries, 0}, heads_{shape.key_heads, shape.keys}, keys_{shape.keys, 1} {
     set_memory(lists);
     check_extents();
+    if (!detail::product_fits({shape.queries, shape.key_heads, shape.keys}))
+      detail::throw_length("selected_keys", detail::shape_text({shape.queries, shape.key_heads, shape.keys}),
+                           " exceeds the address space");
+    queries_.stride = shape.key_heads * shape.keys;
   }
   /// Whether there are lists.
   explicit operator bool() const { return memory_ != nullptr; }

@@ -3,6 +3,7 @@
 #include <rope/positions/selected_keys.hpp>
 
 #include <Eigen/Core>
+#include <limits>
 #include <stdexcept>
 #include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
@@ -80,4 +81,8 @@ TEST_CASE("a default selected_keys is empty, and lists without entries throw", "
   for (const rope::selected_shape& shape : {rope::selected_shape{0, 1, 1}, {1, 0, 1}, {1, 1, -1}})
     CHECK(testing::throws_saying<std::invalid_argument>([&] { selected_keys(&list, shape); },
                                                         "begin an empty list with -1"));
+  const rope::Index huge = std::numeric_limits<rope::Index>::max() / 2;
+  for (const rope::selected_shape& shape : {rope::selected_shape{1, huge, huge}, {huge, 1, 3}})
+    CHECK(testing::throws_saying<std::length_error>([&] { selected_keys(&list, shape); }, "selected_keys: [",
+                                                    "] exceeds the address space"));
 }
