@@ -9126,7 +9126,7 @@ class decode_operands {
             const token_run<C> run = {of_.b, kv, begin + j, 1, call_.v.at(of_.b, begin + j, kv)};
             return stored_rows<value_type>(call_.v, run, buffers_.wide).rows;
           },
-          channels, [&](Index c, A sum) { sums[c] += sum; });
+          channels, [&](Index c, A added) { sums[c] += added; });
     }
   }
  private:
