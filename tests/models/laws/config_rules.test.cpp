@@ -1005,3 +1005,30 @@ TEST_CASE("layers whose keys an indexer selects have no window, with or without 
       {{"layer_types", {"full_attention", "full_attention", "full_attention", "qwen_sparse_attention"}}});
   CHECK(llama.windows[3] == rope::not_known_window);
 }
+
+// Hugging Face transformers, masking_utils.py: create_causal_mask and create_sliding_window_causal_mask give
+// the mask of an encoder if config.is_causal is false; sliding_window_bidirectional_overlay is
+// abs(q_idx - kv_idx) <= sliding_window. The config.json of gte-Qwen2 has is_causal: false.
+TEST_CASE("is_causal: false makes every class attend both ways", "[models][config_rules]") {
+  for (const char* type : {"qwen2", "qwen3", "mistral", "llama", "gemma3_text"}) {
+    CAPTURE(type);
+    CHECK(model_of(type, json::object()).causal);
+    CHECK(model_of(type, {{"is_causal", true}}).causal);
+    const auto model = model_of(type, {{"is_causal", false}});
+    CHECK_FALSE(model.causal);
+    CHECK(warnings_with(model, "is_causal") == 0);
+    CHECK(rejects(changed(small, {{"model_type", type}, {"is_causal", "no"}}),
+                  "is_causal must be true or false"));
+  }
+  const json both = {{"is_causal", false}, {"sliding_window", 64}};
+  CHECK(model_of("mistral", both).windows == std::vector<Index>{65});
+  const auto qwen =
+      model_of("qwen2", changed(both, {{"use_sliding_window", true}, {"max_window_layers", 2}}));
+  CHECK(qwen.windows == std::vector<Index>{0, 0, 65, 65});
+  CHECK_FALSE(qwen.attention_of_layer(3).causal);
+  CHECK(model_of("gemma3_text", both).window_of_sliding == rope::not_known_window);
+  CHECK_FALSE(import_hugging_face(
+                  json{{"model_type", "llava"},
+                       {"text_config", changed(small, {{"model_type", "qwen2"}, {"is_causal", false}})}})
+                  .causal);
+}

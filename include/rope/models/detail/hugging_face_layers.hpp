@@ -15,6 +15,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/description_text.hpp>
 #include <rope/models/detail/file_readers.hpp>
+#include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
@@ -258,11 +259,20 @@ const char* window_key(json_reader<J>& text, const hugging_face_record& defaults
   return "sliding_window";
 }
 
+/// Whether is_causal makes the masks of every class of transformers reach to both sides.
+///
+/// Source: Hugging Face transformers, create_causal_mask of masking_utils.py
+template <class J>
+bool asks_both_ways(json_reader<J>& text) {
+  return !text.boolean("is_causal").value_or(true);
+}
+
 /// Whether a token attends only to earlier tokens. Gemma 4 also has "all", which means true, and "vision",
 /// with which text tokens remain causal.
 template <class J>
 bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   const char* const key = "use_bidirectional_attention";
+  if (asks_both_ways(text)) return false;
   if (!text.is_text(key)) return defaults.causal && !text.boolean(key).value_or(false);
   const std::string both_ways = text.text(key).value_or("");
   if (both_ways != "all" && both_ways != "vision")
@@ -274,7 +284,8 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
 ///
 /// In encoders, tokens on both sides are visible. In ModernBERT, local_attention / 2 or sliding_window tokens
 /// are visible on each side. In Gemma 3 and 4 with use_bidirectional_attention, half of sliding_window is
-/// visible on each side. A window of attention_options also counts the token itself.
+/// visible on each side. With is_causal: false, transformers shows sliding_window tokens on each side
+/// (sliding_window_bidirectional_overlay). A window of attention_options also counts the token itself.
 ///
 /// \param typed  whether the file has the type (sliding or not) of every layer
 template <class J>
@@ -291,8 +302,11 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
   if (both_sides && !window) return *both_sides / 2;
   if (!is_causal(text, defaults)) {
-    const bool halves = defaults.window == window_span::both_sides_if_asked;
-    return halves && (window || assumed > 0) ? window.value_or(assumed) / 2 + 1 : not_known_window;
+    const bool each_side = asks_both_ways(text),
+               if_asked = defaults.window == window_span::both_sides_if_asked,
+               known = each_side ? !if_asked && has_class_not_in("", first_name(defaults)) : if_asked;
+    const Index tokens = window.value_or(assumed);
+    return known && tokens > 0 ? (each_side ? tokens : tokens / 2) + 1 : not_known_window;
   }
   if (window) return *window;
   if (assumed > 0) return assumed;
