@@ -12,6 +12,7 @@
 #include <rope/models/describe.hpp>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -1031,4 +1032,39 @@ TEST_CASE("is_causal: false makes every class attend both ways", "[models][confi
                   json{{"model_type", "llava"},
                        {"text_config", changed(small, {{"model_type", "qwen2"}, {"is_causal", false}})}})
                   .causal);
+}
+
+// Sources: the layers that rotate as recorded in tests/recorded/models for each class.
+TEST_CASE("a model throws or is described without groups if none of its layers rotates",
+          "[models][config_rules]") {
+  const json full(std::vector<std::string>(4, "full_attention")),
+      linear(std::vector<std::string>(4, "linear_attention")), zeros(std::vector<int>(4, 0));
+  const std::vector<std::tuple<const char*, json, const char*>> files = {
+      {"exaone4", {{"layer_types", full}, {"sliding_window", 64}}, "layer_types leaves no layer of exaone4"},
+      {"afmoe", {{"layer_types", full}}, "layer_types leaves no layer of afmoe"},
+      {"cohere2", {{"sliding_window_pattern", 1}}, "sliding_window_pattern leaves no layer of cohere2"},
+      {"smollm3", {{"no_rope_layers", zeros}}, "no_rope_layers must not be 0 for every layer"},
+      {"smollm3",
+       {{"no_rope_layers", zeros}, {"num_hidden_layers", nullptr}},
+       "no_rope_layers must not be 0 for every layer"},
+      {"granite_swa", {{"layer_rope_theta", zeros}}, "layer_rope_theta must not be 0 for every layer"},
+      {"qwen3_next", {{"layer_types", linear}}, "layer_types leaves no layer of qwen3_next"},
+      {"lfm2", {{"full_attn_idxs", json::array()}}, "full_attn_idxs leaves no layer of lfm2"}};
+  for (const auto& [type, changes, reason] : files) {
+    json file = changed(small, changes);
+    file["model_type"] = type;
+    CAPTURE(file.dump());
+    CHECK(rejects(file, reason));
+    CHECK(rejects(file, "pass model_without_rope::describe"));
+    const auto model = import_hugging_face(file, describe_it);
+    CHECK(model.instead_of_rope() == "no positions");
+    CHECK(model.groups().empty());
+    CHECK(model.query_heads == 4);
+    CHECK(model.rotation_of_layer(0) == rope::layer_rotation::none);
+    CHECK(describe(model).find("none in any layer") != std::string::npos);
+  }
+  // The file does not say so, but the class: a warning names the pattern.
+  CHECK(has_warning(model_of("qwen3_next", {{"num_hidden_layers", 3}}).warnings, "layer_types is not given"));
+  CHECK(model_of("qwen3_next", {{"num_hidden_layers", 4}}).layers_without_rope() ==
+        std::vector<Index>{0, 1, 2});
 }

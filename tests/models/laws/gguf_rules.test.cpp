@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -344,4 +345,24 @@ TEST_CASE("keys of kinds of layers that llama.cpp does not read have warnings", 
       import("qwen4exp", {{".attention.compress_ratios", {0, 4, 0, 4}}, {".rope.dimension_count", 64}})
           .warnings,
       "compress_ratios is not read"));
+}
+
+// llama.cpp: granite-swa reads attention.rope_pattern; a layer without key heads is recurrent in lfm2.cpp.
+TEST_CASE("a file throws or is described without groups if none of its layers rotates", "[models][gguf]") {
+  for (const auto& [name, key, value] : std::vector<std::tuple<std::string, std::string, json>>{
+           {"granite_swa", ".attention.rope_pattern", {0, 0, 0, 0}},
+           {"lfm2", ".attention.head_count_kv", {0, 0, 0, 0}},
+           {"qwen3next", ".attention.recurrent_layers", {1, 1, 1, 1}}}) {
+    const std::string type = name;
+    const json keys = {{key, value}, {".attention.sliding_window_pattern", {0, 1, 0, 1}}};
+    CAPTURE(type);
+    CHECK(testing::throws_saying<std::invalid_argument>(
+        [&] { import(type, keys); }, type + key + " leaves no layer of " + type + " that rotates",
+        "pass model_without_rope::describe"));
+    const auto model = import(name, keys, {.without_rope = rope::model_without_rope::describe});
+    CHECK(model.instead_of_rope() == "no positions");
+    CHECK(model.groups().empty());
+    CHECK(model.query_heads == 4);
+    CHECK(model.rotation_of_layer(0) == rope::layer_rotation::none);
+  }
 }

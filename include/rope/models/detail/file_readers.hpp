@@ -301,6 +301,11 @@ class gguf_reader {
     return list(name, range::positive);
   }
 
+  /// Whether the file has a number or a list at the key.
+  bool has(const std::string& name) const {
+    return lookup_.number(key(name)).has_value() || lookup_.numbers(key(name)).has_value();
+  }
+
   /// Whether the file has a tensor of that name, if the caller's lookup reads tensors.
   bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
 

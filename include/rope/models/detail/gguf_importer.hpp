@@ -78,6 +78,27 @@ unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_reco
   return {};
 }
 
+/// Whether a key of a GGUF file leaves no layer that rotates.
+///
+/// \param without  the layers that do not rotate
+/// \param layers   the number of layers. 0: unknown
+template <class L>
+unrotated_model unrotated_by_layers(const gguf_reader<L>& reader, const gguf_record& record,
+                                    const std::vector<Index>& without, Index layers) {
+  if (layers == 0 || to_index(without.size()) < layers) return {};
+  for (const auto& [name, reads] :
+       {std::pair{"attention.rope_pattern", record.rope_pattern},
+        std::pair{"attention.recurrent_layers", true},
+        std::pair{"attention.head_count_kv",
+                  reader.numbers("attention.head_count_kv", range::whole).has_value()},
+        std::pair{"attention.sliding_window_pattern", !record.full_rotate},
+        std::pair{"full_attention_interval", record.attends_every > 0}})
+    if (reads && reader.has(name))
+      return {"no positions", reader.key(name),
+              "leaves no layer of " + reader.architecture() + " that rotates"};
+  return {};
+}
+
 template <class L>
 class gguf_importer {
  public:
@@ -90,23 +111,18 @@ class gguf_importer {
     model_.source = "GGUF";
     model_.architecture = reader_.architecture();
     read_record();
-    const unrotated_model none = unrotated_model_of(reader_, record_);
-    if (none.is_so() && without_rope_ == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
-    model_.max_position = reader_.number("context_length", range::positive).value_or(0);
-    model_.query_heads = reader_.heads("attention.head_count");
-    model_.key_heads = reader_.heads("attention.head_count_kv");
-    if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
     layers_ = gguf_layer_count(reader_, model_.warnings);
-    if (none.is_so()) {
-      model_.windows.resize(static_cast<std::size_t>((std::max)(layers_, Index{1})), not_known_window);
-      model_.instead_of_rope = none.instead;
-      return std::move(model_).finished();
-    }
+    if (const auto none = unrotated_model_of(reader_, record_); none.is_so()) return without_rope(none);
+    sliding_ = gguf_sliding_layers(reader_, record_, layers_);
+    model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
+    const Index count = layers_ > 0 ? layers_ : to_index(sliding_.size());
+    if (const auto none = unrotated_by_layers(reader_, record_, model_.layers_without_rope, count);
+        none.is_so())
+      return without_rope(none);
+    add_sizes();
     model_.sliding_window = gguf_window(reader_, record_).value_or(0);
     if (none_slides(reader_, record_, layers_)) model_.sliding_window = 0;
     factors_ = read_pair_factors(reader_, model_.max_position, length_);
-    sliding_ = gguf_sliding_layers(reader_, record_, layers_);
-    model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
     note_sliding_pattern(reader_, record_, layers_, model_.warnings);
     model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
     model_.window_of_sliding =
@@ -149,6 +165,24 @@ class gguf_importer {
     if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
       record_.layout = layout_kind::half_split;
     if (given_layout_) record_.layout = *given_layout_;
+  }
+
+  /// Reads the number of heads and the longest context.
+  void add_sizes() {
+    model_.max_position = reader_.number("context_length", range::positive).value_or(0);
+    model_.query_heads = reader_.heads("attention.head_count");
+    model_.key_heads = reader_.heads("attention.head_count_kv");
+    if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
+  }
+
+  /// The description of a model in which no layer rotates.
+  model_rope without_rope(const unrotated_model& none) {
+    if (without_rope_ == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
+    add_sizes();
+    model_.layers_without_rope.clear();
+    model_.windows.resize(static_cast<std::size_t>((std::max)(layers_, Index{1})), not_known_window);
+    model_.instead_of_rope = none.instead;
+    return std::move(model_).finished();
   }
 
   gguf_shape<L> shape() const { return {reader_, record_, model_.query_heads}; }

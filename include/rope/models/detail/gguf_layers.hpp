@@ -331,14 +331,11 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
 template <class L>
 void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const std::vector<bool>& sliding,
                   model_draft& model) {
-  const auto has = [&](const char* name) {
-    return reader.number(name, range::any_number) || reader.numbers(name, range::any_number);
-  };
   const auto name = [&](const char* key, const std::string& what) {
-    if (!has(key))
+    if (!reader.has(key))
       model.warnings.push_back(reader.key(key) + " is not given; assumed " + what + ", as llama.cpp does");
   };
-  const bool by_layer = has("rope.freq_base_per_layer");
+  const bool by_layer = reader.has("rope.freq_base_per_layer");
   if (!by_layer && equal(record.fixed_base, 0)) name("rope.freq_base", "10000");
   const layer_group* slides = model.group("sliding_attention");
   if (!by_layer && record.sliding == sliding_rule::own_base && slides && !slides->layer_type.empty())
@@ -350,7 +347,8 @@ void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const
     name("attention.sliding_window_pattern", std::string("that the ") +
                                                  (record.full_first ? "first" : "last") + " of every " +
                                                  std::to_string(record.period) + " layers attends fully");
-  if (record.attends_every > 0 && !has("attention.recurrent_layers") && !model.layers_without_rope.empty())
+  if (record.attends_every > 0 && !reader.has("attention.recurrent_layers") &&
+      !model.layers_without_rope.empty())
     name("full_attention_interval", std::to_string(record.attends_every));
   if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
   if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");

@@ -98,6 +98,34 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   return {};
 }
 
+/// The length of the list with a value per layer, for a file without the number of layers.
+template <class J>
+std::optional<Index> listed_layers(json_reader<J>& text, const hugging_face_record& record) {
+  const auto list = text.numbers(list_of_rotated(record).c_str(), range::any_number);
+  if (!list || list->empty()) return {};
+  return to_index(list->size());
+}
+
+/// Whether no layer rotates according to the types of layers in the file, or to a list with a value per layer.
+///
+/// \param model   with its layers and layers_without_rope
+/// \param layers  the number of layers, or nothing if unknown
+template <class J>
+unrotated_model unrotated_by_layers(json_reader<J>& text, const hugging_face_record& record,
+                                    const model_draft& model, std::optional<Index> layers) {
+  const Index count = model.layers.empty() ? layers.value_or(0) : to_index(model.layers.size());
+  if (count == 0 || to_index(model.layers_without_rope.size()) < count) return {};
+  const std::string list = list_of_rotated(record);
+  if (text.has(list.c_str()))
+    return {"no positions", list, "must not be 0 for every layer: then none rotates"};
+  for (const std::string_view one :
+       {std::string_view("layer_types"), std::string_view("layers_block_type"), record.full_ones,
+        record.full_list, record.interval, std::string_view("sliding_window_pattern")})
+    if (const std::string key(one); text.has(key.c_str()))
+      return {"no positions", key, "leaves no layer of " + model.architecture + " that rotates"};
+  return {};  // a class default, not the file
+}
+
 // The record of an architecture.
 
 /// Throws the reason why an architecture has no record. Does nothing if only the layout is in doubt and the

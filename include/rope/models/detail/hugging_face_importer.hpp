@@ -71,6 +71,9 @@ class hugging_face_importer {
     defaults_ = record_of(text_, model_.architecture, given_layout_, parts_.hint());
     read_outer_sections();
     add_layers();
+    if (const auto none = unrotated_by_layers(text_, defaults_, model_, layers_); none.is_so())
+      return without_rope(none);
+    add_windows();
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
     name_assumed_layers(text_, defaults_, layers_, model_);
@@ -268,7 +271,10 @@ class hugging_face_importer {
   model_rope without_rope(const unrotated_model& none) {
     if (without_rope_ == model_without_rope::refuse) text_.refuse(none.key.c_str(), none.refusal());
     add_sizes();
-    model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
+    model_.layers.clear();
+    model_.layers_without_rope.clear();
+    if (!layers_) layers_ = count_of_layers();
+    model_.windows.resize(static_cast<std::size_t>(layers_.value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
     constexpr const char* because = " is not described, because nothing rotates";
     std::vector<std::string> keys;  // in the dictionary that shows that nothing rotates
@@ -280,19 +286,24 @@ class hugging_face_importer {
   }
 
   void add_layers() {
-    const auto layers = layers_ = count_of_layers();
+    layers_ = count_of_layers();
+    if (!layers_) layers_ = listed_layers(text_, defaults_);
     const char* const key = window_key(text_, defaults_);
-    const auto window = text_.number(key, range::window),
-               local = text_.number("local_attention", range::positive);
+    const auto window = text_.number(key, range::window);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
-    model_.layers = layer_types_of(text_, defaults_, layers, slides);
+    model_.layers = layer_types_of(text_, defaults_, layers_, slides);
     if (const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
         by_pattern && *by_pattern != model_.layers)
       warn(text_.path() + pattern_key(defaults_) + " is overruled by " + text_.path() + "layer_types");
     end_with_full_layer();
-    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
-    model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
+    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers_, model_.layers, slides);
+  }
+
+  void add_windows() {
+    const auto window = text_.number(window_key(text_, defaults_), range::window),
+               local = text_.number("local_attention", range::positive);
+    model_.windows = windows_of(text_, defaults_, model_.layers, layers_, model_.layers_without_rope);
     model_.window_of_sliding = sliding_window_of(text_, defaults_, !model_.layers.empty());
     model_.causal = is_causal(text_, defaults_);
     model_.sink_logits = defaults_.sink_logits;

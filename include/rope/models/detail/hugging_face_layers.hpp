@@ -204,7 +204,7 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
       if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
-  const std::string list(defaults.rope_ones.empty() ? "no_rope_layers" : defaults.rope_ones);
+  const std::string list = list_of_rotated(defaults);
   const char* const key = list.c_str();
   const auto given = text.numbers(key, range::zero_or_one);
   if (given && !given->empty()) {

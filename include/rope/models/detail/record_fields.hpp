@@ -238,6 +238,12 @@ constexpr bool types_slide(const hugging_face_record& r) {
          r.form != dictionary_form::one_or_by_type;
 }
 
+/// The key of the list that has a 0 for each layer that does not rotate: bases, or ones for the others.
+inline std::string list_of_rotated(const hugging_face_record& record) {
+  if (record.form == dictionary_form::base_per_layer) return "layer_rope_theta";
+  return std::string(record.rope_ones.empty() ? "no_rope_layers" : record.rope_ones);
+}
+
 /// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
