@@ -366,3 +366,29 @@ TEST_CASE("a file throws or is described without groups if none of its layers ro
     CHECK(model.rotation_of_layer(0) == rope::layer_rotation::none);
   }
 }
+
+// llama.cpp, llama-model-loader.cpp: get_kv throws for a value of another type, and get_key_or_arr for a list
+// of another length; the latter repeats a single number.
+TEST_CASE("a value of another form throws, or stands for all values of a list", "[models][gguf]") {
+  for (const auto& [key, value, says] : std::vector<std::tuple<const char*, json, const char*>>{
+           {".rope.scaling.type", 2, "rope.scaling.type must be a text, got a number"},
+           {".rope.scaling.type", {2}, "rope.scaling.type must be a text, got a list"},
+           {".rope.freq_base", {1e6}, "rope.freq_base must be a number, got a list"},
+           {".rope.dimension_sections", "16",
+            "rope.dimension_sections must be a list of numbers, got a text"},
+           {".rope.dimension_count_per_layer", 64, "per_layer must be a list of numbers, got a number"},
+           {".rope.freq_base_per_layer", "1e4", "per_layer must be a list of numbers, got a text"},
+           {".attention.head_count", {4, 4}, "attention.head_count must have block_count values, 4, got 2"},
+           {".attention.head_count", "4", "attention.head_count must be a number, got the text 4"},
+           {".attention.head_count_kv", {4, 4}, "head_count_kv must have block_count values, 4, got 2"}}) {
+    const json keys = {{key, value}};
+    CAPTURE(keys.dump());
+    CHECK(testing::throws_saying<std::invalid_argument>([&] { import("qwen2vl", keys); }, says));
+  }
+  CHECK(import("qwen2vl", {{".rope.dimension_sections", 16}}).groups()[0].mrope_sections ==
+        windows_of{16, 16, 16, 16});
+  const auto one_base = import("qwen2vl", {{".rope.freq_base_per_layer", 2e4}});
+  REQUIRE(one_base.groups().size() == 1);
+  CHECK(one_base.groups()[0].base == 2e4);
+  CHECK(one_base.layers().size() == 4);
+}

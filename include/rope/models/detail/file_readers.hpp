@@ -287,6 +287,7 @@ class gguf_reader {
     if (value) return checked(*value, rule, "import_gguf", full);
     if (const std::optional<std::string> text = lookup_.text(full))
       refuse(full, "must be a number, got the text " + *text);
+    if (lookup_.numbers(full)) refuse(full, "must be a number, got a list");
     return {};
   }
   double required_number(const std::string& name, const number_rule& rule) const {
@@ -296,31 +297,40 @@ class gguf_reader {
   std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
     return list(key(name), rule);
   }
+  /// A list of `count` numbers, or one number that stands for all of them.
+  ///
+  /// Source:  llama.cpp, get_key_or_arr in llama-model-loader.cpp
+  std::optional<std::vector<double>> numbers_or_one(const std::string& name, const number_rule& rule,
+                                                    Index count) const {
+    if (count == 0 || !lookup_.number(key(name))) return numbers(name, rule);
+    return std::vector<double>(static_cast<std::size_t>(count), *number(name, rule));
+  }
   /// The numbers of a tensor. Names of tensors, unlike names of keys, have no prefix of the architecture.
   std::optional<std::vector<double>> tensor(const std::string& name) const {
     return list(name, range::positive);
   }
 
   /// Whether the file has a number or a list at the key.
-  bool has(const std::string& name) const {
-    return lookup_.number(key(name)).has_value() || lookup_.numbers(key(name)).has_value();
-  }
+  bool has(const std::string& name) const { return lookup_.number(key(name)) || is_list(name); }
+  bool is_list(const std::string& name) const { return lookup_.numbers(key(name)).has_value(); }
 
   /// Whether the file has a tensor of that name, if the caller's lookup reads tensors.
   bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
 
   std::string text(const std::string& name, const char* otherwise) const {
-    return lookup_.text(key(name)).value_or(otherwise);
+    const std::optional<std::string> text = lookup_.text(key(name));
+    if (!text && has(name))
+      refuse(key(name), is_list(name) ? "must be a text, got a list" : "must be a text, got a number");
+    return text.value_or(otherwise);
   }
 
   /// The number of heads in a key: one number for the whole model, or the first positive number of a list
   /// with a value per layer. 0 if there is no such number.
   Index heads(const std::string& name) const {
-    if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
+    if (!is_list(name)) return static_cast<Index>(number(name, range::whole).value_or(0));
     const auto per_layer = numbers(name, range::whole);
-    if (per_layer)
-      for (const double count : *per_layer)
-        if (count > 0) return static_cast<Index>(count);
+    for (const double count : *per_layer)
+      if (count > 0) return static_cast<Index>(count);
     return 0;
   }
 
@@ -341,6 +351,9 @@ class gguf_reader {
  private:
   std::optional<std::vector<double>> list(const std::string& full, const number_rule& rule) const {
     std::optional<std::vector<double>> values = lookup_.numbers(full);
+    if (!values && (lookup_.number(full) || lookup_.text(full)))
+      refuse(full,
+             "must be a list of numbers, got a " + std::string(lookup_.number(full) ? "number" : "text"));
     if (values)
       for (const double value : *values) checked(value, rule, "import_gguf", full);
     return values;

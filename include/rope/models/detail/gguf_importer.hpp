@@ -89,8 +89,7 @@ unrotated_model unrotated_by_layers(const gguf_reader<L>& reader, const gguf_rec
   for (const auto& [name, reads] :
        {std::pair{"attention.rope_pattern", record.rope_pattern},
         std::pair{"attention.recurrent_layers", true},
-        std::pair{"attention.head_count_kv",
-                  reader.numbers("attention.head_count_kv", range::whole).has_value()},
+        std::pair{"attention.head_count_kv", reader.is_list("attention.head_count_kv")},
         std::pair{"attention.sliding_window_pattern", !record.full_rotate},
         std::pair{"full_attention_interval", record.attends_every > 0}})
     if (reads && reader.has(name))
@@ -134,7 +133,7 @@ class gguf_importer {
     model_.sink_logits = record_.sink_logits;
     if (record_.sinks_slide) read_layers_with_sinks(reader_, layers_, sliding_, model_);
     add_query_scaling(reader_, record_, model_);
-    const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
+    const auto bases = reader_.numbers_or_one("rope.freq_base_per_layer", range::above_one, layers_);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)
       add_groups_of_layers(bases, dimensions);
@@ -162,7 +161,7 @@ class gguf_importer {
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
-    if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
+    if (record_.half_split_sections && reader_.has("rope.dimension_sections"))
       record_.layout = layout_kind::half_split;
     if (given_layout_) record_.layout = *given_layout_;
   }
@@ -170,7 +169,10 @@ class gguf_importer {
   /// Reads the number of heads and the longest context.
   void add_sizes() {
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
-    model_.query_heads = reader_.heads("attention.head_count");
+    constexpr const char* heads = "attention.head_count";
+    model_.query_heads = reader_.heads(heads);
+    if (reader_.is_list(heads))
+      gguf_layer_list(reader_, heads, layers_, *reader_.numbers(heads, range::whole));
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
   }
@@ -353,7 +355,7 @@ class gguf_importer {
 
   void add_sections(layer_group& group) const {
     constexpr const char* name = "rope.dimension_sections";
-    const auto sections = reader_.numbers(name, range::whole);
+    const auto sections = reader_.numbers_or_one(name, range::whole, 4);
     if (!sections) return;
     if (static_cast<Index>(sections->size()) > max_sections)
       reader_.refuse(reader_.key(name), "must have at most " + std::to_string(max_sections) +

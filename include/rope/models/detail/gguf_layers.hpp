@@ -79,7 +79,7 @@ template <class L>
 void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
                           std::vector<std::string>& warnings) {
   constexpr const char* name = "attention.sliding_window_pattern";
-  const bool list = reader.numbers(name, range::zero_or_one).has_value();
+  const bool list = reader.is_list(name);
   if (record.names.empty() || (!list && !reader.number(name, range::count))) return;
   const std::string of = " is not read for " + reader.architecture();
   if (of_other_size(record, layers))
@@ -99,8 +99,9 @@ template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
   const auto window = reader.number("attention.sliding_window", range::window);
-  const auto given = reader.numbers(name, range::zero_or_one);
-  const auto every = reader.number(name, range::count);
+  const bool list = reader.is_list(name);
+  const auto given = list ? reader.numbers(name, range::zero_or_one) : std::nullopt;
+  const auto every = list ? std::nullopt : reader.number(name, range::count);
   if (record.needs_pattern && !given && !every)
     reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
   if (record.pattern == pattern_form::list && every)
@@ -155,8 +156,8 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
     for (std::size_t i = 0; i < list.size(); ++i)
       if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
   };
-  if (const auto keys = reader.numbers(heads, range::whole))
-    add_where(gguf_layer_list(reader, heads, layers, *keys, what), true);
+  if (reader.is_list(heads))
+    add_where(gguf_layer_list(reader, heads, layers, *reader.numbers(heads, range::whole), what), true);
   if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
     add_where(gguf_layer_list(reader, recurrent, layers, *flags, what), false);
   } else if (record.attends_every > 0) {
@@ -407,11 +408,9 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
   note("attention.max_alibi_bias", 0, false);
   note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
   const std::string not_read = " is not read for " + reader.architecture();
-  if (!record.rope_pattern && reader.numbers("attention.rope_pattern", range::any_number))
-    say("attention.rope_pattern", not_read);
+  if (!record.rope_pattern && reader.has("attention.rope_pattern")) say("attention.rope_pattern", not_read);
   constexpr const char* ratios = "attention.compress_ratios";
-  if (!record.compressed && record.note.find(ratios) == std::string_view::npos &&
-      reader.numbers(ratios, range::any_number))
+  if (!record.compressed && record.note.find(ratios) == std::string_view::npos && reader.has(ratios))
     say(ratios, not_read);
   if (record.attends_every == 0 && reader.number("full_attention_interval", range::any_number))
     say("full_attention_interval", not_read);
