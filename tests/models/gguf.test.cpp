@@ -699,7 +699,7 @@ TEST_CASE("values that llama.cpp fixes for an architecture are imported with it"
   for (const char* last : {"deepseek2", "minicpm3", "plm", "bailingmoe3"})
     CHECK(model(last).groups().front().first_channel == 64);
   CHECK(model("llama").groups().front().first_channel == 0);
-  const testing::json sections = {{".rope.dimension_sections", {8, 12, 12, 0}}};
+  const testing::json sections = {{".rope.dimension_sections", {12, 10, 10, 0}}};
   CHECK(model("glm4").groups().front().layout == layout_kind::interleaved);
   CHECK(model("glm4", sections).groups().front().layout == layout_kind::half_split);
   CHECK(model("paddleocr", sections).groups().front().section_order == rope::mrope_order::blocks);

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <map>
 #include <rope/models/describe.hpp>
+#include <rope/models/tables.hpp>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -1067,4 +1068,18 @@ TEST_CASE("a model throws or is described without groups if none of its layers r
   CHECK(has_warning(model_of("qwen3_next", {{"num_hidden_layers", 3}}).warnings, "layer_types is not given"));
   CHECK(model_of("qwen3_next", {{"num_hidden_layers", 4}}).layers_without_rope() ==
         std::vector<Index>{0, 1, 2});
+}
+
+// The rule of interleaved_sections, on which frequencies_on_axes and printed code rely. Three sections are cut
+// as the class slices them; no class has a rule for other numbers of axes.
+TEST_CASE("sections of axes that alternate must fit the pairs", "[models][config_rules]") {
+  const auto file = [](const json& sections) {
+    return json{{"head_dim", 128}, {"rope_scaling", {{"rope_type", "default"}, {"mrope_section", sections}}}};
+  };
+  CHECK(rejects(changed(changed(small, file({1, 30, 30, 3})), {{"model_type", "qwen3_vl_text"}}),
+                "rope_scaling.mrope_section must fit axes that alternate"));
+  const auto cut = model_of("qwen3_vl_text", file({4, 30, 30}));
+  CHECK(cut.groups()[0].mrope_sections == std::vector<Index>{22, 21, 21});
+  for (const json& fits : {json{16, 16, 16, 16}, json{34, 30}})
+    CHECK_NOTHROW(frequencies_on_axes(model_of("qwen3_vl_text", file(fits)).groups()[0]));
 }

@@ -392,3 +392,19 @@ TEST_CASE("a value of another form throws, or stands for all values of a list", 
   CHECK(one_base.groups()[0].base == 2e4);
   CHECK(one_base.layers().size() == 4);
 }
+
+// ggml pads the sections of fewer axes with zeros at the end. A zero before the end is an axis without pairs.
+TEST_CASE("an axis of M-RoPE without pairs stays an axis", "[models][gguf]") {
+  const auto sections = [](const char* name, const json& list) {
+    return import(name, {{".rope.dimension_sections", list}}).groups()[0].mrope_sections;
+  };
+  CHECK(sections("qwen2vl", {0, 32, 32, 0}) == windows_of{0, 32, 32});
+  CHECK(sections("qwen2vl", {32, 0, 32, 0}) == windows_of{32, 0, 32});
+  CHECK(sections("qwen2vl", {64, 0, 0, 0}) == windows_of{64});
+  CHECK(sections("qwen3vl", {24, 20, 20, 0}) == windows_of{24, 20, 20});
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] {
+        sections("qwen3vl", {4, 30, 30, 0});
+      },
+      "qwen3vl.rope.dimension_sections must fit axes that alternate", "below 64, got 88"));
+}

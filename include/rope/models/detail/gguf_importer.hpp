@@ -362,15 +362,19 @@ class gguf_importer {
                                             " values, got " + std::to_string(sections->size()));
     Index sum = 0;
     for (const double value : *sections) {
-      const auto pairs = static_cast<Index>(value);
-      sum += pairs;
-      if (pairs > 0) group.mrope_sections.push_back(pairs);  // ggml pads with zeros
+      sum += static_cast<Index>(value);
+      group.mrope_sections.push_back(static_cast<Index>(value));
     }
+    while (!group.mrope_sections.empty() && group.mrope_sections.back() == 0)
+      group.mrope_sections.pop_back();  // ggml pads with zeros
     if (sum != group.frequencies.pairs())
       reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
                                             std::to_string(group.frequencies.pairs()) + ", got " +
                                             std::to_string(sum));
-    if (record_.interleaved_sections) group.section_order = mrope_order::alternating;
+    if (!record_.interleaved_sections) return;
+    group.section_order = mrope_order::alternating;
+    const std::string broken = broken_rule_of_alternating(group.mrope_sections);
+    if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
   }
 
   gguf_reader<L> reader_;

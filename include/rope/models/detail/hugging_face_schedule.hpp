@@ -135,6 +135,8 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   if (left != 0)
     rope.refuse(key, "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" +
                          joined(sections) + "]");
+  const std::string broken = order == mrope_order::alternating ? broken_rule_of_alternating(sections) : "";
+  if (!broken.empty()) rope.refuse(key, broken);
   if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
     rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [" +
                          joined(sections) + "]");

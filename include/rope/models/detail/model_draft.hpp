@@ -55,6 +55,21 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
   return {};
 }
 
+/// The broken rule if the pairs of an axis go beyond the last pair while axes alternate, otherwise empty. See
+/// interleaved_sections.
+///
+/// \param sections  whose sum is the number of pairs
+inline std::string broken_rule_of_alternating(const std::vector<Index>& sections) {
+  const auto axes = static_cast<Index>(sections.size());
+  Index pairs = 0;
+  for (const Index count : sections) pairs += count;
+  for (Index axis = 1; axis < axes; ++axis)
+    if (const Index last = axis + axes * (sections[static_cast<std::size_t>(axis)] - 1); last >= pairs)
+      return "must fit axes that alternate, so the last pair of axis " + std::to_string(axis) +
+             " must be below " + std::to_string(pairs) + ", got " + std::to_string(last);
+  return {};
+}
+
 /// Counts the groups of a file and their pairs, to keep them below the limits.
 class group_allowance {
  public:
