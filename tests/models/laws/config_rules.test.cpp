@@ -1083,3 +1083,33 @@ TEST_CASE("sections of axes that alternate must fit the pairs", "[models][config
   for (const json& fits : {json{16, 16, 16, 16}, json{34, 30}})
     CHECK_NOTHROW(frequencies_on_axes(model_of("qwen3_vl_text", file(fits)).groups()[0]));
 }
+
+// Hugging Face transformers, __post_init__ of SeedOssConfig, Llama4TextConfig and VoxtralRealtimeEncoderConfig.
+TEST_CASE("head_dim: null means hidden_size / num_attention_heads where the class says so",
+          "[models][config_rules]") {
+  for (const auto& [type, by_default] : std::vector<std::pair<const char*, Index>>{
+           {"seed_oss", 128}, {"llama4_text", 128}, {"voxtral_realtime_encoder", 64}}) {
+    CAPTURE(type);
+    json file = small;
+    file["model_type"] = type;
+    CHECK(import_hugging_face(file).groups()[0].head_dim == by_default);
+    file["head_dim"] = nullptr;
+    CHECK(import_hugging_face(file).groups()[0].head_dim == 16);
+  }
+}
+
+TEST_CASE("a note names a key only as a whole word", "[models][config_rules]") {
+  // Its note has loop_window_size, and that of plamo2 attention_window_size and rope_local_theta.
+  const auto loop = model_of("iquestloopcoder", {{"window_size", 64}, {"loop_window_size", 32}});
+  CHECK(has_warning(loop.warnings, "window_size is not read by the class of iquestloopcoder"));
+  CHECK_FALSE(has_warning(loop.warnings, "loop_window_size is"));
+  const auto plamo = model_of("plamo2", {{"window", 64}, {"rope", true}, {"attention_window_size", 32}});
+  CHECK(has_warning(plamo.warnings, "window is not understood"));
+  CHECK(has_warning(plamo.warnings, "rope is not understood"));
+}
+
+TEST_CASE("causal has a warning unless it agrees with the class", "[models][config_rules]") {
+  CHECK_FALSE(has_warning(model_of("nomic_bert", {{"causal", false}}).warnings, "causal"));
+  CHECK(has_warning(model_of("nomic_bert", {{"causal", true}}).warnings, "causal is not understood"));
+  CHECK(has_warning(model_of("llama", {{"causal", false}}).warnings, "causal is not understood"));
+}

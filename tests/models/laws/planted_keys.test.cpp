@@ -22,11 +22,37 @@ using testing::json;
 
 const rope::hugging_face_options describe_it = {.without_rope = rope::model_without_rope::describe};
 
-const std::vector<std::string> names = {
-    "rope_foo",      "foo_rotary",         "position_scale", "nope_foo",          "yarn_bar",
-    "sliding_baz",   "window_foo",         "foo_chunk",      "foo_pattern",       "foo_layer_types",
-    "ntk_foo",       "layers_block_types", "attn_type_foo",  "foo_layer_indices", "foo_attn_idxs",
-    "foo_sink_bias", "alibi_foo"};
+const std::vector<std::string> names = {"rope_foo",
+                                        "foo_rotary",
+                                        "position_scale",
+                                        "nope_foo",
+                                        "yarn_bar",
+                                        "sliding_baz",
+                                        "window_foo",
+                                        "foo_chunk",
+                                        "foo_pattern",
+                                        "foo_layer_types",
+                                        "ntk_foo",
+                                        "layers_block_types",
+                                        "attn_type_foo",
+                                        "foo_layer_indices",
+                                        "foo_attn_idxs",
+                                        "foo_sink_bias",
+                                        "alibi_foo",
+                                        "foo_causal",
+                                        "compression_ratio",
+                                        "attention_layers",
+                                        "freq_base_foo",
+                                        "attention_types",
+                                        "local_layers",
+                                        "every_n_layers",
+                                        "foo_global_attn",
+                                        "pos_emb_foo",
+                                        "pos_encoding",
+                                        "foo_soft_cap",
+                                        "foo_logit_cap",
+                                        "bidirectional_foo",
+                                        "interpolation_factor"};
 const std::vector<json> values = {1, -0.5, true, "text", {0, 1, 1}, json::object(), {{"bar", 1}}};
 
 /// Every dictionary of a file.

@@ -275,7 +275,7 @@ TEST_CASE("a record of GGUF with a value that no file can show breaks a rule", "
 TEST_CASE("a list of architectures has the first name of each record, not its other names", "[models]") {
   std::size_t count = 0;
   for (const std::string_view list :
-       {look_ahead_if_asked, own_classes, partial_by_default, dictionary_by_type})
+       {look_ahead_if_asked, own_classes, partial_by_default, dictionary_by_type, null_head_dim})
     for (std::size_t at = 1; at < list.size(); at = list.find(' ', at) + 1) {
       const std::string_view name = list.substr(at, list.find(' ', at) - at);
       CAPTURE(std::string(name));

@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -124,6 +125,23 @@ unrotated_model unrotated_by_layers(json_reader<J>& text, const hugging_face_rec
     if (const std::string key(one); text.has(key.c_str()))
       return {"no positions", key, "leaves no layer of " + model.architecture + " that rotates"};
   return {};  // a class default, not the file
+}
+
+/// The number of heads in the first of these keys that exists. In OpenELM each layer has its own number.
+template <class J>
+std::optional<Index> heads_of(json_reader<J>& text, model_draft& model,
+                              std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (!text.is_list(key)) continue;
+    const std::vector<double> heads = *text.numbers(key, range::count);
+    if (heads.empty()) text.refuse(key, "must not be an empty list");
+    for (const double count : heads)
+      if (!equal(count, heads[0]))
+        model.warn_once(text.path() + key +
+                        " differs from layer to layer; the description has that of the first");
+    return static_cast<Index>(heads.front());
+  }
+  return text.index_of(keys);
 }
 
 // The record of an architecture.
@@ -271,7 +289,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size =
       text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim", "embed_dim", "dit_dim"});
-  if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
+  const bool derived = is_listed(null_head_dim, first_name(defaults)) && text.is_null("head_dim");
+  if (!head_dim && defaults.head_dim > 0 && !derived) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
     if (!heads) text.missing("num_attention_heads", "without head_dim it is needed");

@@ -126,7 +126,7 @@ class hugging_face_importer {
   void note_keys(const std::string& because) {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
-      if (defaults_.note.find(key) != std::string_view::npos) continue;
+      if (names_key(defaults_.note, key)) continue;
       if (text_.hides(key))
         warn(text_.path() + key + " is not read by the class of " + model_.architecture +
              " and has no effect");
@@ -191,7 +191,7 @@ class hugging_face_importer {
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
         // A warning already names such a key, but a note of the record says nothing of the keys inside.
-        if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos) return;
+        if (speaks_of_rope(key) && !names_key(defaults_.note, key)) return;
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
@@ -226,25 +226,14 @@ class hugging_face_importer {
                           range::layers);
   }
 
-  /// The number of heads in the first of these keys that exists. In OpenELM each layer has its own number.
-  std::optional<Index> heads_of(std::initializer_list<const char*> keys) {
-    for (const char* key : keys) {
-      if (!text_.is_list(key)) continue;
-      const std::vector<double> heads = *text_.numbers(key, range::count);
-      if (heads.empty()) text_.refuse(key, "must not be an empty list");
-      if (std::any_of(heads.begin(), heads.end(), [&](double h) { return !detail::equal(h, heads[0]); }))
-        warn(text_.path() + key + " differs from layer to layer; the description has that of the first");
-      return static_cast<Index>(heads.front());
-    }
-    return text_.index_of(keys);
-  }
-
   /// Reads the number of heads and the longest context.
   void add_sizes() {
-    model_.query_heads = heads_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
+    model_.query_heads = heads_of(text_, model_,
+                                  {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
                                    "num_heads", "num_query_heads", "dit_heads"})
                              .value_or(0);
-    auto key_heads = heads_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+    auto key_heads = heads_of(text_, model_,
+                              {"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
                                "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups",
                                "num_kv_heads", "num_key_value_heads_per_layer", "n_head_kv"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
@@ -306,6 +295,8 @@ class hugging_face_importer {
     model_.windows = windows_of(text_, defaults_, model_.layers, layers_, model_.layers_without_rope);
     model_.window_of_sliding = sliding_window_of(text_, defaults_, !model_.layers.empty());
     model_.causal = is_causal(text_, defaults_);
+    if (const J* causal = text_.peek("causal"); causal && causal->is_boolean())
+      if (causal->template get<bool>() == model_.causal) text_.find("causal");  // agrees: no warning
     model_.sink_logits = defaults_.sink_logits;
     if (defaults_.swa_keys) read_swa_keys();
     model_.keys_are_values = defaults_.form == dictionary_form::compressed;

@@ -2,7 +2,8 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_KEYS_HPP
 
-#include <cctype>  // std::tolower
+#include <cctype>  // std::isalnum, std::tolower
+#include <cstddef>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -136,21 +137,33 @@ inline bool has_a_word(const std::string& name, std::initializer_list<const char
   return false;
 }
 
+/// Whether a note has the name of the key as a whole word.
+inline bool names_key(std::string_view note, std::string_view key) {
+  const auto is_letter = [&](std::size_t i) {
+    return i < note.size() && (std::isalnum(static_cast<unsigned char>(note[i])) || note[i] == '_');
+  };
+  for (auto at = note.find(key); at != std::string_view::npos; at = note.find(key, at + 1))
+    if ((at == 0 || !is_letter(at - 1)) && !is_letter(at + key.size())) return true;
+  return false;
+}
+
 /// Whether the name of a key is about positions, or about the types of layers.
 inline bool speaks_of_positions(std::string_view key) {
   const std::string name = spelled_plainly(key);
   return has_a_word(name, {"rope", "rotary", "position", "nope", "chunk", "yarn", "ntk", "window", "sliding",
-                           "alibi", "freq_allocation"}) ||
+                           "alibi", "freq_allocation", "freq_base", "pos_e", "interpolation_factor",
+                           "compression_ratio", "causal", "bidirectional"}) ||
          has_a_word(name, {"pattern", "layer_types", "layertypes", "block_type", "attn_type", "layer_indices",
                            "attn_idxs", "attn_every", "attention_interval", "cross_attention_layers",
-                           "compress_ratios", "swa_layers"});
+                           "compress_ratios", "swa_layers", "attention_layers", "attention_types", "attn_idx",
+                           "every_n_layers", "local_layers", "global_attn"});
 }
 
 /// Whether the name of a key is about positions, types of layers, or factors on scores.
 inline bool speaks_of_rope(std::string_view key) {
   return speaks_of_positions(key) ||
-         has_a_word(spelled_plainly(key),
-                    {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
+         has_a_word(spelled_plainly(key), {"theta", "scal", "softcap", "logn", "temperature", "multiplier",
+                                           "partial", "sink", "soft_cap", "logit_cap"});
 }
 
 // Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model (LLaVA),

@@ -272,12 +272,12 @@ bool asks_both_ways(json_reader<J>& text) {
 template <class J>
 bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   const char* const key = "use_bidirectional_attention";
-  if (asks_both_ways(text)) return false;
-  if (!text.is_text(key)) return defaults.causal && !text.boolean(key).value_or(false);
+  const bool causal = defaults.causal && !asks_both_ways(text);
+  if (!text.is_text(key)) return !text.boolean(key).value_or(false) && causal;
   const std::string both_ways = text.text(key).value_or("");
   if (both_ways != "all" && both_ways != "vision")
     text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
-  return defaults.causal && both_ways == "vision";
+  return causal && both_ways == "vision";
 }
 
 /// attention_options::window of sliding layers. 0 if no layer slides, or not_known_window.
