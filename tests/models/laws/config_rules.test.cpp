@@ -1113,3 +1113,29 @@ TEST_CASE("causal has a warning unless it agrees with the class", "[models][conf
   CHECK(has_warning(model_of("nomic_bert", {{"causal", true}}).warnings, "causal is not understood"));
   CHECK(has_warning(model_of("llama", {{"causal", false}}).warnings, "causal is not understood"));
 }
+
+// Hugging Face transformers, yarn_apply_mscale: scaling (0.1 mscale_all_dim ln(factor) + 1)^2 unless rope_type
+// is default.
+TEST_CASE("mscale_all_dim multiplies the scores of latent heads with every rope type but default",
+          "[models][config_rules]") {
+  const json latent = {{"qk_nope_head_dim", 32}, {"qk_rope_head_dim", 32}};
+  for (const char* type : {"deepseek_v3", "glm4_moe_lite"})
+    for (const char* rule : {"linear", "dynamic", "yarn", "llama3", "default"}) {
+      CAPTURE(type, rule);
+      const auto model = model_of(type, changed(latent, {{"rope_scaling",
+                                                          {{"rope_type", rule},
+                                                           {"factor", 4},
+                                                           {"low_freq_factor", 1},
+                                                           {"high_freq_factor", 4},
+                                                           {"mscale_all_dim", 0.5}}}}));
+      const bool by_default = std::string(rule) == "default";
+      const double g = by_default ? 1 : 0.05 * std::log(4.0) + 1;
+      CHECK(rounds_to(model.groups()[0].softmax_multiplier, g * g, 12));
+      CHECK(rounds_to(model.groups()[0].scale, g * g / 8, 12));
+      CHECK((warnings_with(model, "mscale_all_dim") == 1) == by_default);
+    }
+  const auto whole =
+      model_of("llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 4}, {"mscale_all_dim", 1}}}});
+  CHECK(whole.groups()[0].softmax_multiplier == 1);
+  CHECK(warnings_with(whole, "mscale_all_dim is not used by rope type linear") == 1);
+}

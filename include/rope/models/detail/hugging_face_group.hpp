@@ -112,6 +112,8 @@ class hugging_face_group_maker {
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = schedule_reader<J>(text_, rope, defaults_, model_, terms.by_type)
                        .derive_as(type, rotary_dim, base, length_);
+    if (head.latent && type != "default" && type != "yarn")
+      rule.softmax_multiplier = softmax_multiplier_of(rope);
     if (const Index first = first_pairs_of(rotary_dim, type); first < rotary_dim) {
       const double heads = static_cast<double>(rotary_dim / first);
       base = std::pow(base, heads);  // (base^heads)^(-2i / rotary_dim) is base^(-2i / first)

@@ -258,6 +258,21 @@ double alpha_of_doublings(json_reader<J>& config, double length) {
   return length <= trained ? 1 : 2 * doubled - 1;
 }
 
+/// The softmax multiplier of a latent head with mscale_all_dim, for any rope type but default.
+///
+/// Source: Hugging Face transformers, yarn_apply_mscale
+template <class J>
+double softmax_multiplier_of(json_reader<J>& rope, const yarn_scaling& rule) {
+  return checked(yarn_softmax_multiplier(rule), range::positive, "import_hugging_face",
+                 "the softmax multiplier of " + rope.path() + "mscale_all_dim");
+}
+template <class J>
+double softmax_multiplier_of(json_reader<J>& rope) {
+  return softmax_multiplier_of(rope, {.factor = rope.number("factor", range::positive).value_or(1),
+                                      .original_max_position = 1,
+                                      .mscale_all_dim = rope.number("mscale_all_dim", range::not_negative)});
+}
+
 /// Makes the frequencies of a rope dictionary.
 template <class J>
 class schedule_reader {
@@ -343,8 +358,7 @@ class schedule_reader {
       rope_.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(rule.beta_fast) + " and " +
                                     exact_digits(rule.beta_slow));
     derived result = derive("yarn", rotary_dim, base, rule);
-    result.softmax_multiplier = checked(yarn_softmax_multiplier(rule), range::positive, "import_hugging_face",
-                                        "the softmax multiplier of " + rope_.path() + "mscale_all_dim");
+    result.softmax_multiplier = softmax_multiplier_of(rope_, rule);
     return result;
   }
 
