@@ -1139,3 +1139,16 @@ TEST_CASE("mscale_all_dim multiplies the scores of latent heads with every rope 
   CHECK(whole.groups()[0].softmax_multiplier == 1);
   CHECK(warnings_with(whole, "mscale_all_dim is not used by rope type linear") == 1);
 }
+
+// modeling_llada.py: a model with neither rope nor alibi has position embeddings, wpe.
+TEST_CASE("LLaDA with rope: false has learned positions", "[models][config_rules]") {
+  const json file = {
+      {"model_type", "llada"}, {"rope_theta", 1e4}, {"d_model", 64}, {"n_heads", 4}, {"rope", false}};
+  CHECK(rejects(file, "rope is false: this model has learned positions"));
+  CHECK(import_hugging_face(file, describe_it).instead_of_rope() == "learned positions");
+  CHECK(import_hugging_face(changed(file, {{"alibi", true}}), describe_it).instead_of_rope() ==
+        "ALiBi biases");
+  const auto rotates = import_hugging_face(changed(file, {{"rope", true}}));
+  CHECK(rotates.groups().size() == 1);
+  CHECK(warnings_with(rotates, "rope is not") == 0);
+}

@@ -92,6 +92,8 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
     return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head rotates"};
   if (text.boolean("alibi").value_or(false))
     return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};
+  if (record.names == "llada" && !text.boolean("rope").value_or(true))  // LLaDA, modeling_llada.py: wpe
+    return {"learned positions", "rope", "is false: this model has learned positions"};
   if (record.alibi_layers > 0 && text.index("num_hidden_layers") == record.alibi_layers)
     return {"ALiBi biases", "num_hidden_layers",
             "is " + std::to_string(record.alibi_layers) + ": a model of " + architecture +
