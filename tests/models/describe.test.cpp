@@ -434,3 +434,20 @@ TEST_CASE("every difference is reported with both numbers", "[models][describe]"
   halves.source = "GGUF";
   CHECK(has_warning(compare_models(interleaved.model(), halves), "layout", "wrong weights"));
 }
+
+TEST_CASE("printed code names no group twice", "[models][describe]") {
+  std::vector<rope::layer_group> groups;
+  const std::vector<std::string> types = {"x 2", "x", "x!", "x 3"};
+  for (const std::string& type : types) {
+    rope::layer_group group{.head_dim = 8, .frequencies = rope::frequencies(8, 1e4), .base = 1e4};
+    group.layer_type = type;
+    groups.push_back(group);
+  }
+  const std::string text = describe(rope::model_rope({}, groups, {.types = types}));
+  for (const char* name : {"x_2", "x", "x_3", "x_3_3"}) {
+    CAPTURE(name);
+    const std::string one = "using " + std::string(name) + "_layout = ";
+    REQUIRE(text.find(one) != std::string::npos);
+    CHECK(text.find(one, text.find(one) + 1) == std::string::npos);
+  }
+}

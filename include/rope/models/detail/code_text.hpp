@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 #define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 
-#include <algorithm>  // std::count, std::find
+#include <algorithm>  // std::find
 #include <cstddef>
 #include <initializer_list>
 #include <string>
@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
@@ -295,8 +296,9 @@ std::string code_text(const Model& model) {
   std::vector<std::string> names;
   const Index count = model.layer_count();
   for (const auto& group : model.groups()) {
-    std::string name = name_in_code(group.layer_type);
-    if (std::count(names.begin(), names.end(), name) > 0) name += "_" + std::to_string(names.size());
+    const std::string plain = name_in_code(group.layer_type);
+    std::string name = plain;
+    for (std::size_t i = names.size(); contains(names, name); ++i) name = plain + "_" + std::to_string(i);
     names.push_back(name);
     std::vector<Index> layers;
     if (count == 0 && model.groups().size() == 1) layers.push_back(-1);
