@@ -1152,3 +1152,24 @@ TEST_CASE("LLaDA with rope: false has learned positions", "[models][config_rules
   CHECK(rotates.groups().size() == 1);
   CHECK(warnings_with(rotates, "rope is not") == 0);
 }
+
+// Hugging Face transformers: apply_multimodal_rotary_pos_emb of qwen2_5_vl and apply_interleaved_mrope of
+// qwen3_vl, which read mrope_section only. vLLM: MRotaryEmbedding reads mrope_interleaved.
+TEST_CASE("mrope_interleaved against the order of the class has a warning", "[models][config_rules]") {
+  const auto with = [](const char* type, bool interleaved) {
+    return model_of(
+        type,
+        {{"head_dim", 128},
+         {"rope_scaling",
+          {{"rope_type", "default"}, {"mrope_section", {24, 20, 20}}, {"mrope_interleaved", interleaved}}}});
+  };
+  constexpr const char* says = "in transformers does not read it";
+  for (const auto& [type, by_class] :
+       std::vector<std::pair<const char*, bool>>{{"qwen2_5_vl_text", false}, {"qwen3_vl_text", true}}) {
+    CAPTURE(type);
+    const auto other = with(type, !by_class), same = with(type, by_class);
+    CHECK(has_warning(other.warnings, "rope_scaling.mrope_interleaved is ", says));
+    CHECK_FALSE(has_warning(same.warnings, "mrope_interleaved"));
+    CHECK((other.groups()[0].section_order == rope::mrope_order::alternating) == !by_class);
+  }
+}

@@ -18,6 +18,7 @@
 #include <rope/models/detail/description_text.hpp>
 #include <rope/models/detail/file_readers.hpp>
 #include <rope/models/detail/hugging_face_config.hpp>
+#include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
@@ -117,6 +118,11 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
       model.warnings.push_back(rope.path() + "mrope_interleaved has no effect without " + key);
     return;
   }
+  if (alternate != defaults.mrope_interleaved && !defaults.mrope_time_last &&
+      has_class_not_in("", first_name(defaults)))
+    model.warn_once(rope.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
+                    ": vLLM follows it, as here, but the class of " + model.architecture +
+                    " in transformers does not read it");
   mrope_order& order = group.section_order;
   order = defaults.mrope_time_last             ? mrope_order::time_last
           : alternate && defaults.mrope_spread ? mrope_order::spread
