@@ -1173,3 +1173,21 @@ TEST_CASE("mrope_interleaved against the order of the class has a warning", "[mo
     CHECK((other.groups()[0].section_order == rope::mrope_order::alternating) == !by_class);
   }
 }
+
+// vLLM, models/nemotron_nas.py: num_kv_heads = num_attention_heads // block_config.attention.n_heads_in_group.
+TEST_CASE("Nemotron NAS has the key heads of its blocks", "[models][config_rules]") {
+  const auto block = [](const json& group) {
+    return json{{"attention", {{"n_heads_in_group", group}, {"no_op", group.is_null()}}}};
+  };
+  const json blocks = {block(nullptr), block(2), block(2), block(nullptr)};
+  const auto model = model_of("nemotron-nas", {{"block_configs", blocks}});
+  CHECK(model.key_heads == 2);
+  CHECK(warnings_with(model, "n_heads_in_group") == 0);
+  const auto mixed = model_of("nemotron-nas", {{"block_configs", {block(4), block(2)}}});
+  CHECK(mixed.key_heads == 1);
+  CHECK(warnings_with(mixed, "n_heads_in_group differs from layer to layer") == 1);
+  CHECK(model_of("nemotron-nas", {{"block_configs", blocks}, {"num_key_value_heads", 4}}).key_heads == 4);
+  CHECK(model_of("nemotron-nas", json::object()).key_heads == 4);
+  CHECK(rejects(changed(small, {{"model_type", "nemotron-nas"}, {"block_configs", {block(3)}}}),
+                "n_heads_in_group must divide the 4 query heads, got 3"));
+}

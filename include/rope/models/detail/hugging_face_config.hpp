@@ -146,6 +146,31 @@ std::optional<Index> heads_of(json_reader<J>& text, model_draft& model,
   return text.index_of(keys);
 }
 
+/// The number of key heads of the first layer of Nemotron NAS that attends.
+///
+/// Source:  DeciLMAttention of the model; vLLM, nemotron_nas.py
+template <class J>
+std::optional<Index> key_heads_of_blocks(json_reader<J>& text, model_draft& model) {
+  constexpr const char* key = "n_heads_in_group";
+  std::optional<Index> heads;
+  const J* blocks = text.find("block_configs");
+  if (!blocks || !blocks->is_array()) return heads;
+  for (const J& block : *blocks) {
+    json_reader<J> reader(block.is_object() ? &block : nullptr, text.path() + "block_configs: ");
+    json_reader<J> attention(reader.object("attention"), reader.path() + "attention.");
+    const auto group = attention.index(key);
+    if (!group) continue;
+    if (model.query_heads % *group != 0)
+      attention.refuse(key, "must divide the " + std::to_string(model.query_heads) + " query heads, got " +
+                                std::to_string(*group));
+    if (heads && *heads != model.query_heads / *group)
+      model.warn_once(attention.path() + key +
+                      " differs from layer to layer; the description has that of the first");
+    heads = heads.value_or(model.query_heads / *group);
+  }
+  return heads;
+}
+
 // The record of an architecture.
 
 /// Throws the reason why an architecture has no record. Does nothing if only the layout is in doubt and the

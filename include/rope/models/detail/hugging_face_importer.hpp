@@ -239,6 +239,7 @@ class hugging_face_importer {
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     const std::string plain = plain_architecture(model_.architecture);
+    if (plain == "nemotronnas" && !key_heads) key_heads = key_heads_of_blocks(text_, model_);
     if (plain == "falcon" || (plain == "refinedweb" && !key_heads)) {  // Falcon, FalconAttention
       const bool several = text_.boolean("new_decoder_architecture").value_or(false) ||
                            !text_.boolean("multi_query").value_or(true);
