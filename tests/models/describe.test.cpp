@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/models/describe.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <rope/models/gguf.hpp>
 #include <rope/models/hugging_face.hpp>
@@ -450,4 +451,32 @@ TEST_CASE("printed code names no group twice", "[models][describe]") {
     REQUIRE(text.find(one) != std::string::npos);
     CHECK(text.find(one, text.find(one) + 1) == std::string::npos);
   }
+}
+
+// llama.cpp, conversion/hunyuan.py: the converter writes base * alpha^(d / (d - 2)) as rope.freq_base.
+TEST_CASE("numbers of schedules with equal frequencies are no difference", "[models][describe]") {
+  json config = {{"model_type", "hunyuan_v1_dense"},
+                 {"num_attention_heads", 4},
+                 {"head_dim", 128},
+                 {"rope_theta", 1e4},
+                 {"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000}, {"factor", 1}}}};
+  json file = {{".rope.freq_base", 1e4 * std::pow(1000.0, 128.0 / 126)},
+               {".attention.head_count", 4},
+               {".attention.key_length", 128}};
+  const auto differences = [&] {
+    return compare_models(import_hugging_face(config), import_gguf(gguf("hunyuan-dense", file)));
+  };
+  CHECK(differences().empty());
+  file[".rope.freq_base"] = 2e6;
+  CHECK(has_warning(differences(), "base is 10000 in Hugging Face and 2000000 in GGUF"));
+  config = {{"model_type", "llama"},
+            {"num_attention_heads", 4},
+            {"head_dim", 128},
+            {"max_position_embeddings", 4096},
+            {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 1}, {"truncate", false}}}};
+  const auto exact = import_hugging_face(config);
+  config["rope_scaling"]["truncate"] = true;
+  CHECK(compare_models(exact, import_hugging_face(config)).empty());
+  config["rope_scaling"]["factor"] = 2;
+  CHECK(has_warning(compare_models(exact, import_hugging_face(config)), "low is "));
 }

@@ -282,11 +282,11 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
       group.number("first rotated channel", static_cast<double>(x.first_channel),
                    static_cast<double>(y.first_channel));
       group.number("rotary_dim", static_cast<double>(x.rotary_dim()), static_cast<double>(y.rotary_dim()));
-      group.number("base", x.base, y.base);
+      const bool same = group.inv_freqs(x.frequencies, y.frequencies);
+      if (!same || x.rule == y.rule) group.number("base", x.base, y.base);  // alpha: part of the base in GGUF
       for (const char* name : {"low", "high"})
-        if (x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
+        if (!same && x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
           group.number(name, x.number(name, -1), y.number(name, -1));
-      group.inv_freqs(x.frequencies, y.frequencies);
       group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
       group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
       group.number("score scale", x.scale, y.scale);

@@ -101,8 +101,9 @@ struct group_comparison {
              : ", so one of them has the wrong weights"));
   }
 
-  void inv_freqs(const frequencies& x, const frequencies& y) const {
-    if (x.pairs() != y.pairs()) return;  // the line about rotary_dim reports it
+  /// Returns whether the frequencies agree.
+  bool inv_freqs(const frequencies& x, const frequencies& y) const {
+    if (x.pairs() != y.pairs()) return false;  // the line about rotary_dim reports it
     Index differing = 0, first = 0, last = 0, worst = 0;
     double most = 0;
     for (Index i = 0; i < x.pairs(); ++i) {
@@ -116,12 +117,13 @@ struct group_comparison {
         worst = i;
       }
     }
-    if (differing == 0) return;
+    if (differing == 0) return true;
     const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
     say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
         " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
         std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
         b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
+    return false;
   }
 };
 
