@@ -354,7 +354,7 @@ TEST_CASE("the documented loops work for every model that imports", "[models][at
   CHECK(files >= 1250);
   CHECK(in_chunks >= 5);
   CHECK(not_known >= 10);
-  CHECK(not_known <= 30);  // of them, files without a window, or without the number of their layers
+  CHECK(not_known <= 40);  // of them, files without a window, or without the number of their layers
 }
 
 TEST_CASE("an unknown value of a layer is reported", "[models][attention_of_layer]") {

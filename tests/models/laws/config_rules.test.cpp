@@ -1191,3 +1191,28 @@ TEST_CASE("Nemotron NAS has the key heads of its blocks", "[models][config_rules
   CHECK(rejects(changed(small, {{"model_type", "nemotron-nas"}, {"block_configs", {block(3)}}}),
                 "n_heads_in_group must divide the 4 query heads, got 3"));
 }
+
+TEST_CASE("a file without layer_types and the number of layers does not say that all layers are alike",
+          "[models][config_rules]") {
+  const json uncounted = {{"num_hidden_layers", nullptr}};
+  for (const char* type : {"gemma2", "gemma3_text", "cohere2", "exaone4", "olmo3", "modernbert", "afmoe"}) {
+    CAPTURE(type);
+    const auto model = model_of(type, uncounted);
+    CHECK(model.window_of_sliding > 0);
+    CHECK(model.windows == std::vector<Index>{rope::not_known_window});
+    CHECK(testing::throws_saying<std::invalid_argument>([&] { model.attention_of_layer(0); },
+                                                        "is not known from this file"));
+  }
+  constexpr const char* says =
+      "num_hidden_layers is not given, so the layers that do not rotate are not listed";
+  for (const char* type : {"cohere2", "exaone4", "afmoe", "qwen3_next", "minimax"}) {
+    CAPTURE(type);
+    CHECK(warnings_with(model_of(type, uncounted), says) == 1);
+    CHECK(warnings_with(model_of(type, json::object()), says) == 0);
+  }
+  for (const char* type : {"llama", "qwen2", "gemma3_text"}) {
+    CAPTURE(type);
+    CHECK(warnings_with(model_of(type, uncounted), says) == 0);
+  }
+  CHECK(model_of("llama", uncounted).windows == std::vector<Index>{0});
+}

@@ -287,6 +287,10 @@ class hugging_face_importer {
         by_pattern && *by_pattern != model_.layers)
       warn(text_.path() + pattern_key(defaults_) + " is overruled by " + text_.path() + "layer_types");
     end_with_full_layer();
+    const bool all = defaults_.others_attend ? defaults_.full_rotate || !slides || defaults_.full_every < 2
+                                             : defaults_.full_every == 1;
+    if (!all && !layers_ && model_.layers.empty())
+      warn(text_.path() + "num_hidden_layers is not given, so the layers that do not rotate are not listed");
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers_, model_.layers, slides);
   }
 

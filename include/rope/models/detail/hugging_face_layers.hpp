@@ -363,7 +363,8 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
     }
     return windows;
   }
-  return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
+  const bool pattern = window > 0 && defaults.full_every > 1;
+  return {given || pattern || defaults.slides != which_slide::by_type ? not_known_window : 0};
 }
 
 // Warnings about class defaults that differ from layer to layer.
