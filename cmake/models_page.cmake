@@ -101,8 +101,9 @@ the class for ${class_agree} of them. ${class_refused} throw with a reason, and 
 ## Hugging Face
 
 Names as in `model_type`, without `_`, `-` and a trailing `text`. *Base* and *head_dim* are the defaults of a file without these keys.
-Files with `alibi: true`, `qk_rope_head_dim: 0`, and baichuan of 40 layers throw, because nothing rotates in them. With
-`model_without_rope::describe` they import as a model without groups.
+Files with `alibi: true`, `qk_rope_head_dim: 0`, llada with `rope: false`, baichuan of 40 layers, and files whose keys leave no layer that
+rotates throw, because nothing rotates in them. With `model_without_rope::describe` they import as a model without groups.
+`is_causal: false` makes attention reach to both sides in every architecture.
 
 From a file with several parts the language model is read: `text_config`, `thinker_config`, `llm_config`, `language_config`,
 `language_model` or `decoder`, which may be nested. Keys that such a dictionary leaves out (sizes, heads, layers, context) have the

@@ -1169,6 +1169,418 @@ class frequencies {
 #define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 #include <variant>
 
+#ifndef ROPE_BASE_LISTS_HPP
+#define ROPE_BASE_LISTS_HPP
+#include <cstring>  // std::memcpy
+#include <span>
+
+#ifndef ROPE_BASE_INTEGER_LIST_HPP
+#define ROPE_BASE_INTEGER_LIST_HPP
+
+#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
+#define ROPE_BASE_TENSOR_SHAPE_HPP
+/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
+/// their headers.
+namespace rope::inline ROPE_ABI::detail {
+/// A contiguous tensor of this rank.
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+template <class X>
+inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
+/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
+/// any strides. Accessors that return values instead of references are rejected.
+template <class X, int rank>
+concept strided_span = requires(const std::remove_cvref_t<X>& x) {
+  requires int(std::remove_cvref_t<X>::rank()) == rank;
+  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
+  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
+  typename std::remove_cvref_t<X>::element_type& > ;
+  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
+  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
+  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
+};
+/// Extent number `axis` of an mdspan, whose own type of indices may have more bits than Index.
+///
+/// Throws:  std::length_error if it is no Index
+template <class X>
+Index span_extent(const X& x, int axis) {
+  const auto extent = x.extent(static_cast<std::size_t>(axis));
+  if (!is_index(extent))
+    throw_length("mdspan", "an extent must be below 2^", 8 * sizeof(Index) - 1, ", got ", extent,
+                 " on index ", axis);
+  return to_index(extent);
+}
+/// Stride number `axis` of an mdspan.
+template <class X>
+Index span_stride(const X& x, int axis) {
+  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
+}
+/// A tensor or an mdspan of any strides, with as many indices as `rank`.
+template <class X, int rank>
+concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
+/// Where a tensor or an mdspan has its numbers: extents and strides by index.
+template <class T, std::size_t rank>
+struct indexed_memory {
+  T* data = nullptr;
+  std::array<Index, rank> extents = {}, strides = {};
+  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
+};
+template <class X, int... axis>
+auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
+  constexpr std::size_t rank = sizeof...(axis);
+  if constexpr (tensor<X, int(rank)>) {
+    indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
+    // `axis` is a constant: Eigen takes it as a signed integer in some classes and as an unsigned in others.
+    memory.extents = {static_cast<Index>(x.dimension(axis))...};
+    std::size_t stride = 1;  // may wrap before the caller has checked the extents
+    for (std::size_t i = 0; i < rank; ++i) {
+      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
+      memory.from_fastest[i] = index;
+      memory.strides[index] = static_cast<Index>(stride);
+      stride *= static_cast<std::size_t>(memory.extents[index]);
+    }
+    return memory;
+  } else {
+    indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
+    memory.extents = {span_extent(x, axis)...};
+    memory.strides = {span_stride(x, axis)...};
+    for (std::size_t i = 0; i < rank; ++i) {
+      std::size_t place = i;  // the last index is the faster one of two with equal strides
+      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
+        memory.from_fastest[place] = memory.from_fastest[place - 1];
+      memory.from_fastest[place] = i;
+    }
+    return memory;
+  }
+}
+template <int rank, class X>
+auto indexed_memory_of(X& x) {
+  return indexed_memory_of(x, std::make_integer_sequence<int, rank>{});
+}
+/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
+/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
+template <class X>
+concept owns_memory = !std::is_reference_v<X> && (
+                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
+                                                     requires(X & x) { typename X::allocator_type; } ||
+                                                     requires(X & x) { x.resize(x.dimensions()); });
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
+/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
+/// Types that do not expose them are rejected.
+///
+/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
+/// before the operation.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+/// Whether a - b is a position.
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
+  return a + b;
+}
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  if (!difference_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
+  return a - b;
+}
+/// Whether the product of non-negative extents is at most `most`.
+constexpr bool product_fits(std::initializer_list<Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
+/// Every integral type except bool.
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
+///
+/// Invariant:  a row or a column is stored as one row, so rows > 1 only if columns > 1
+template <whole_number Integer>
+struct integer_list {
+  const Integer* data = nullptr;
+  Index rows = 1, columns = 0;
+  Index row_stride = 0, column_stride = 1;
+  integer_list() = default;
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
+      : data(first), columns(length), column_stride(stride) {}
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
+               Index to_next_column)
+      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+    if (row_count < 2 || column_count < 2) return;
+    rows = row_count;
+    columns = column_count;
+    row_stride = to_next_row;
+  }
+  Index size() const { return rows * columns; }
+  bool empty() const { return columns == 0; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  /// Element i of a vector.
+  Integer operator[](Index i) const { return data[i * column_stride]; }
+  /// Returns this list. Throws unless it is a vector.
+  const integer_list& as_vector(const char* name) const {
+    if (rows > 1)
+      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
+    return *this;
+  }
+};
+template <class Derived>
+const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
+  return x.derived();
+}
+/// An Eigen matrix, array, map, block or expression of integers.
+template <class X>
+concept dense_integers = requires(const X& x) {
+  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
+};
+/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
+template <class X>
+concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
+  dense_of(x).data();
+  dense_of(x).innerStride();
+  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
+};
+/// The element type of an array, or of the memory at data() of a container.
+template <class X>
+using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
+/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
+template <class X>
+concept tensor_of_integers =
+    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. A type that has only data()
+/// and size() is rejected, because it may be a strided view. The span of libc++ 14 would accept it.
+template <class X>
+concept contiguous_integers =
+    !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
+  std::end(x);
+};
+/// An mdspan of integers, [n] or [rows, columns], of any strides.
+template <class X>
+concept span_of_integers = (strided_span<X, 1> ||
+                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
+/// Integers that can be read in place.
+template <class X>
+concept integers_in_memory =
+    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
+template <integers_in_memory X>
+auto list_of(const X& x) {
+  if constexpr (dense_integers<X>) {
+    const auto& list = dense_of(x);
+    using dense = std::remove_cvref_t<decltype(list)>;
+    using integer = typename dense::Scalar;
+    if constexpr (bool(dense::IsVectorAtCompileTime))
+      return integer_list<integer>(list.data(), list.size(), list.innerStride());
+    else
+      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else if constexpr (numbers_by_index<const X, 1> || numbers_by_index<const X, 2>) {
+    constexpr int rank = numbers_by_index<const X, 1> ? 1 : 2;
+    const auto memory = indexed_memory_of<rank>(x);
+    using integer = std::remove_cvref_t<decltype(*memory.data)>;
+    const auto &extents = memory.extents, &strides = memory.strides;
+    if constexpr (rank == 1)
+      return integer_list<integer>(memory.data, extents[0], strides[0]);
+    else
+      return integer_list<integer>(memory.data, extents[0], extents[1], strides[0], strides[1]);
+  } else {
+    return integer_list<element_of<X>>(std::span<const element_of<X>>(x));
+  }
+}
+/// An integer_list that refers to the caller's memory, which must outlive it.
+template <class X>
+auto list_in_memory(const X& x) {
+  static_assert(integers_in_memory<X>,
+                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
+                "expression first");
+  if constexpr (integers_in_memory<X>) return list_of(x);
+}
+/// A value of the type of the integers in a list. The list may be in memory or an expression.
+template <class X>
+requires dense_integers<X> || integers_in_memory<X>
+auto integer_in(const X& x) {
+  if constexpr (dense_integers<X>)
+    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
+  else
+    return list_of(x)[0];
+}
+template <class X>
+using integer_of = decltype(integer_in(std::declval<const X&>()));
+/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
+/// also outside every table.
+template <whole_number Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+  else
+    return static_cast<std::int64_t>(value);
+}
+/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
+/// other values, for example if the expression makes random numbers.
+template <class Integer>
+struct evaluated_list : integer_list<Integer> {
+  number_array<Integer> memory;
+  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
+    this->data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    memory.resize(expression.rows(), expression.cols());
+    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
+    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
+  }
+};
+/// The type in which a call keeps positions that it reads more than once.
+template <class P>
+struct kept {
+  using type = const P&;
+};
+template <dense_integers P>
+requires(!integers_in_memory<P>) struct kept<P> {
+  using type = evaluated_list<integer_of<P>>;
+};
+template <class P>
+using kept_positions = typename kept<P>::type;
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_INTEGER_LIST_HPP
+/// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
+/// are constexpr, and compilers instantiate constexpr functions wherever they are named, even in an unused
+/// template. The templates here are instantiated only if they are called.
+///
+/// Lists of integers of any type.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether an element of the list equals x.
+template <class T, class X>
+bool contains(const std::vector<T>& list, const X& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+/// Adds an element at the end of the list.
+template <class T>
+void append(std::vector<T>& list, const T& x) {
+  list.push_back(x);
+}
+/// Sorts [first, last) in increasing order.
+template <class T>
+void sort(T* first, T* last) {
+  std::sort(first, last);
+}
+/// Sorts a list in increasing order and keeps one of equal elements.
+template <class T>
+void sort_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+/// Elements [first, first + count).
+template <class T>
+std::span<T> part_of(std::span<T> list, Index first, Index count) {
+  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+/// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
+/// depend on the type of the integers, so code that reads a list is compiled once.
+///
+/// Requires:  the integers outlive the list
+class any_integers {
+ public:
+  any_integers() = default;
+  /// Throws:  std::invalid_argument if the list is a matrix
+  template <integers_in_memory X>
+  any_integers(const X& list) : any_integers("counts and offsets", list) {}
+  template <whole_number Integer>
+  any_integers(const Integer* data, std::size_t size)
+      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
+    static_assert(sizeof(Integer) <= sizeof(std::int64_t),
+                  "counts and offsets: integers have at most 64 bits");
+  }
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  /// Integer i, or the largest std::int64_t if the integer is larger. Not inline, because most calls of
+  /// attention have no list, and callers stay small.
+  EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
+  /// Integers `index` and index + 1 of a list.
+  struct neighbours {
+    std::size_t index;
+    std::int64_t first, next;
+  };
+  /// The last integer that is at most `value`, and the next integer.
+  ///
+  /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
+  EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
+    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual type
+      return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
+    return search(value, [this](std::size_t i) { return read(i); });
+  }
+ protected:
+  /// \param name  the name of the list in errors
+  template <integers_in_memory X>
+  any_integers(const char* name, const X& list) {
+    const auto vector = list_of(list).as_vector(name);
+    *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
+    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
+  }
+ private:
+  /// Size and sign of a type of integers, in three bits.
+  template <whole_number Integer>
+  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
+  template <class Integer>
+  static std::int64_t as(const char* at) {
+    Integer value;
+    std::memcpy(&value, at, sizeof(value));
+    return as_position(value);
+  }
+  template <class Read>
+  neighbours search(std::int64_t value, const Read& read_at) const {
+    std::size_t first = 0, count = size_ - 1;  // the last integer is larger
+    while (count > 1) {
+      const std::size_t half = count / 2;
+      first = read_at(first + half) <= value ? first + half : first;
+      count -= half;
+    }
+    return {first, read_at(first), read_at(first + 1)};
+  }
+  const char* address(std::size_t i) const {
+    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
+  }
+  std::int64_t read(std::size_t i) const {
+    static constexpr std::int64_t (*by_kind[])(const char*) = {
+        as<std::uint8_t>, as<std::uint16_t>, as<std::uint32_t>, as<std::uint64_t>,
+        as<std::int8_t>,  as<std::int16_t>,  as<std::int32_t>,  as<std::int64_t>};
+    return by_kind[step_ & 7](address(i));
+  }
+  const void* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_LISTS_HPP
+
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
 #include <optional>
@@ -1822,7 +2234,6 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
 #include <complex>
-#include <cstring>  // std::memcpy
 /// SIMD registers ("packets" in Eigen), and scalar versions of their operations. Every operation gives the
 /// same bits in a lane of a packet as on a scalar, so results do not depend on how a row of channels is split
 /// into packets.
@@ -1831,8 +2242,7 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
-/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits, and callers remove the lower
-/// bits of others (usable_scale, norm_rule::gains). The conversion instruction
+/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
 /// of x86 makes a bfloat16 below 2^-126 zero. Builds that use the instruction therefore do this in scalar
 /// code too.
 template <class T, class A>
@@ -2177,308 +2587,6 @@ ROPE_DETAIL_QUIET_END
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
-#include <span>
-
-#ifndef ROPE_BASE_INTEGER_LIST_HPP
-#define ROPE_BASE_INTEGER_LIST_HPP
-
-#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
-#define ROPE_BASE_TENSOR_SHAPE_HPP
-/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
-/// their headers.
-namespace rope::inline ROPE_ABI::detail {
-/// A contiguous tensor of this rank.
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
-};
-template <class X>
-inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
-/// any strides. Accessors that return values instead of references are rejected.
-template <class X, int rank>
-concept strided_span = requires(const std::remove_cvref_t<X>& x) {
-  requires int(std::remove_cvref_t<X>::rank()) == rank;
-  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
-  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
-  typename std::remove_cvref_t<X>::element_type& > ;
-  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
-  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
-  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
-};
-/// Extent or stride number `axis` of a tensor or mdspan, whose own type of indices may have more bits than
-/// Index.
-///
-/// Throws:  std::length_error if it is no Index
-template <class Number>
-Index checked_index(const char* name, Number number, int axis) {
-  if (!is_index(number))
-    throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
-                 " on index ", axis);
-  return to_index(number);
-}
-template <class X>
-Index span_extent(const X& x, int axis) {
-  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
-}
-template <class X>
-Index span_stride(const X& x, int axis) {
-  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
-}
-/// A tensor or an mdspan of any strides, with as many indices as `rank`.
-template <class X, int rank>
-concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
-/// Where a tensor or an mdspan has its numbers: extents and strides by index.
-template <class T, std::size_t rank>
-struct indexed_memory {
-  T* data = nullptr;
-  std::array<Index, rank> extents = {}, strides = {};
-  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
-};
-template <class X, int... axis>
-auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
-  constexpr std::size_t rank = sizeof...(axis);
-  if constexpr (tensor<X, int(rank)>) {
-    indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
-    // `axis` is a constant: Eigen takes it as a signed integer in some classes and as an unsigned in others.
-    memory.extents = {checked_index("an extent", x.dimension(axis), axis)...};
-    std::size_t stride = 1;  // may wrap before the caller has checked the extents
-    for (std::size_t i = 0; i < rank; ++i) {
-      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
-      memory.from_fastest[i] = index;
-      memory.strides[index] = static_cast<Index>(stride);
-      stride *= static_cast<std::size_t>(memory.extents[index]);
-    }
-    return memory;
-  } else {
-    indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
-    memory.extents = {span_extent(x, axis)...};
-    memory.strides = {span_stride(x, axis)...};
-    for (std::size_t i = 0; i < rank; ++i) {
-      std::size_t place = i;  // the last index is the faster one of two with equal strides
-      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
-        memory.from_fastest[place] = memory.from_fastest[place - 1];
-      memory.from_fastest[place] = i;
-    }
-    return memory;
-  }
-}
-template <int rank, class X>
-auto indexed_memory_of(X& x) {
-  return indexed_memory_of(x, std::make_integer_sequence<int, rank>{});
-}
-/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
-template <class X>
-concept owns_memory = !std::is_reference_v<X> && (
-                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
-                                                     requires(X & x) { typename X::allocator_type; } ||
-                                                     requires(X & x) { x.resize(x.dimensions()); });
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
-/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
-/// Types that do not expose them are rejected.
-///
-/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
-/// before the operation.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether a + b is a position.
-constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
-}
-/// Whether a - b is a position.
-constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
-}
-/// a + b.
-///
-/// Throws:  std::out_of_range unless the sum is a position
-inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
-  if (!sum_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
-  return a + b;
-}
-/// a - b.
-///
-/// Throws:  std::out_of_range unless the difference is a position
-inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  if (!difference_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
-  return a - b;
-}
-/// Whether the product of non-negative extents is at most `most`.
-constexpr bool product_fits(std::initializer_list<Index> extents,
-                            Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
-}
-/// Every integral type except bool.
-template <class Integer>
-concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
-///
-/// Invariant:  a row or a column is stored as one row, so rows > 1 only if columns > 1
-template <whole_number Integer>
-struct integer_list {
-  const Integer* data = nullptr;
-  Index rows = 1, columns = 0;
-  Index row_stride = 0, column_stride = 1;
-  integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
-  integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
-               Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
-  }
-  Index size() const { return rows * columns; }
-  bool empty() const { return columns == 0; }
-  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  /// Element i of a vector.
-  Integer operator[](Index i) const { return data[i * column_stride]; }
-  /// Returns this list. Throws unless it is a vector.
-  const integer_list& as_vector(const char* name) const {
-    if (rows > 1)
-      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
-    return *this;
-  }
-};
-template <class Derived>
-const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
-  return x.derived();
-}
-/// An Eigen matrix, array, map, block or expression of integers.
-template <class X>
-concept dense_integers = requires(const X& x) {
-  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
-};
-/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
-template <class X>
-concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
-  dense_of(x).data();
-  dense_of(x).innerStride();
-  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
-};
-/// The element type of an array, or of the memory at data() of a container.
-template <class X>
-using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
-/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
-template <class X>
-concept tensor_of_integers =
-    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. A type that has only data()
-/// and size() is rejected, because it may be a strided view. The span of libc++ 14 would accept it.
-template <class X>
-concept contiguous_integers =
-    !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
-  std::end(x);
-};
-/// An mdspan of integers, [n] or [rows, columns], of any strides.
-template <class X>
-concept span_of_integers = (strided_span<X, 1> ||
-                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
-/// Integers that can be read in place.
-template <class X>
-concept integers_in_memory =
-    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
-template <integers_in_memory X>
-auto list_of(const X& x) {
-  if constexpr (dense_integers<X>) {
-    const auto& list = dense_of(x);
-    using dense = std::remove_cvref_t<decltype(list)>;
-    using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
-      return integer_list<integer>(list.data(), list.size(), list.innerStride());
-    else
-      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else if constexpr (numbers_by_index<const X, 1> || numbers_by_index<const X, 2>) {
-    constexpr int rank = numbers_by_index<const X, 1> ? 1 : 2;
-    const auto memory = indexed_memory_of<rank>(x);
-    using integer = std::remove_cvref_t<decltype(*memory.data)>;
-    const auto &extents = memory.extents, &strides = memory.strides;
-    if constexpr (rank == 1)
-      return integer_list<integer>(memory.data, extents[0], strides[0]);
-    else
-      return integer_list<integer>(memory.data, extents[0], extents[1], strides[0], strides[1]);
-  } else {
-    return integer_list<element_of<X>>(std::span<const element_of<X>>(x));
-  }
-}
-/// An integer_list that refers to the caller's memory, which must outlive it.
-template <class X>
-auto list_in_memory(const X& x) {
-  static_assert(integers_in_memory<X>,
-                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
-                "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x);
-}
-/// A value of the type of the integers in a list. The list may be in memory or an expression.
-template <class X>
-requires dense_integers<X> || integers_in_memory<X>
-auto integer_in(const X& x) {
-  if constexpr (dense_integers<X>)
-    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
-  else
-    return list_of(x)[0];
-}
-template <class X>
-using integer_of = decltype(integer_in(std::declval<const X&>()));
-/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
-/// also outside every table.
-template <whole_number Integer>
-std::int64_t as_position(Integer value) {
-  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
-    return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
-  else
-    return static_cast<std::int64_t>(value);
-}
-/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example if the expression makes random numbers.
-template <class Integer>
-struct evaluated_list : integer_list<Integer> {
-  number_array<Integer> memory;
-  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
-    this->data = memory.data();
-  }
-  evaluated_list& operator=(const evaluated_list&) = delete;
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    memory.resize(expression.rows(), expression.cols());
-    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
-    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
-  }
-};
-/// The type in which a call keeps positions that it reads more than once.
-template <class P>
-struct kept {
-  using type = const P&;
-};
-template <dense_integers P>
-requires(!integers_in_memory<P>) struct kept<P> {
-  using type = evaluated_list<integer_of<P>>;
-};
-template <class P>
-using kept_positions = typename kept<P>::type;
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_INTEGER_LIST_HPP
 /// The position of each token of a batch. Positions are integers: a 16-bit float is exact only up to 256
 /// (bfloat16) or 2048 (half), and a float only up to 2^24.
 namespace rope::inline ROPE_ABI {
@@ -4506,7 +4614,6 @@ void check_written(const char* function, const head_view<T>& x) {
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
-  if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
 }
 /// A distance of `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
@@ -4538,7 +4645,7 @@ struct memory_axes {
   explicit memory_axes(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
         size(sizeof(T)),
-        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
+        extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
         strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
 };
 /// The addresses that a view with elements spans, [begin, end).
@@ -4547,10 +4654,10 @@ struct spanned_addresses {
   template <class T>
   explicit spanned_addresses(const head_view<T>& x)
       : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        end(begin + x.head_dim * std::int64_t{sizeof(T)}) {
-    add((x.batch - 1) * x.batch_stride * std::int64_t{sizeof(T)});
-    add((x.tokens - 1) * x.token_stride * std::int64_t{sizeof(T)});
-    add((x.heads - 1) * x.head_stride * std::int64_t{sizeof(T)});
+        end(begin + x.head_dim * Index{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
   }
  private:
   void add(std::int64_t length) {
@@ -4583,7 +4690,7 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
   return leads_to(steps, steps + count, a.address - b.address, tries);
 }
 /// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
-/// for equal strides, unless 4096 tries found no overlap.
+/// for equal strides. For other strides, false may mean only that 4096 tries found no overlap.
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
@@ -5037,118 +5144,6 @@ auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
 
-#ifndef ROPE_BASE_LISTS_HPP
-#define ROPE_BASE_LISTS_HPP
-/// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
-/// are constexpr, and compilers instantiate constexpr functions wherever they are named, even in an unused
-/// template. The templates here are instantiated only if they are called.
-///
-/// Lists of integers of any type.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether an element of the list equals x.
-template <class T, class X>
-bool contains(const std::vector<T>& list, const X& x) {
-  return std::find(list.begin(), list.end(), x) != list.end();
-}
-/// Adds an element at the end of the list.
-template <class T>
-void append(std::vector<T>& list, const T& x) {
-  list.push_back(x);
-}
-/// Sorts [first, last) in increasing order.
-template <class T>
-void sort(T* first, T* last) {
-  std::sort(first, last);
-}
-/// Sorts a list in increasing order and keeps one of equal elements.
-template <class T>
-void sort_distinct(std::vector<T>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-}
-/// Elements [first, first + count).
-template <class T>
-std::span<T> part_of(std::span<T> list, Index first, Index count) {
-  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-}
-/// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
-/// depend on the type of the integers, so code that reads a list is compiled once.
-///
-/// Requires:  the integers outlive the list
-class any_integers {
- public:
-  any_integers() = default;
-  /// Throws:  std::invalid_argument if the list is a matrix
-  template <integers_in_memory X>
-  any_integers(const X& list) : any_integers("counts and offsets", list) {}
-  template <whole_number Integer>
-  any_integers(const Integer* data, std::size_t size)
-      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
-    static_assert(sizeof(Integer) <= sizeof(std::int64_t),
-                  "counts and offsets: integers have at most 64 bits");
-  }
-  bool empty() const { return size_ == 0; }
-  std::size_t size() const { return size_; }
-  /// Integer i, or the largest std::int64_t if the integer is larger. Not inline, because most calls of
-  /// attention have no list, and callers stay small.
-  EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
-  /// Integers `index` and index + 1 of a list.
-  struct neighbours {
-    std::size_t index;
-    std::int64_t first, next;
-  };
-  /// The last integer that is at most `value`, and the next integer.
-  ///
-  /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
-  EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
-    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual type
-      return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
-    return search(value, [this](std::size_t i) { return read(i); });
-  }
- protected:
-  /// \param name  the name of the list in errors
-  template <integers_in_memory X>
-  any_integers(const char* name, const X& list) {
-    const auto vector = list_of(list).as_vector(name);
-    *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
-    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
-  }
- private:
-  /// Size and sign of a type of integers, in three bits.
-  template <whole_number Integer>
-  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
-  template <class Integer>
-  static std::int64_t as(const char* at) {
-    Integer value;
-    std::memcpy(&value, at, sizeof(value));
-    return as_position(value);
-  }
-  template <class Read>
-  neighbours search(std::int64_t value, const Read& read_at) const {
-    std::size_t first = 0, count = size_ - 1;  // the last integer is larger
-    while (count > 1) {
-      const std::size_t half = count / 2;
-      first = read_at(first + half) <= value ? first + half : first;
-      count -= half;
-    }
-    return {first, read_at(first), read_at(first + 1)};
-  }
-  const char* address(std::size_t i) const {
-    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
-  }
-  std::int64_t read(std::size_t i) const {
-    static constexpr std::int64_t (*by_kind[])(const char*) = {
-        as<std::uint8_t>, as<std::uint16_t>, as<std::uint32_t>, as<std::uint64_t>,
-        as<std::int8_t>,  as<std::int16_t>,  as<std::int32_t>,  as<std::int64_t>};
-    return by_kind[step_ & 7](address(i));
-  }
-  const void* data_ = nullptr;
-  std::size_t size_ = 0;
-  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
-};
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_LISTS_HPP
-
 #ifndef ROPE_POSITIONS_KEY_RANGES_HPP
 #define ROPE_POSITIONS_KEY_RANGES_HPP
 /// Masks that follow a rule: the range of keys that each query attends to, for attention_options::key_ranges.
@@ -5464,17 +5459,14 @@ class selected_keys {
   }
   /// Contiguous lists.
   ///
-  /// Throws:  std::invalid_argument if there is no entry; std::length_error if the number of entries
-  ///          exceeds an Index
+  /// Throws:  std::invalid_argument if there is no entry
   template <class Integer>
   selected_keys(const Integer* lists, const selected_shape& shape)
-      : queries_{shape.queries, 0}, heads_{shape.key_heads, shape.keys}, keys_{shape.keys, 1} {
+      : queries_{shape.queries, shape.key_heads * shape.keys},
+        heads_{shape.key_heads, shape.keys},
+        keys_{shape.keys, 1} {
     set_memory(lists);
     check_extents();
-    if (!detail::product_fits({shape.queries, shape.key_heads, shape.keys}))
-      detail::throw_length("selected_keys", detail::shape_text({shape.queries, shape.key_heads, shape.keys}),
-                           " exceeds the address space");
-    queries_.stride = shape.key_heads * shape.keys;
   }
   /// Whether there are lists.
   explicit operator bool() const { return memory_ != nullptr; }
@@ -5541,19 +5533,15 @@ enum class product_precision {
   /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill is faster
   /// than with `full`; with AVX2, it is slower (bench/README.md). Scores are as exact as in `full`. Each
   /// weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to the error of an
-  /// output. Numbers below 2^-126 may count as 0. The scale multiplies products q . k instead of queries, so
-  /// the products without the scale must not overflow float. Gradients and probabilities are computed as in
-  /// `full`.
+  /// output. Numbers below 2^-126 may count as 0. Gradients and probabilities are computed as in `full`.
   bfloat16,
   /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
   /// be quantized, and keys must not be rotated while they are read. Faster than `full` for a decoding step
   /// with AVX512_VNNI, and for many queries with SSE2 and AVX2 (bench/README.md). The error of a query
   /// channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if head_dim
   /// exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the largest such
-  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. If the largest
-  /// number is below 2^-110, all of them count as 0: the channels of a query times scale * log2(e) (with a
-  /// softcap, times scale / softcap), and the weights times the scales of 128 values. Sums of products over
-  /// 128 keys are exact. head_dim is at most 65536.
+  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. Sums of products
+  /// over 128 keys are exact. head_dim is at most 65536.
   integers,
 };
 namespace detail {
@@ -6384,8 +6372,9 @@ struct group_comparison {
              ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
              : ", so one of them has the wrong weights"));
   }
-  void inv_freqs(const frequencies& x, const frequencies& y) const {
-    if (x.pairs() != y.pairs()) return;  // the line about rotary_dim reports it
+  /// Returns whether the frequencies agree.
+  bool inv_freqs(const frequencies& x, const frequencies& y) const {
+    if (x.pairs() != y.pairs()) return false;  // the line about rotary_dim reports it
     Index differing = 0, first = 0, last = 0, worst = 0;
     double most = 0;
     for (Index i = 0; i < x.pairs(); ++i) {
@@ -6399,12 +6388,13 @@ struct group_comparison {
         worst = i;
       }
     }
-    if (differing == 0) return;
+    if (differing == 0) return true;
     const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
     say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
         " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
         std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
         b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
+    return false;
   }
 };
 /// True if some pair rotates by minus the position.
@@ -6843,8 +6833,9 @@ std::string code_text(const Model& model) {
   std::vector<std::string> names;
   const Index count = model.layer_count();
   for (const auto& group : model.groups()) {
-    std::string name = name_in_code(group.layer_type);
-    if (std::count(names.begin(), names.end(), name) > 0) name += "_" + std::to_string(names.size());
+    const std::string plain = name_in_code(group.layer_type);
+    std::string name = plain;
+    for (std::size_t i = names.size(); contains(names, name); ++i) name = plain + "_" + std::to_string(i);
     names.push_back(name);
     std::vector<Index> layers;
     if (count == 0 && model.groups().size() == 1) layers.push_back(-1);
@@ -7093,6 +7084,11 @@ constexpr bool types_slide(const hugging_face_record& r) {
   return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
          r.form != dictionary_form::one_or_by_type;
 }
+/// The key of the list that has a 0 for each layer that does not rotate: bases, or ones for the others.
+inline std::string list_of_rotated(const hugging_face_record& record) {
+  if (record.form == dictionary_form::base_per_layer) return "layer_rope_theta";
+  return std::string(record.rope_ones.empty() ? "no_rope_layers" : record.rope_ones);
+}
 /// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
@@ -7100,6 +7096,11 @@ inline constexpr std::string_view look_ahead_if_asked =
 inline constexpr std::string_view rotary_dim_in_file =
     " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 "
     "minimaxmusic3transformer1d phimsft ";
+/// The architectures whose classes take head_dim: null for hidden_size / num_attention_heads, although a file
+/// without the key has another default.
+///
+/// Source: Hugging Face transformers, __post_init__ in configuration_*.py
+inline constexpr std::string_view null_head_dim = " llama4 seedoss voxtralrealtimeencoder ";
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
     " acesteptransformer1d afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear "
@@ -7480,11 +7481,11 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
       group.number("first rotated channel", static_cast<double>(x.first_channel),
                    static_cast<double>(y.first_channel));
       group.number("rotary_dim", static_cast<double>(x.rotary_dim()), static_cast<double>(y.rotary_dim()));
-      group.number("base", x.base, y.base);
+      const bool same = group.inv_freqs(x.frequencies, y.frequencies);
+      if (!same || x.rule == y.rule) group.number("base", x.base, y.base);  // alpha: part of the base in GGUF
       for (const char* name : {"low", "high"})
-        if (x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
+        if (!same && x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
           group.number(name, x.number(name, -1), y.number(name, -1));
-      group.inv_freqs(x.frequencies, y.frequencies);
       group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
       group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
       group.number("score scale", x.scale, y.scale);
@@ -7751,6 +7752,7 @@ class gguf_reader {
     if (value) return checked(*value, rule, "import_gguf", full);
     if (const std::optional<std::string> text = lookup_.text(full))
       refuse(full, "must be a number, got the text " + *text);
+    if (lookup_.numbers(full)) refuse(full, "must be a number, got a list");
     return {};
   }
   double required_number(const std::string& name, const number_rule& rule) const {
@@ -7759,23 +7761,36 @@ class gguf_reader {
   std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
     return list(key(name), rule);
   }
+  /// A list of `count` numbers, or one number that stands for all of them.
+  ///
+  /// Source:  llama.cpp, get_key_or_arr in llama-model-loader.cpp
+  std::optional<std::vector<double>> numbers_or_one(const std::string& name, const number_rule& rule,
+                                                    Index count) const {
+    if (count == 0 || !lookup_.number(key(name))) return numbers(name, rule);
+    return std::vector<double>(static_cast<std::size_t>(count), *number(name, rule));
+  }
   /// The numbers of a tensor. Names of tensors, unlike names of keys, have no prefix of the architecture.
   std::optional<std::vector<double>> tensor(const std::string& name) const {
     return list(name, range::positive);
   }
+  /// Whether the file has a number or a list at the key.
+  bool has(const std::string& name) const { return lookup_.number(key(name)) || is_list(name); }
+  bool is_list(const std::string& name) const { return lookup_.numbers(key(name)).has_value(); }
   /// Whether the file has a tensor of that name, if the caller's lookup reads tensors.
   bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
   std::string text(const std::string& name, const char* otherwise) const {
-    return lookup_.text(key(name)).value_or(otherwise);
+    const std::optional<std::string> text = lookup_.text(key(name));
+    if (!text && has(name))
+      refuse(key(name), is_list(name) ? "must be a text, got a list" : "must be a text, got a number");
+    return text.value_or(otherwise);
   }
   /// The number of heads in a key: one number for the whole model, or the first positive number of a list
   /// with a value per layer. 0 if there is no such number.
   Index heads(const std::string& name) const {
-    if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
+    if (!is_list(name)) return static_cast<Index>(number(name, range::whole).value_or(0));
     const auto per_layer = numbers(name, range::whole);
-    if (per_layer)
-      for (const double count : *per_layer)
-        if (count > 0) return static_cast<Index>(count);
+    for (const double count : *per_layer)
+      if (count > 0) return static_cast<Index>(count);
     return 0;
   }
   /// Rejects a value of the file.
@@ -7794,6 +7809,9 @@ class gguf_reader {
  private:
   std::optional<std::vector<double>> list(const std::string& full, const number_rule& rule) const {
     std::optional<std::vector<double>> values = lookup_.numbers(full);
+    if (!values && (lookup_.number(full) || lookup_.text(full)))
+      refuse(full,
+             "must be a list of numbers, got a " + std::string(lookup_.number(full) ? "number" : "text"));
     if (values)
       for (const double value : *values) checked(value, rule, "import_gguf", full);
     return values;
@@ -8222,6 +8240,20 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
            std::to_string(length);
   return {};
 }
+/// The broken rule if the pairs of an axis go beyond the last pair while axes alternate, otherwise empty. See
+/// interleaved_sections.
+///
+/// \param sections  whose sum is the number of pairs
+inline std::string broken_rule_of_alternating(const std::vector<Index>& sections) {
+  const auto axes = static_cast<Index>(sections.size());
+  Index pairs = 0;
+  for (const Index count : sections) pairs += count;
+  for (Index axis = 1; axis < axes; ++axis)
+    if (const Index last = axis + axes * (sections[static_cast<std::size_t>(axis)] - 1); last >= pairs)
+      return "must fit axes that alternate, so the last pair of axis " + std::to_string(axis) +
+             " must be below " + std::to_string(pairs) + ", got " + std::to_string(last);
+  return {};
+}
 /// Counts the groups of a file and their pairs, to keep them below the limits.
 class group_allowance {
  public:
@@ -8414,7 +8446,7 @@ template <class L>
 void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
                           std::vector<std::string>& warnings) {
   constexpr const char* name = "attention.sliding_window_pattern";
-  const bool list = reader.numbers(name, range::zero_or_one).has_value();
+  const bool list = reader.is_list(name);
   if (record.names.empty() || (!list && !reader.number(name, range::count))) return;
   const std::string of = " is not read for " + reader.architecture();
   if (of_other_size(record, layers))
@@ -8433,8 +8465,9 @@ template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
   const auto window = reader.number("attention.sliding_window", range::window);
-  const auto given = reader.numbers(name, range::zero_or_one);
-  const auto every = reader.number(name, range::count);
+  const bool list = reader.is_list(name);
+  const auto given = list ? reader.numbers(name, range::zero_or_one) : std::nullopt;
+  const auto every = list ? std::nullopt : reader.number(name, range::count);
   if (record.needs_pattern && !given && !every)
     reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
   if (record.pattern == pattern_form::list && every)
@@ -8487,8 +8520,8 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
     for (std::size_t i = 0; i < list.size(); ++i)
       if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
   };
-  if (const auto keys = reader.numbers(heads, range::whole))
-    add_where(gguf_layer_list(reader, heads, layers, *keys, what), true);
+  if (reader.is_list(heads))
+    add_where(gguf_layer_list(reader, heads, layers, *reader.numbers(heads, range::whole), what), true);
   if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
     add_where(gguf_layer_list(reader, recurrent, layers, *flags, what), false);
   } else if (record.attends_every > 0) {
@@ -8652,14 +8685,11 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
 template <class L>
 void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const std::vector<bool>& sliding,
                   model_draft& model) {
-  const auto has = [&](const char* name) {
-    return reader.number(name, range::any_number) || reader.numbers(name, range::any_number);
-  };
   const auto name = [&](const char* key, const std::string& what) {
-    if (!has(key))
+    if (!reader.has(key))
       model.warnings.push_back(reader.key(key) + " is not given; assumed " + what + ", as llama.cpp does");
   };
-  const bool by_layer = has("rope.freq_base_per_layer");
+  const bool by_layer = reader.has("rope.freq_base_per_layer");
   if (!by_layer && equal(record.fixed_base, 0)) name("rope.freq_base", "10000");
   const layer_group* slides = model.group("sliding_attention");
   if (!by_layer && record.sliding == sliding_rule::own_base && slides && !slides->layer_type.empty())
@@ -8671,7 +8701,8 @@ void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const
     name("attention.sliding_window_pattern", std::string("that the ") +
                                                  (record.full_first ? "first" : "last") + " of every " +
                                                  std::to_string(record.period) + " layers attends fully");
-  if (record.attends_every > 0 && !has("attention.recurrent_layers") && !model.layers_without_rope.empty())
+  if (record.attends_every > 0 && !reader.has("attention.recurrent_layers") &&
+      !model.layers_without_rope.empty())
     name("full_attention_interval", std::to_string(record.attends_every));
   if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
   if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
@@ -8729,11 +8760,9 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
   note("attention.max_alibi_bias", 0, false);
   note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
   const std::string not_read = " is not read for " + reader.architecture();
-  if (!record.rope_pattern && reader.numbers("attention.rope_pattern", range::any_number))
-    say("attention.rope_pattern", not_read);
+  if (!record.rope_pattern && reader.has("attention.rope_pattern")) say("attention.rope_pattern", not_read);
   constexpr const char* ratios = "attention.compress_ratios";
-  if (!record.compressed && record.note.find(ratios) == std::string_view::npos &&
-      reader.numbers(ratios, range::any_number))
+  if (!record.compressed && record.note.find(ratios) == std::string_view::npos && reader.has(ratios))
     say(ratios, not_read);
   if (record.attends_every == 0 && reader.number("full_attention_interval", range::any_number))
     say("full_attention_interval", not_read);
@@ -9184,6 +9213,25 @@ unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_reco
             "is false, so for " + architecture + " no layer rotates"};
   return {};
 }
+/// Whether a key of a GGUF file leaves no layer that rotates.
+///
+/// \param without  the layers that do not rotate
+/// \param layers   the number of layers. 0: unknown
+template <class L>
+unrotated_model unrotated_by_layers(const gguf_reader<L>& reader, const gguf_record& record,
+                                    const std::vector<Index>& without, Index layers) {
+  if (layers == 0 || to_index(without.size()) < layers) return {};
+  for (const auto& [name, reads] :
+       {std::pair{"attention.rope_pattern", record.rope_pattern},
+        std::pair{"attention.recurrent_layers", true},
+        std::pair{"attention.head_count_kv", reader.is_list("attention.head_count_kv")},
+        std::pair{"attention.sliding_window_pattern", !record.full_rotate},
+        std::pair{"full_attention_interval", record.attends_every > 0}})
+    if (reads && reader.has(name))
+      return {"no positions", reader.key(name),
+              "leaves no layer of " + reader.architecture() + " that rotates"};
+  return {};
+}
 template <class L>
 class gguf_importer {
  public:
@@ -9195,23 +9243,18 @@ class gguf_importer {
     model_.source = "GGUF";
     model_.architecture = reader_.architecture();
     read_record();
-    const unrotated_model none = unrotated_model_of(reader_, record_);
-    if (none.is_so() && without_rope_ == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
-    model_.max_position = reader_.number("context_length", range::positive).value_or(0);
-    model_.query_heads = reader_.heads("attention.head_count");
-    model_.key_heads = reader_.heads("attention.head_count_kv");
-    if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
     layers_ = gguf_layer_count(reader_, model_.warnings);
-    if (none.is_so()) {
-      model_.windows.resize(static_cast<std::size_t>((std::max)(layers_, Index{1})), not_known_window);
-      model_.instead_of_rope = none.instead;
-      return std::move(model_).finished();
-    }
+    if (const auto none = unrotated_model_of(reader_, record_); none.is_so()) return without_rope(none);
+    sliding_ = gguf_sliding_layers(reader_, record_, layers_);
+    model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
+    const Index count = layers_ > 0 ? layers_ : to_index(sliding_.size());
+    if (const auto none = unrotated_by_layers(reader_, record_, model_.layers_without_rope, count);
+        none.is_so())
+      return without_rope(none);
+    add_sizes();
     model_.sliding_window = gguf_window(reader_, record_).value_or(0);
     if (none_slides(reader_, record_, layers_)) model_.sliding_window = 0;
     factors_ = read_pair_factors(reader_, model_.max_position, length_);
-    sliding_ = gguf_sliding_layers(reader_, record_, layers_);
-    model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
     note_sliding_pattern(reader_, record_, layers_, model_.warnings);
     model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
     model_.window_of_sliding =
@@ -9223,7 +9266,7 @@ class gguf_importer {
     model_.sink_logits = record_.sink_logits;
     if (record_.sinks_slide) read_layers_with_sinks(reader_, layers_, sliding_, model_);
     add_query_scaling(reader_, record_, model_);
-    const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
+    const auto bases = reader_.numbers_or_one("rope.freq_base_per_layer", range::above_one, layers_);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)
       add_groups_of_layers(bases, dimensions);
@@ -9250,9 +9293,28 @@ class gguf_importer {
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
-    if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
+    if (record_.half_split_sections && reader_.has("rope.dimension_sections"))
       record_.layout = layout_kind::half_split;
     if (given_layout_) record_.layout = *given_layout_;
+  }
+  /// Reads the number of heads and the longest context.
+  void add_sizes() {
+    model_.max_position = reader_.number("context_length", range::positive).value_or(0);
+    constexpr const char* heads = "attention.head_count";
+    model_.query_heads = reader_.heads(heads);
+    if (reader_.is_list(heads))
+      gguf_layer_list(reader_, heads, layers_, *reader_.numbers(heads, range::whole));
+    model_.key_heads = reader_.heads("attention.head_count_kv");
+    if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
+  }
+  /// The description of a model in which no layer rotates.
+  model_rope without_rope(const unrotated_model& none) {
+    if (without_rope_ == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
+    add_sizes();
+    model_.layers_without_rope.clear();
+    model_.windows.resize(static_cast<std::size_t>((std::max)(layers_, Index{1})), not_known_window);
+    model_.instead_of_rope = none.instead;
+    return std::move(model_).finished();
   }
   gguf_shape<L> shape() const { return {reader_, record_, model_.query_heads}; }
   /// One group for all layers, or two if sliding layers rotate differently.
@@ -9415,22 +9477,26 @@ class gguf_importer {
   }
   void add_sections(layer_group& group) const {
     constexpr const char* name = "rope.dimension_sections";
-    const auto sections = reader_.numbers(name, range::whole);
+    const auto sections = reader_.numbers_or_one(name, range::whole, 4);
     if (!sections) return;
     if (static_cast<Index>(sections->size()) > max_sections)
       reader_.refuse(reader_.key(name), "must have at most " + std::to_string(max_sections) +
                                             " values, got " + std::to_string(sections->size()));
     Index sum = 0;
     for (const double value : *sections) {
-      const auto pairs = static_cast<Index>(value);
-      sum += pairs;
-      if (pairs > 0) group.mrope_sections.push_back(pairs);  // ggml pads with zeros
+      sum += static_cast<Index>(value);
+      group.mrope_sections.push_back(static_cast<Index>(value));
     }
+    while (!group.mrope_sections.empty() && group.mrope_sections.back() == 0)
+      group.mrope_sections.pop_back();  // ggml pads with zeros
     if (sum != group.frequencies.pairs())
       reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
                                             std::to_string(group.frequencies.pairs()) + ", got " +
                                             std::to_string(sum));
-    if (record_.interleaved_sections) group.section_order = mrope_order::alternating;
+    if (!record_.interleaved_sections) return;
+    group.section_order = mrope_order::alternating;
+    const std::string broken = broken_rule_of_alternating(group.mrope_sections);
+    if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
   }
   gguf_reader<L> reader_;
   double length_;
@@ -9630,20 +9696,31 @@ inline bool has_a_word(const std::string& name, std::initializer_list<const char
     if (name.find(word) != std::string::npos) return true;
   return false;
 }
+/// Whether a note has the name of the key as a whole word.
+inline bool names_key(std::string_view note, std::string_view key) {
+  const auto is_letter = [&](std::size_t i) {
+    return i < note.size() && (std::isalnum(static_cast<unsigned char>(note[i])) || note[i] == '_');
+  };
+  for (auto at = note.find(key); at != std::string_view::npos; at = note.find(key, at + 1))
+    if ((at == 0 || !is_letter(at - 1)) && !is_letter(at + key.size())) return true;
+  return false;
+}
 /// Whether the name of a key is about positions, or about the types of layers.
 inline bool speaks_of_positions(std::string_view key) {
   const std::string name = spelled_plainly(key);
   return has_a_word(name, {"rope", "rotary", "position", "nope", "chunk", "yarn", "ntk", "window", "sliding",
-                           "alibi", "freq_allocation"}) ||
+                           "alibi", "freq_allocation", "freq_base", "pos_e", "interpolation_factor",
+                           "compression_ratio", "causal", "bidirectional"}) ||
          has_a_word(name, {"pattern", "layer_types", "layertypes", "block_type", "attn_type", "layer_indices",
                            "attn_idxs", "attn_every", "attention_interval", "cross_attention_layers",
-                           "compress_ratios", "swa_layers"});
+                           "compress_ratios", "swa_layers", "attention_layers", "attention_types", "attn_idx",
+                           "every_n_layers", "local_layers", "global_attn"});
 }
 /// Whether the name of a key is about positions, types of layers, or factors on scores.
 inline bool speaks_of_rope(std::string_view key) {
   return speaks_of_positions(key) ||
-         has_a_word(spelled_plainly(key),
-                    {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
+         has_a_word(spelled_plainly(key), {"theta", "scal", "softcap", "logn", "temperature", "multiplier",
+                                           "partial", "sink", "soft_cap", "logit_cap"});
 }
 // Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model (LLaVA),
 // text_config leaves out sizes that equal these defaults. The file of a text model has all sizes.
@@ -10415,7 +10492,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .slides_if_asked = true},
       {.names = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
       {.names = "higgsaudiov2", .head_dim = 128, .own_rule = true},
-      {.names = "hrm seedoss", .head_dim = 128},
+      {.names = "hrm", .head_dim = 128},
       {.names = "hunyuan",
        .base = 0,
        .note = "queries and keys are normalised after they rotated, and with use_cla layers share keys"},
@@ -10610,6 +10687,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .slides_if_asked = true,
        .causal = false,
        .note = "while it generates, a token sees its own block and those before it"},
+      {.names = "seedoss", .head_dim = 128},
       {.names = "solaropen", .base = 1e6, .head_dim = 128},
       {.names = "stableaudiodit", .partial_rotary_factor = 0.5, .causal = false},
       {.names = "stableaudio3dit",
@@ -11146,11 +11224,80 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
     return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head rotates"};
   if (text.boolean("alibi").value_or(false))
     return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};
+  if (record.names == "llada" && !text.boolean("rope").value_or(true))  // LLaDA, modeling_llada.py: wpe
+    return {"learned positions", "rope", "is false: this model has learned positions"};
   if (record.alibi_layers > 0 && text.index("num_hidden_layers") == record.alibi_layers)
     return {"ALiBi biases", "num_hidden_layers",
             "is " + std::to_string(record.alibi_layers) + ": a model of " + architecture +
                 " of so many layers has ALiBi biases in place of rotary embeddings"};
   return {};
+}
+/// The length of the list with a value per layer, for a file without the number of layers.
+template <class J>
+std::optional<Index> listed_layers(json_reader<J>& text, const hugging_face_record& record) {
+  const auto list = text.numbers(list_of_rotated(record).c_str(), range::any_number);
+  if (!list || list->empty()) return {};
+  return to_index(list->size());
+}
+/// Whether no layer rotates according to the types of layers in the file, or to a list of it with a value per
+/// layer.
+///
+/// \param model   with its layers and layers_without_rope
+/// \param layers  the number of layers, or nothing if unknown
+template <class J>
+unrotated_model unrotated_by_layers(json_reader<J>& text, const hugging_face_record& record,
+                                    const model_draft& model, std::optional<Index> layers) {
+  const Index count = model.layers.empty() ? layers.value_or(0) : to_index(model.layers.size());
+  if (count == 0 || to_index(model.layers_without_rope.size()) < count) return {};
+  const std::string list = list_of_rotated(record);
+  if (text.has(list.c_str()))
+    return {"no positions", list, "must not be 0 for every layer: then none rotates"};
+  for (const std::string_view one :
+       {std::string_view("layer_types"), std::string_view("layers_block_type"), record.full_ones,
+        record.full_list, record.interval, std::string_view("sliding_window_pattern")})
+    if (const std::string key(one); text.has(key.c_str()))
+      return {"no positions", key, "leaves no layer of " + model.architecture + " that rotates"};
+  return {};  // a class default, not the file
+}
+/// The number of heads in the first of these keys that exists. In OpenELM each layer has its own number.
+template <class J>
+std::optional<Index> heads_of(json_reader<J>& text, model_draft& model,
+                              std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (!text.is_list(key)) continue;
+    const std::vector<double> heads = *text.numbers(key, range::count);
+    if (heads.empty()) text.refuse(key, "must not be an empty list");
+    for (const double count : heads)
+      if (!equal(count, heads[0]))
+        model.warn_once(text.path() + key +
+                        " differs from layer to layer; the description has that of the first");
+    return static_cast<Index>(heads.front());
+  }
+  return text.index_of(keys);
+}
+/// The number of key heads of the first layer of Nemotron NAS that attends.
+///
+/// Source:  DeciLMAttention of the model; vLLM, nemotron_nas.py
+template <class J>
+std::optional<Index> key_heads_of_blocks(json_reader<J>& text, model_draft& model) {
+  constexpr const char* key = "n_heads_in_group";
+  std::optional<Index> heads;
+  const J* blocks = text.find("block_configs");
+  if (!blocks || !blocks->is_array()) return heads;
+  for (const J& block : *blocks) {
+    json_reader<J> reader(block.is_object() ? &block : nullptr, text.path() + "block_configs: ");
+    json_reader<J> attention(reader.object("attention"), reader.path() + "attention.");
+    const auto group = attention.index(key);
+    if (!group) continue;
+    if (model.query_heads % *group != 0)
+      attention.refuse(key, "must divide the " + std::to_string(model.query_heads) + " query heads, got " +
+                                std::to_string(*group));
+    if (heads && *heads != model.query_heads / *group)
+      model.warn_once(attention.path() + key +
+                      " differs from layer to layer; the description has that of the first");
+    heads = heads.value_or(model.query_heads / *group);
+  }
+  return heads;
 }
 // The record of an architecture.
 /// Throws the reason why an architecture has no record. Does nothing if only the layout is in doubt and the
@@ -11290,7 +11437,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size =
       text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim", "embed_dim", "dit_dim"});
-  if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
+  const bool derived = is_listed(null_head_dim, first_name(defaults)) && text.is_null("head_dim");
+  if (!head_dim && defaults.head_dim > 0 && !derived) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
     if (!heads) text.missing("num_attention_heads", "without head_dim it is needed");
@@ -11480,6 +11628,11 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
       model.warnings.push_back(rope.path() + "mrope_interleaved has no effect without " + key);
     return;
   }
+  if (alternate != defaults.mrope_interleaved && !defaults.mrope_time_last &&
+      has_class_not_in("", first_name(defaults)))
+    model.warn_once(rope.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
+                    ": vLLM follows it, as here, but the class of " + model.architecture +
+                    " in transformers does not read it");
   mrope_order& order = group.section_order;
   order = defaults.mrope_time_last             ? mrope_order::time_last
           : alternate && defaults.mrope_spread ? mrope_order::spread
@@ -11498,6 +11651,8 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   if (left != 0)
     rope.refuse(key, "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" +
                          joined(sections) + "]");
+  const std::string broken = order == mrope_order::alternating ? broken_rule_of_alternating(sections) : "";
+  if (!broken.empty()) rope.refuse(key, broken);
   if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
     rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [" +
                          joined(sections) + "]");
@@ -11610,6 +11765,20 @@ double alpha_of_doublings(json_reader<J>& config, double length) {
   while (doubled < length / trained) doubled *= 2;
   return length <= trained ? 1 : 2 * doubled - 1;
 }
+/// The softmax multiplier of a latent head with mscale_all_dim, for any rope type but default.
+///
+/// Source: Hugging Face transformers, yarn_apply_mscale
+template <class J>
+double softmax_multiplier_of(json_reader<J>& rope, const yarn_scaling& rule) {
+  return checked(yarn_softmax_multiplier(rule), range::positive, "import_hugging_face",
+                 "the softmax multiplier of " + rope.path() + "mscale_all_dim");
+}
+template <class J>
+double softmax_multiplier_of(json_reader<J>& rope) {
+  return softmax_multiplier_of(rope, {.factor = rope.number("factor", range::positive).value_or(1),
+                                      .original_max_position = 1,
+                                      .mscale_all_dim = rope.number("mscale_all_dim", range::not_negative)});
+}
 /// Makes the frequencies of a rope dictionary.
 template <class J>
 class schedule_reader {
@@ -11691,8 +11860,7 @@ class schedule_reader {
       rope_.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(rule.beta_fast) + " and " +
                                     exact_digits(rule.beta_slow));
     derived result = derive("yarn", rotary_dim, base, rule);
-    result.softmax_multiplier = checked(yarn_softmax_multiplier(rule), range::positive, "import_hugging_face",
-                                        "the softmax multiplier of " + rope_.path() + "mscale_all_dim");
+    result.softmax_multiplier = softmax_multiplier_of(rope_, rule);
     return result;
   }
   longrope_scaling longrope(Index pairs, double length) {
@@ -11819,6 +11987,8 @@ class hugging_face_group_maker {
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = schedule_reader<J>(text_, rope, defaults_, model_, terms.by_type)
                        .derive_as(type, rotary_dim, base, length_);
+    if (head.latent && type != "default" && type != "yarn")
+      rule.softmax_multiplier = softmax_multiplier_of(rope);
     if (const Index first = first_pairs_of(rotary_dim, type); first < rotary_dim) {
       const double heads = static_cast<double>(rotary_dim / first);
       base = std::pow(base, heads);  // (base^heads)^(-2i / rotary_dim) is base^(-2i / first)
@@ -12228,7 +12398,7 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
       if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
-  const std::string list(defaults.rope_ones.empty() ? "no_rope_layers" : defaults.rope_ones);
+  const std::string list = list_of_rotated(defaults);
   const char* const key = list.c_str();
   const auto given = text.numbers(key, range::zero_or_one);
   if (given && !given->empty()) {
@@ -12279,22 +12449,31 @@ const char* window_key(json_reader<J>& text, const hugging_face_record& defaults
     if (!defaults.names.empty() && !text.has("sliding_window") && text.has(other)) return other;
   return "sliding_window";
 }
+/// Whether is_causal makes the masks of every class of transformers reach to both sides.
+///
+/// Source: Hugging Face transformers, create_causal_mask of masking_utils.py
+template <class J>
+bool asks_both_ways(json_reader<J>& text) {
+  return !text.boolean("is_causal").value_or(true);
+}
 /// Whether a token attends only to earlier tokens. Gemma 4 also has "all", which means true, and "vision",
 /// with which text tokens remain causal.
 template <class J>
 bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   const char* const key = "use_bidirectional_attention";
-  if (!text.is_text(key)) return defaults.causal && !text.boolean(key).value_or(false);
+  const bool causal = defaults.causal && !asks_both_ways(text);
+  if (!text.is_text(key)) return !text.boolean(key).value_or(false) && causal;
   const std::string both_ways = text.text(key).value_or("");
   if (both_ways != "all" && both_ways != "vision")
     text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
-  return defaults.causal && both_ways == "vision";
+  return causal && both_ways == "vision";
 }
 /// attention_options::window of sliding layers. 0 if no layer slides, or not_known_window.
 ///
 /// In encoders, tokens on both sides are visible. In ModernBERT, local_attention / 2 or sliding_window tokens
 /// are visible on each side. In Gemma 3 and 4 with use_bidirectional_attention, half of sliding_window is
-/// visible on each side. A window of attention_options also counts the token itself.
+/// visible on each side. With is_causal: false, transformers shows sliding_window tokens on each side
+/// (sliding_window_bidirectional_overlay). A window of attention_options also counts the token itself.
 ///
 /// \param typed  whether the file has the type (sliding or not) of every layer
 template <class J>
@@ -12311,8 +12490,11 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
   if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
   if (both_sides && !window) return *both_sides / 2;
   if (!is_causal(text, defaults)) {
-    const bool halves = defaults.window == window_span::both_sides_if_asked;
-    return halves && (window || assumed > 0) ? window.value_or(assumed) / 2 + 1 : not_known_window;
+    const bool each_side = asks_both_ways(text),
+               if_asked = defaults.window == window_span::both_sides_if_asked,
+               known = each_side ? !if_asked && has_class_not_in("", first_name(defaults)) : if_asked;
+    const Index tokens = window.value_or(assumed);
+    return known && tokens > 0 ? (each_side ? tokens : tokens / 2) + 1 : not_known_window;
   }
   if (window) return *window;
   if (assumed > 0) return assumed;
@@ -12368,7 +12550,8 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
     }
     return windows;
   }
-  return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
+  const bool pattern = window > 0 && defaults.full_every > 1;
+  return {given || pattern || defaults.slides != which_slide::by_type ? not_known_window : 0};
 }
 // Warnings about class defaults that differ from layer to layer.
 /// "the last of every 4 layers"
@@ -12866,6 +13049,9 @@ class hugging_face_importer {
     defaults_ = record_of(text_, model_.architecture, given_layout_, parts_.hint());
     read_outer_sections();
     add_layers();
+    if (const auto none = unrotated_by_layers(text_, defaults_, model_, layers_); none.is_so())
+      return without_rope(none);
+    add_windows();
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
     name_assumed_layers(text_, defaults_, layers_, model_);
@@ -12915,7 +13101,7 @@ class hugging_face_importer {
   void note_keys(const std::string& because) {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
-      if (defaults_.note.find(key) != std::string_view::npos) continue;
+      if (names_key(defaults_.note, key)) continue;
       if (text_.hides(key))
         warn(text_.path() + key + " is not read by the class of " + model_.architecture +
              " and has no effect");
@@ -12977,7 +13163,7 @@ class hugging_face_importer {
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
         // A warning already names such a key, but a note of the record says nothing of the keys inside.
-        if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos) return;
+        if (speaks_of_rope(key) && !names_key(defaults_.note, key)) return;
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
@@ -13009,29 +13195,20 @@ class hugging_face_importer {
                            "decoder_num_hidden_layers", "num_transformer_layers", "depth", "dit_depth"},
                           range::layers);
   }
-  /// The number of heads in the first of these keys that exists. In OpenELM each layer has its own number.
-  std::optional<Index> heads_of(std::initializer_list<const char*> keys) {
-    for (const char* key : keys) {
-      if (!text_.is_list(key)) continue;
-      const std::vector<double> heads = *text_.numbers(key, range::count);
-      if (heads.empty()) text_.refuse(key, "must not be an empty list");
-      if (std::any_of(heads.begin(), heads.end(), [&](double h) { return !detail::equal(h, heads[0]); }))
-        warn(text_.path() + key + " differs from layer to layer; the description has that of the first");
-      return static_cast<Index>(heads.front());
-    }
-    return text_.index_of(keys);
-  }
   /// Reads the number of heads and the longest context.
   void add_sizes() {
-    model_.query_heads = heads_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
+    model_.query_heads = heads_of(text_, model_,
+                                  {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
                                    "num_heads", "num_query_heads", "dit_heads"})
                              .value_or(0);
-    auto key_heads = heads_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+    auto key_heads = heads_of(text_, model_,
+                              {"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
                                "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups",
                                "num_kv_heads", "num_key_value_heads_per_layer", "n_head_kv"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     const std::string plain = plain_architecture(model_.architecture);
+    if (plain == "nemotronnas" && !key_heads) key_heads = key_heads_of_blocks(text_, model_);
     if (plain == "falcon" || (plain == "refinedweb" && !key_heads)) {  // Falcon, FalconAttention
       const bool several = text_.boolean("new_decoder_architecture").value_or(false) ||
                            !text_.boolean("multi_query").value_or(true);
@@ -13052,7 +13229,10 @@ class hugging_face_importer {
   model_rope without_rope(const unrotated_model& none) {
     if (without_rope_ == model_without_rope::refuse) text_.refuse(none.key.c_str(), none.refusal());
     add_sizes();
-    model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
+    model_.layers.clear();
+    model_.layers_without_rope.clear();
+    if (!layers_) layers_ = count_of_layers();
+    model_.windows.resize(static_cast<std::size_t>(layers_.value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
     constexpr const char* because = " is not described, because nothing rotates";
     std::vector<std::string> keys;  // in the dictionary that shows that nothing rotates
@@ -13063,21 +13243,31 @@ class hugging_face_importer {
     return std::move(model_).finished();
   }
   void add_layers() {
-    const auto layers = layers_ = count_of_layers();
+    layers_ = count_of_layers();
+    if (!layers_) layers_ = listed_layers(text_, defaults_);
     const char* const key = window_key(text_, defaults_);
-    const auto window = text_.number(key, range::window),
-               local = text_.number("local_attention", range::positive);
+    const auto window = text_.number(key, range::window);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
-    model_.layers = layer_types_of(text_, defaults_, layers, slides);
+    model_.layers = layer_types_of(text_, defaults_, layers_, slides);
     if (const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
         by_pattern && *by_pattern != model_.layers)
       warn(text_.path() + pattern_key(defaults_) + " is overruled by " + text_.path() + "layer_types");
     end_with_full_layer();
-    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
-    model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
+    const bool all = defaults_.others_attend ? defaults_.full_rotate || !slides || defaults_.full_every < 2
+                                             : defaults_.full_every == 1;
+    if (!all && !layers_ && model_.layers.empty())
+      warn(text_.path() + "num_hidden_layers is not given, so the layers that do not rotate are not listed");
+    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers_, model_.layers, slides);
+  }
+  void add_windows() {
+    const auto window = text_.number(window_key(text_, defaults_), range::window),
+               local = text_.number("local_attention", range::positive);
+    model_.windows = windows_of(text_, defaults_, model_.layers, layers_, model_.layers_without_rope);
     model_.window_of_sliding = sliding_window_of(text_, defaults_, !model_.layers.empty());
     model_.causal = is_causal(text_, defaults_);
+    if (const J* causal = text_.peek("causal"); causal && causal->is_boolean())
+      if (causal->template get<bool>() == model_.causal) text_.find("causal");  // agrees: no warning
     model_.sink_logits = defaults_.sink_logits;
     if (defaults_.swa_keys) read_swa_keys();
     model_.keys_are_values = defaults_.form == dictionary_form::compressed;
@@ -13554,8 +13744,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
     for (std::size_t axis = 0; axis < axes; ++axis) {
       if (!left(axis) || axis == last) continue;
       // compares the fractions placed / all without dividing
-      if (next == axes || std::int64_t{placed[axis]} * all[next] < std::int64_t{placed[next]} * all[axis])
-        next = axis;
+      if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
     }
     if (next == axes) next = last;
     ++placed[next];
@@ -13595,7 +13784,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
   if (first < 0 || first >= schedule.pairs() || step <= 0)
     detail::throw_invalid("every_pair", "first must be in [0, ", schedule.pairs(),
                           ") and step positive, got ", first, " and ", step);
-  number_array<double> inv_freq((schedule.pairs() - first - 1) / step + 1, schedule.axes());
+  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
   for (Index a = 0; a < inv_freq.cols(); ++a)
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
@@ -14583,8 +14772,7 @@ class rotation_plan {
   /// The number of table rows that fit L2 next to the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
-    // A table that was moved from has no pairs.
-    return (std::max)(Index{1}, table_bytes / (2 * (std::max)(Index{1}, table_.pairs) * Index(sizeof(S))));
+    return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
   }
   /// Rotates every head of tokens [first, last) of the batch, token t of row b at positions(b, t).
   template <class Source>
@@ -14895,9 +15083,8 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head, a list has the wrong length, or
-///            ids equal the coordinates that the table was made of; std::out_of_range if a position is
-///            outside the table; x is then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
+///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
 ///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
 ///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are
@@ -14923,7 +15110,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
-/// Requires:  q and k share no element; throws if an overlap is detected (for equal strides nearly always)
+/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -14941,7 +15128,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 ///              float
 ///
 /// Requires:  out is x, or shares no element with x. If their types differ, out shares no element with x.
-///            Throws if an overlap is detected (for equal strides nearly always)
+///            Throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>

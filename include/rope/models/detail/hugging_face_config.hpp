@@ -109,7 +109,8 @@ std::optional<Index> listed_layers(json_reader<J>& text, const hugging_face_reco
   return to_index(list->size());
 }
 
-/// Whether no layer rotates according to the types of layers in the file, or to a list with a value per layer.
+/// Whether no layer rotates according to the types of layers in the file, or to a list of it with a value per
+/// layer.
 ///
 /// \param model   with its layers and layers_without_rope
 /// \param layers  the number of layers, or nothing if unknown

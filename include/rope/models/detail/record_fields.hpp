@@ -253,8 +253,8 @@ inline constexpr std::string_view rotary_dim_in_file =
     " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 "
     "minimaxmusic3transformer1d phimsft ";
 
-/// The architectures whose classes give head_dim: null the meaning hidden_size / num_attention_heads, although
-/// a file without the key has another default.
+/// The architectures whose classes take head_dim: null for hidden_size / num_attention_heads, although a file
+/// without the key has another default.
 ///
 /// Source: Hugging Face transformers, __post_init__ in configuration_*.py
 inline constexpr std::string_view null_head_dim = " llama4 seedoss voxtralrealtimeencoder ";
