@@ -281,6 +281,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
     const auto model = import_hugging_face(
         json{{"model_type", "gemma4"},
              {"head_dim", 512},
+             {"sliding_window", 0},
              {"rope_parameters", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}}}});
     ROPE_STATEMENTS(using model_layout = rope::half_split; const rope::frequencies model_frequencies(
                         512, 10000, rope::proportional_scaling{.partial_rotary_factor = 0.25, .factor = 1});

@@ -277,7 +277,7 @@ class hugging_face_importer {
 
   void add_layers() {
     layers_ = count_of_layers();
-    if (!layers_) layers_ = listed_layers(text_, defaults_);
+    if (!layers_ && !text_.peek("layer_types")) layers_ = listed_layers(text_, defaults_);
     const char* const key = window_key(text_, defaults_);
     const auto window = text_.number(key, range::window);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides
