@@ -12,6 +12,7 @@
 #ifndef ROPE_EXAMPLES_DECODER_HPP
 #define ROPE_EXAMPLES_DECODER_HPP
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <initializer_list>
@@ -38,7 +39,7 @@ class decoder {
   /// \param capacity  of the cache, in tokens
   ///
   /// Throws:  std::runtime_error if a weight is missing, has another shape, or is unknown: no part of a
-  ///          checkpoint is left out
+  ///          checkpoint is left out. Layers must have the same tensors
   template <class Weights>
   decoder(const nlohmann::json& config, const rope::model_rope& model, const Weights& weights,
           rope::Index capacity)
@@ -66,16 +67,27 @@ class decoder {
     if (activation != "silu") shape_ = activation == "gelu" ? gate_shape::gelu : gate_shape::gelu_by_tanh;
 
     const std::string prefix = weights.has("gpt_neox.embed_in.weight") ? "gpt_neox." : "model.";
-    embedding_ = read.matrix_of(prefix, {"embed_tokens", "embed_in"}).weight;
-    const double hidden = static_cast<double>(embedding_.cols());
-    embedding_scale_ = static_cast<T>(number("embedding_multiplier", of_gemma ? std::sqrt(hidden) : 1));
-    last_norm_ = read.norm_of(prefix, {"norm", "final_layernorm", "final_layer_norm"});
-    output_ = read.matrix_of("", {"lm_head", "embed_out"});
-    if (output_.weight.size() == 0) output_.weight = embedding_;
-    if (!last_norm_.exists) bare_norms_ = last_norm_.exists = true;  // OLMo: no norm has weights
-    for (rope::Index i = 0; read.any(prefix + "layers." + std::to_string(i) + "."); ++i)
-      layers_.push_back(layer_of(read, prefix + "layers." + std::to_string(i) + ".", i, capacity));
-    if (layers_.empty()) throw std::runtime_error("the checkpoint has no " + prefix + "layers");
+    embedding_ = read.matrix_of(prefix, {"embed_tokens", "embed_in"}, any, any).weight;
+    const rope::Index words = embedding_.rows(), hidden = embedding_.cols();
+    embedding_scale_ =
+        static_cast<T>(number("embedding_multiplier", of_gemma ? std::sqrt(static_cast<double>(hidden)) : 1));
+    last_norm_ = read.norm_of(prefix, {"norm", "final_layernorm", "final_layer_norm"}, hidden);
+    if (weights.has("lm_head.weight") || weights.has("embed_out.weight"))
+      output_ = read.matrix_of("", {"lm_head", "embed_out"}, words, hidden);
+    else
+      output_.weight = embedding_;
+    if (!last_norm_.exists) {
+      if (model.architecture != "olmo") throw read.missing(prefix + "norm.weight");
+      bare_norms_ = last_norm_.exists = true;  // no norm of OLMo has weights
+    }
+    const double layers = number("num_hidden_layers", 0);
+    if (!(layers >= 1)) throw std::runtime_error("config.json must have num_hidden_layers");
+    for (rope::Index i = 0; static_cast<double>(i) < layers; ++i) {
+      const std::string name = prefix + "layers." + std::to_string(i) + ".";
+      layers_.push_back(layer_of(read, name, i, capacity));
+      if (read.count(name) != read.count(prefix + "layers.0."))
+        throw std::runtime_error("the checkpoint has other tensors in " + name + "* than in layer 0");
+    }
     both_norms_in_parallel_ = config.value("use_parallel_residual", prefix == "gpt_neox.");
     for (const std::string& name : weights.names())
       if (!read.taken.contains(name) && !name.ends_with("rotary_emb.inv_freq"))
@@ -90,6 +102,9 @@ class decoder {
   /// Returns [rows, vocabulary].
   matrix forward(std::span<const int> ids, rope::Index rows = 1) {
     const auto tokens = static_cast<rope::Index>(ids.size());
+    if (rows < 1 || rows > tokens)
+      throw std::invalid_argument("rows must be from 1 to the number of ids, " + std::to_string(tokens) +
+                                  ", got " + std::to_string(rows));
     matrix x(tokens, embedding_.cols());
     for (rope::Index t = 0; t < tokens; ++t) {
       const int id = ids[static_cast<std::size_t>(t)];
@@ -148,39 +163,61 @@ class decoder {
     linear q = {}, k = {}, v = {}, o = {}, gate = {}, up = {}, down = {};  // without a gate if that is empty
   };
 
+  static constexpr rope::Index any = -1;  // an extent that may be any
+
   template <class Weights>
   struct reader {
     const Weights& weights;
     std::set<std::string> taken;
 
-    bool any(const std::string& prefix) const {
-      for (const std::string& name : weights.names())
-        if (name.starts_with(prefix)) return true;
-      return false;
+    static std::runtime_error missing(const std::string& name) {
+      return std::runtime_error("the checkpoint has no tensor " + name);
     }
-    row vector(const std::string& name) {
-      if (!weights.has(name)) return {};
+    /// How many tensors with this prefix were read.
+    std::ptrdiff_t count(const std::string& prefix) const {
+      return std::ranges::count_if(taken, [&](const std::string& name) { return name.starts_with(prefix); });
+    }
+    /// The elements of a tensor that must have this shape.
+    std::vector<T> read(const std::string& name, const std::vector<rope::Index>& shape) {
+      const auto& stored = weights.shape(name);
+      const auto text = [](const auto& extents) {
+        std::string list;
+        for (const auto extent : extents)
+          list += (list.empty() ? "" : ", ") + (extent == any ? "any" : std::to_string(extent));
+        return "[" + list + "]";
+      };
+      if (!std::ranges::equal(shape, stored, [](auto a, auto b) { return a == b || (a == any && b > 0); }))
+        throw std::runtime_error(name + " must have the shape " + text(shape) + ", got " + text(stored));
       taken.insert(name);
-      const auto values = weights.template read<T>(name);
-      return Eigen::Map<const row>(values.data(), static_cast<rope::Index>(values.size()));
+      return weights.template read<T>(name);
     }
-    /// The first of these tensors that exists, or an empty name.
-    linear matrix_of(const std::string& prefix, std::initializer_list<const char*> names) {
+    row vector(const std::string& name, rope::Index length) {
+      if (!weights.has(name)) return {};
+      return Eigen::Map<const row>(read(name, {length}).data(), length);
+    }
+    /// The first of these tensors that exists, with its bias if it has one.
+    linear matrix_of(const std::string& prefix, std::initializer_list<const char*> names, rope::Index rows,
+                     rope::Index columns) {
       for (const char* name : names) {
         const std::string weight = prefix + name + ".weight";
         if (!weights.has(weight)) continue;
-        const auto shape = weights.shape(weight);
-        if (shape.size() != 2) throw std::runtime_error(weight + " must be a matrix");
-        taken.insert(weight);
-        const auto values = weights.template read<T>(weight);
-        return {Eigen::Map<const matrix>(values.data(), shape[0], shape[1]), vector(prefix + name + ".bias")};
+        const auto values = read(weight, {rows, columns});
+        rows = weights.shape(weight)[0], columns = weights.shape(weight)[1];
+        return {Eigen::Map<const matrix>(values.data(), rows, columns),
+                vector(prefix + name + ".bias", rows)};
       }
-      return {};
+      throw missing(prefix + *names.begin() + ".weight");
     }
-    norm norm_of(const std::string& prefix, std::initializer_list<const char*> names) {
-      for (const char* name : names)
-        if (weights.has(prefix + name + ".weight"))
-          return {true, vector(prefix + name + ".weight"), vector(prefix + name + ".bias")};
+    /// The first of these norms that exists, or none. Its weight has `length` elements, or `other_length`.
+    norm norm_of(const std::string& prefix, std::initializer_list<const char*> names, rope::Index length,
+                 rope::Index other_length = 0) {
+      for (const char* name : names) {
+        const std::string weight = prefix + name + ".weight";
+        if (!weights.has(weight)) continue;
+        const auto& shape = weights.shape(weight);
+        if (shape.size() == 1 && shape[0] == other_length) length = other_length;
+        return {true, vector(weight, length), vector(prefix + name + ".bias", length)};
+      }
       return {};
     }
   };
@@ -197,31 +234,36 @@ class decoder {
     layer of = {.cache = rope::kv_cache<T>(1, capacity, kv_heads_,
                                            (group ? group : &model_.groups().front())->head_dim),
                 .index = index};
+    const rope::Index head_dim = of.cache.head_dim(), q_rows = heads_ * head_dim,
+                      kv_rows = kv_heads_ * head_dim, hidden = embedding_.cols();
+    const auto norm_of = [&](const char* name) { return read.norm_of(prefix, {name}, hidden); };
     // Norms before and after attention and feed-forward, by the names that checkpoints give to them.
-    of.before_attention = read.norm_of(prefix, {"input_layernorm"});
+    of.before_attention = norm_of("input_layernorm");
     if (has("pre_feedforward_layernorm")) {  // Gemma 2, 3
-      of.after_attention = read.norm_of(prefix, {"post_attention_layernorm"});
-      of.before_mlp = read.norm_of(prefix, {"pre_feedforward_layernorm"});
-      of.after_mlp = read.norm_of(prefix, {"post_feedforward_layernorm"});
+      of.after_attention = norm_of("post_attention_layernorm");
+      of.before_mlp = norm_of("pre_feedforward_layernorm");
+      of.after_mlp = norm_of("post_feedforward_layernorm");
     } else if (has("post_self_attn_layernorm")) {  // GLM-4
-      of.after_attention = read.norm_of(prefix, {"post_self_attn_layernorm"});
-      of.before_mlp = read.norm_of(prefix, {"post_attention_layernorm"});
-      of.after_mlp = read.norm_of(prefix, {"post_mlp_layernorm"});
+      of.after_attention = norm_of("post_self_attn_layernorm");
+      of.before_mlp = norm_of("post_attention_layernorm");
+      of.after_mlp = norm_of("post_mlp_layernorm");
     } else if (has("post_feedforward_layernorm")) {  // OLMo 2, 3
-      of.after_attention = read.norm_of(prefix, {"post_attention_layernorm"});
-      of.after_mlp = read.norm_of(prefix, {"post_feedforward_layernorm"});
+      of.after_attention = norm_of("post_attention_layernorm");
+      of.after_mlp = norm_of("post_feedforward_layernorm");
     } else {
-      of.before_mlp = read.norm_of(prefix, {"post_attention_layernorm"});
+      of.before_mlp = norm_of("post_attention_layernorm");
     }
     if (bare_norms_) of.before_attention.exists = of.before_mlp.exists = true;
-    of.of_queries = read.norm_of(prefix, {"self_attn.q_norm"});
-    of.of_keys = read.norm_of(prefix, {"self_attn.k_norm"});
+    if (!of.before_attention.exists && !of.after_attention.exists)
+      throw read.missing(prefix + "input_layernorm.weight");
+    of.of_queries = read.norm_of(prefix, {"self_attn.q_norm"}, head_dim, q_rows);
+    of.of_keys = read.norm_of(prefix, {"self_attn.k_norm"}, head_dim, kv_rows);
 
-    const rope::Index head_dim = of.cache.head_dim(), q_rows = heads_ * head_dim,
-                      kv_rows = kv_heads_ * head_dim;
     if (has("attention.query_key_value")) {  // GPT-NeoX: q, k and v of one head, then of the next
-      const linear fused = read.matrix_of(prefix, {"attention.query_key_value"});
-      check_rows(fused, 3 * q_rows, prefix + "attention.query_key_value");
+      if (kv_heads_ != heads_)
+        throw std::runtime_error(
+            "this decoder knows query_key_value only with as many key heads as query heads");
+      const linear fused = read.matrix_of(prefix, {"attention.query_key_value"}, 3 * q_rows, hidden);
       of.q = of.k = of.v = {matrix(q_rows, fused.weight.cols()), row(fused.bias.size() / 3)};
       for (rope::Index h = 0; h < heads_; ++h) {
         linear* parts[] = {&of.q, &of.k, &of.v};
@@ -233,42 +275,35 @@ class decoder {
         }
       }
     } else if (has("self_attn.qkv_proj")) {  // Phi-3: all of q, then k, then v
-      const linear fused = read.matrix_of(prefix, {"self_attn.qkv_proj"});
-      check_rows(fused, q_rows + 2 * kv_rows, prefix + "self_attn.qkv_proj");
+      const linear fused = read.matrix_of(prefix, {"self_attn.qkv_proj"}, q_rows + 2 * kv_rows, hidden);
       of.q = rows_of(fused, 0, q_rows);
       of.k = rows_of(fused, q_rows, kv_rows);
       of.v = rows_of(fused, q_rows + kv_rows, kv_rows);
     } else {
-      of.q = read.matrix_of(prefix, {"self_attn.q_proj"});
-      of.k = read.matrix_of(prefix, {"self_attn.k_proj"});
-      of.v = read.matrix_of(prefix, {"self_attn.v_proj"});
+      of.q = read.matrix_of(prefix, {"self_attn.q_proj"}, q_rows, hidden);
+      of.k = read.matrix_of(prefix, {"self_attn.k_proj"}, kv_rows, hidden);
+      of.v = read.matrix_of(prefix, {"self_attn.v_proj"}, kv_rows, hidden);
     }
-    check_rows(of.q, q_rows, prefix + "self_attn.q_proj");
-    check_rows(of.k, kv_rows, prefix + "self_attn.k_proj");
-    check_rows(of.v, kv_rows, prefix + "self_attn.v_proj");
-    of.o = read.matrix_of(prefix, {"self_attn.o_proj", "self_attn.dense", "attention.dense"});
+    of.o = read.matrix_of(prefix, {"self_attn.o_proj", "self_attn.dense", "attention.dense"}, hidden, q_rows);
+    of.down =
+        read.matrix_of(prefix, {"mlp.down_proj", "mlp.fc2", "mlp.c_proj", "mlp.dense_4h_to_h"}, hidden, any);
+    const rope::Index inner = of.down.weight.cols();
     if (has("mlp.gate_up_proj")) {
-      const linear fused = read.matrix_of(prefix, {"mlp.gate_up_proj"});
-      of.gate = rows_of(fused, 0, fused.weight.rows() / 2);
-      of.up = rows_of(fused, fused.weight.rows() / 2, fused.weight.rows() / 2);
+      const linear fused = read.matrix_of(prefix, {"mlp.gate_up_proj"}, 2 * inner, hidden);
+      of.gate = rows_of(fused, 0, inner);
+      of.up = rows_of(fused, inner, inner);
+    } else if (has("mlp.down_proj")) {
+      of.gate = read.matrix_of(prefix, {"mlp.gate_proj"}, inner, hidden);
+      of.up = read.matrix_of(prefix, {"mlp.up_proj"}, inner, hidden);
     } else {
-      of.gate = read.matrix_of(prefix, {"mlp.gate_proj"});
-      of.up = read.matrix_of(prefix, {"mlp.up_proj", "mlp.fc1", "mlp.c_fc", "mlp.dense_h_to_4h"});
+      of.up = read.matrix_of(prefix, {"mlp.fc1", "mlp.c_fc", "mlp.dense_h_to_4h"}, inner, hidden);
     }
-    of.down = read.matrix_of(prefix, {"mlp.down_proj", "mlp.fc2", "mlp.c_proj", "mlp.dense_4h_to_h"});
-    check_rows(of.o, embedding_.cols(), prefix + "self_attn.o_proj");
-    check_rows(of.down, embedding_.cols(), prefix + "mlp.down_proj");
     return of;
   }
   static linear rows_of(const linear& fused, rope::Index first, rope::Index count) {
     linear part = {fused.weight.middleRows(first, count), {}};
     if (fused.bias.size() > 0) part.bias = fused.bias.segment(first, count);
     return part;
-  }
-  static void check_rows(const linear& of, rope::Index rows, const std::string& name) {
-    if (of.weight.rows() != rows)
-      throw std::runtime_error(name + " must have " + std::to_string(rows) + " rows, got " +
-                               std::to_string(of.weight.rows()));
   }
 
   /// Every row of x divided by its root mean square, or by its deviation after the mean is subtracted.

@@ -154,12 +154,67 @@ TEST_CASE("a checkpoint with an unused part throws", "[examples][decoder]") {
   more["tensors"][layer + "self_attn.sinks"] = {4};
   CHECK(throws_saying<std::runtime_error>(load(more), "self_attn.sinks", "does not know"));
   less["tensors"].erase(layer + "mlp.down_proj.weight");
-  CHECK(throws_saying<std::runtime_error>(load(less), layer + "mlp.down_proj", "must have 64 rows, got 0"));
+  CHECK(throws_saying<std::runtime_error>(load(less), "no tensor", layer + "mlp.down_proj.weight"));
   other["tensors"][layer + "self_attn.k_proj.weight"] = {64, 64};
-  CHECK(throws_saying<std::runtime_error>(load(other), "self_attn.k_proj", "must have 32 rows, got 64"));
+  CHECK(throws_saying<std::runtime_error>(load(other), "self_attn.k_proj",
+                                          "must have the shape [32, 64], got [64, 64]"));
   other = record;
   other["config"]["hidden_act"] = "relu2";
   CHECK(throws_saying<std::runtime_error>(load(other), "hidden_act", "relu2"));
   auto model = decoder_of<float>(record, "F32");
   CHECK(throws_saying<std::out_of_range>([&] { model.forward(std::vector<int>{96}); }, "96"));
+  CHECK(throws_saying<std::invalid_argument>([&] { model.forward({}); }, "from 1 to", "0, got 1"));
+  CHECK(throws_saying<std::invalid_argument>([&] { model.forward(std::vector<int>{5}, 2); }, "1, got 2"));
+  CHECK(model.size() == 0);
+}
+
+TEST_CASE("a tensor of another shape throws, and so does a missing one", "[examples][decoder]") {
+  struct change {
+    const char *family, *tensor;
+    json shape;  // null: the tensor is missing
+    const char* message;
+  };
+  const change changes[] = {
+      {"qwen2", "model.layers.1.self_attn.q_proj.bias", {63}, "must have the shape [64], got [63]"},
+      {"qwen2", "model.layers.1.self_attn.q_proj.weight", {64, 63}, "[64, 64], got [64, 63]"},
+      {"qwen2", "model.layers.1.self_attn.o_proj.weight", {64, 32}, "[64, 64], got [64, 32]"},
+      {"qwen2", "model.layers.1.input_layernorm.weight", {32}, "[64], got [32]"},
+      {"qwen2", "model.layers.1.mlp.up_proj.weight", {95, 64}, "[96, 64], got [95, 64]"},
+      {"qwen2", "model.layers.1.mlp.down_proj.weight", {64, 0}, "[64, any], got [64, 0]"},
+      {"qwen2", "model.norm.weight", {1}, "[64], got [1]"},
+      {"qwen2", "lm_head.weight", {96, 32}, "[96, 64], got [96, 32]"},
+      {"qwen2", "model.embed_tokens.weight", {96}, "[any, any], got [96]"},
+      {"stablelm", "model.norm.bias", {65}, "[64], got [65]"},
+      {"phi3", "model.layers.1.mlp.gate_up_proj.weight", {191, 64}, "[192, 64], got [191, 64]"},
+      {"phi3", "model.layers.1.self_attn.qkv_proj.weight", {128, 32}, "[128, 64], got [128, 32]"},
+      {"qwen3", "model.layers.1.self_attn.q_norm.weight", {0}, "[32], got [0]"},
+      {"qwen3", "model.layers.1.self_attn.q_norm.weight", {48}, "[32], got [48]"},
+      {"qwen2", "model.layers.1.mlp.up_proj.weight", nullptr, "no tensor"},
+      {"qwen2", "model.layers.1.mlp.gate_proj.weight", nullptr, "no tensor"},
+      {"starcoder2", "model.layers.1.mlp.c_fc.weight", nullptr, "no tensor model.layers.1.mlp.fc1.weight"},
+      {"qwen2", "model.layers.1.input_layernorm.weight", nullptr, "no tensor"},
+      {"qwen2", "model.layers.1.post_attention_layernorm.weight", nullptr,
+       "other tensors in model.layers.1.*"},
+      {"qwen2", "model.layers.1.self_attn.q_proj.bias", nullptr, "other tensors in model.layers.1.*"},
+      {"qwen2", "model.norm.weight", nullptr, "no tensor model.norm.weight"},
+      {"qwen2", "model.embed_tokens.weight", nullptr, "no tensor model.embed_tokens.weight"},
+  };
+  for (const change& of : changes) {
+    INFO(of.family << ": " << of.tensor << " " << of.shape.dump());
+    json record = testing::recorded_logits(of.family);
+    REQUIRE(record["tensors"].erase(of.tensor) == 1);
+    if (!of.shape.is_null()) record["tensors"][of.tensor] = of.shape;
+    CHECK(testing::throws_saying<std::runtime_error>([&] { decoder_of<float>(record, "F32"); }, of.message));
+  }
+}
+
+TEST_CASE("a checkpoint without its last layer throws", "[examples][decoder]") {
+  json record = testing::recorded_logits("llama_2");
+  record["config"]["num_hidden_layers"] = 3;
+  const auto load = [&] { decoder_of<float>(record, "F32"); };
+  CHECK(testing::throws_saying<std::runtime_error>(load, "no tensor model.layers.2."));
+  record["config"]["num_hidden_layers"] = 1;
+  CHECK(testing::throws_saying<std::runtime_error>(load, "model.layers.1.", "does not know"));
+  record["config"].erase("num_hidden_layers");
+  CHECK(testing::throws_saying<std::runtime_error>(load, "num_hidden_layers"));
 }
