@@ -318,7 +318,8 @@ class decoder {
     if (by.bias.size() > 0) y.rowwise() += by.bias;
     return y;
   }
-  /// A norm of each head if the weight has the length of a head, or of all heads of a token together.
+  /// A norm of each head if the weight has the length of a head, or of all heads of a token together. The
+  /// constructor rejects a weight with a row per head, such as Cohere's with use_qk_norm.
   void normalise_heads(const norm& by, matrix& x) const {
     if (!by.exists) return;
     const rope::Index width = by.weight.size(), rows = x.size() / width;

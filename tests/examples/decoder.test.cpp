@@ -208,6 +208,16 @@ TEST_CASE("a tensor of another shape throws, and so does a missing one", "[examp
   }
 }
 
+TEST_CASE("a norm whose weight differs between heads throws", "[examples][decoder]") {
+  json record = testing::recorded_logits("cohere");  // use_qk_norm, as in Command R+
+  for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
+    record["tensors"][std::string(layer) + "self_attn.q_norm.weight"] = {4, 16};
+    record["tensors"][std::string(layer) + "self_attn.k_norm.weight"] = {2, 16};
+  }
+  CHECK(testing::throws_saying<std::runtime_error>([&] { decoder_of<float>(record, "F32"); },
+                                                   "q_norm.weight must have the shape [16], got [4, 16]"));
+}
+
 TEST_CASE("a checkpoint without its last layer throws", "[examples][decoder]") {
   json record = testing::recorded_logits("llama_2");
   record["config"]["num_hidden_layers"] = 3;
