@@ -4,6 +4,7 @@
 #ifndef ROPE_EXAMPLES_CHECKPOINT_LAYOUT_HPP
 #define ROPE_EXAMPLES_CHECKPOINT_LAYOUT_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -26,7 +27,7 @@ using byte_rows = Eigen::Matrix<unsigned char, Eigen::Dynamic, Eigen::Dynamic, E
 
 /// Heads of a model. All layers have the same.
 struct shape {
-  rope::Index query_heads, key_heads, head_dim, rotary_dim, first_channel;
+  rope::Index query_heads, key_heads, head_dim, rotary_dim;
 };
 
 inline shape shape_of(const rope::model_rope& model) {
@@ -35,7 +36,10 @@ inline shape shape_of(const rope::model_rope& model) {
     if (other.head_dim != of.head_dim || other.rotary_dim() != of.rotary_dim() ||
         other.first_channel != of.first_channel || other.layout != of.layout)
       throw std::runtime_error("this program does not support layers whose heads differ in size");
-  return {model.query_heads, model.key_heads, of.head_dim, of.rotary_dim(), of.first_channel};
+  if (of.first_channel != 0)
+    throw std::runtime_error(
+        "this program does not support heads whose last channels rotate (latent attention)");
+  return {model.query_heads, model.key_heads, of.head_dim, of.rotary_dim()};
 }
 
 /// Reorders the rows of one tensor from layout From to layout To, if it makes queries or keys.
@@ -49,7 +53,7 @@ bool reorder(const std::string& name, rope::Index rows, std::vector<std::byte>& 
     if (first + count > rows || count != heads * of.head_dim)
       throw std::runtime_error(name + " has " + std::to_string(rows) +
                                " rows, which the heads of the config do not fit");
-    rope::permute_rows<From, To>(all.middleRows(first, count), heads, of.rotary_dim, of.first_channel);
+    rope::permute_rows<From, To>(all.middleRows(first, count), heads, of.rotary_dim);
   };
   const auto is = [&name](const char* part) { return name.find(part) != std::string::npos; };
   const rope::Index queries = of.query_heads * of.head_dim, keys = of.key_heads * of.head_dim;
@@ -71,6 +75,24 @@ bool reorder(const std::string& name, rope::Index rows, std::vector<std::byte>& 
   return true;
 }
 
+/// Throws unless `reorder` knows the queries and the keys of every layer that rotates.
+inline void demand_known_names(const rope::model_rope& model, const std::vector<std::string>& names) {
+  for (rope::Index layer = 0;; ++layer) {
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    const auto has = [&](const char* end) {
+      return std::ranges::any_of(names, [&](const std::string& name) {
+        return name.find(prefix) != std::string::npos && name.ends_with(end);
+      });
+    };
+    if (layer > 0 && !has("")) return;
+    if (model.group_of_layer(layer) != nullptr && !has(".qkv_proj.weight") &&
+        !has(".query_key_value.weight") && !(has(".q_proj.weight") && has(".k_proj.weight")))
+      throw std::runtime_error("layer " + std::to_string(layer) +
+                               " must have q_proj and k_proj, qkv_proj or query_key_value: this program "
+                               "knows no other names of queries and keys");
+  }
+}
+
 /// The layout that `convert` has written into a config. Few classes of transformers read this key, so
 /// import_hugging_face takes the layout of the class unless the caller passes this one.
 inline std::optional<rope::layout_kind> converted_layout(const nlohmann::json& config) {
@@ -83,7 +105,8 @@ inline std::optional<rope::layout_kind> converted_layout(const nlohmann::json& c
 /// its tokenizer.
 ///
 /// Returns how many tensors were reordered.
-/// Throws:  std::runtime_error if the model has that layout already, or unknown heads
+/// Throws:  std::runtime_error if the model has that layout already, or unknown heads. Nothing is written
+///          then, except if a weight has other rows than its heads: the new file then ends before it
 inline int convert(const std::filesystem::path& from, const std::filesystem::path& to,
                    rope::layout_kind layout) {
   nlohmann::json config;
@@ -93,6 +116,7 @@ inline int convert(const std::filesystem::path& from, const std::filesystem::pat
     throw std::runtime_error(std::string("the weights are ") + rope::name_of(layout) + " already");
   const shape of = shape_of(model);
   const safetensors weights(from);
+  demand_known_names(model, weights.names());
   std::filesystem::create_directories(to);
   if (std::filesystem::equivalent(from, to)) throw std::runtime_error("the two folders must differ");
   int reordered = 0;

@@ -145,6 +145,42 @@ TEST_CASE("a checkpoint converted to the other layout is the same model", "[exam
   }
 }
 
+TEST_CASE("a checkpoint whose queries or keys are not converted throws", "[examples][checkpoint_layout]") {
+  const auto folder = scratch("unknown"), other = scratch("unknown_converted");
+  std::filesystem::create_directories(folder);
+  const auto rejects = [&](const json& record, const char* message) {
+    INFO(record.at("tensors").dump());
+    std::ofstream(folder / "config.json") << record.at("config");
+    testing::write_tiny_model(record, "F32", folder / "model.safetensors");
+    const auto own = rope::import_hugging_face(record.at("config")).groups().front().layout;
+    const auto target =
+        own == rope::layout_kind::half_split ? rope::layout_kind::interleaved : rope::layout_kind::half_split;
+    const bool throws = testing::throws_saying<std::runtime_error>(
+        [&] { checkpoint_layout::convert(folder, other, target); }, message);
+    CHECK_FALSE(std::filesystem::exists(other));
+    return throws;
+  };
+  const auto config = [](const char* name) {
+    return json::parse(std::ifstream(std::string(ROPE_TEST_CONFIGS "/") + name));
+  };
+  const std::string layer = "model.layers.0.", attention = layer + "self_attn.";
+  CHECK(rejects(
+      {{"config", config("deepseek_v3.json")},
+       {"tensors", {{attention + "q_b_proj.weight", {4, 2}}, {attention + "kv_b_proj.weight", {4, 2}}}}},
+      "last channels"));
+  CHECK(rejects(
+      {{"config", config("deepseek_v2_lite.json")},
+       {"tensors",
+        {{attention + "q_proj.weight", {16 * 192, 1}}, {attention + "kv_a_proj_with_mqa.weight", {576, 1}}}}},
+      "last channels"));
+  CHECK(rejects(
+      {{"config", config("modernbert_base.json")}, {"tensors", {{layer + "attn.Wqkv.weight", {4, 2}}}}},
+      "layer 0"));
+  json without_keys = testing::recorded_logits("llama_2");
+  without_keys["tensors"].erase("model.layers.1.self_attn.k_proj.weight");
+  CHECK(rejects(without_keys, "layer 1"));
+}
+
 TEST_CASE("a checkpoint with an unused part throws", "[examples][decoder]") {
   using testing::throws_saying;
   const json record = testing::recorded_logits("qwen2");
