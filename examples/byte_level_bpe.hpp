@@ -57,6 +57,7 @@ class byte_level_bpe {
     if (file.contains("added_tokens"))
       for (const auto& token : file["added_tokens"]) {
         const auto text = token.at("content").get<std::string>();
+        demand(!text.empty(), "an added token without content");
         added_[text] = token.at("id").get<int>();
         texts_[token.at("id").get<int>()] = text;
       }
@@ -135,7 +136,7 @@ class byte_level_bpe {
         R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
     constexpr const char *begin = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)",
                          *end = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-    std::string pattern;
+    std::string pattern = "(?s).+";  // the whole text, unless the file has a pattern
     const auto read = [&](const nlohmann::json& part) {
       const auto type = part.value("type", "");
       if (type == "ByteLevel") {

@@ -83,6 +83,15 @@ TEST_CASE("patterns cut a text before its bytes are merged", "[examples][byte_le
   CHECK(byte_level_bpe(small(split(llama3))).encode("a \n a") == ids{97, 32, 10, 302});
 }
 
+TEST_CASE("a text without a pattern is one word", "[examples][byte_level_bpe]") {
+  json file = small({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
+  file["model"]["vocab"]["1a"] = 307;
+  file["model"]["merges"].push_back("1 a");
+  CHECK(byte_level_bpe(file).encode("1a\n1a") == ids{307, 10, 307});
+  file["pre_tokenizer"] = gpt2;
+  CHECK(byte_level_bpe(file).encode("1a") == ids{49, 97});
+}
+
 TEST_CASE("added tokens are found in a text, the longest first", "[examples][byte_level_bpe]") {
   const byte_level_bpe tokenizer(small(gpt2));
   CHECK(tokenizer.encode("a<|end|>ba") == ids{97, 500, 301});
@@ -119,6 +128,9 @@ TEST_CASE("an almost correct tokenizer throws", "[examples][byte_level_bpe]") {
   file = small(gpt2);
   file["normalizer"] = {{"type", "Lowercase"}};
   CHECK(rejects(file, "Lowercase"));
+  file = small(gpt2);
+  file["added_tokens"][0]["content"] = "";
+  CHECK(rejects(file, "without content"));
   CHECK(rejects(small(split(R"(\w+)")), R"(\w+)"));
   CHECK(rejects(small({{"type", "Metaspace"}}), "Metaspace"));
   CHECK(testing::throws_saying<std::runtime_error>([] { byte_level_bpe(small(gpt2)).encode("\xff"); },
