@@ -132,16 +132,13 @@ std::vector<float> forward(const weights& w, int id, const Attention& attention)
   return times(w.output, normed(x, w.last_norm));
 }
 
-/// Weights in the order of a checkpoint of llama2.c, each from next(count, inputs): inputs 0 is a norm.
+/// Weights in the order of a checkpoint of llama2.c, each from next(rows, inputs): inputs 0 is a norm.
 template <class Next>
 weights weights_of(const sizes& s, bool shared, const Next& next) {
-  weights w = {s,
-               next(s.vocabulary * s.dim, s.dim),
-               {},
-               {},
-               std::vector<layer_weights>(static_cast<std::size_t>(s.layers))};
+  weights w = {s, next(s.vocabulary, s.dim), {}, {}, {}};
+  w.layers.resize(static_cast<std::size_t>(s.layers));
   const auto read = [&](std::vector<float> layer_weights::*part, int rows, int inputs) {
-    for (layer_weights& of : w.layers) of.*part = next(rows * std::max(inputs, 1), inputs);
+    for (layer_weights& of : w.layers) of.*part = next(rows, inputs);
   };
   read(&layer_weights::attention_norm, s.dim, 0);
   read(&layer_weights::q, s.dim, s.dim);
@@ -154,14 +151,14 @@ weights weights_of(const sizes& s, bool shared, const Next& next) {
   read(&layer_weights::up, s.hidden, s.dim);
   w.last_norm = next(s.dim, 0);
   next(s.length * s.head_dim(), 0);  // tables of cos and sin, which run.c does not read either
-  w.output = shared ? w.embedding : next(s.vocabulary * s.dim, s.dim);
+  w.output = shared ? w.embedding : next(s.vocabulary, s.dim);
   return w;
 }
 
 weights random_model() {
   std::mt19937 random(1);
-  return weights_of({256, 512, 4, 8, 4, 512, 1024}, false, [&random](int count, int inputs) {
-    std::vector<float> values(static_cast<std::size_t>(count), 1.0f);
+  return weights_of({256, 512, 4, 8, 4, 512, 1024}, false, [&random](int rows, int inputs) {
+    std::vector<float> values(static_cast<std::size_t>(rows * std::max(inputs, 1)), 1.0f);
     const float scale = inputs > 0 ? 2 / std::sqrt(static_cast<float>(inputs)) : 0;
     if (inputs > 0)
       for (float& value : values) value = scale * (2 * static_cast<float>(random()) / 4294967296.0f - 1);
@@ -169,20 +166,26 @@ weights random_model() {
   });
 }
 weights read_model(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::int64_t size = file.tellg();
   int header[7] = {};
-  file.read(reinterpret_cast<char*>(header), sizeof header);
-  const sizes s = {header[0], header[1], header[2], header[3], header[4], std::abs(header[5]), header[6]};
+  file.seekg(0).read(reinterpret_cast<char*>(header), sizeof header);
+  const int words = std::abs(std::max(header[5], -(1 << 30)));  // of -2^31 there is no absolute value
+  const sizes s = {header[0], header[1], header[2], header[3], header[4], words, header[6]};
   for (const int number : {s.dim, s.hidden, s.layers, s.heads, s.kv_heads, s.vocabulary, s.length})
     if (!file || number < 1 || number > 1 << 18)
       throw std::runtime_error(path + " is no checkpoint of llama2.c");
-  if (s.dim % s.heads != 0 || s.heads % s.kv_heads != 0 || std::int64_t{s.vocabulary} * s.dim > 1 << 30)
+  // The first token has the id 1.
+  if (s.vocabulary < 2 || s.dim % s.heads != 0 || s.heads % s.kv_heads != 0)
     throw std::runtime_error(path + " is no checkpoint of llama2.c");
-  return weights_of(s, header[5] > 0, [&](int count, int) {
-    std::vector<float> values(static_cast<std::size_t>(count));
-    if (!file.read(reinterpret_cast<char*>(values.data()),
-                   static_cast<std::streamsize>(values.size() * sizeof(float))))
-      throw std::runtime_error(path + " ends before its weights do");
+  if (std::int64_t{s.layers} * s.length * s.kv_dim() > 1 << 30)
+    throw std::runtime_error(path + " needs caches of more than 2^30 keys");
+  return weights_of(s, header[5] > 0, [&](int rows, int inputs) {
+    const std::int64_t bytes = std::int64_t{4} * rows * std::max(inputs, 1);
+    if (bytes > size - file.tellg()) throw std::runtime_error(path + " ends before its weights do");
+    std::vector<float> values(static_cast<std::size_t>(bytes / 4));
+    if (!file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(bytes)))
+      throw std::runtime_error(path + " cannot be read");
     return values;
   });
 }
