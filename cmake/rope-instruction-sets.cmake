@@ -6,7 +6,8 @@
 # compiles every SOURCE once for each instruction set and adds the objects to TARGET. ROPE_INSTRUCTION_SET is
 # a different name in each, for example for a namespace: baseline, avx2, avx512, avx512_bf16. Baseline has
 # only the flags of TARGET. On processors other than x86-64, and with compilers other than GCC and Clang, it
-# is the only one. Include directories and definitions come from TARGET, and rope is linked.
+# is the only one. Include directories, definitions, options and compile features come from TARGET and from
+# what it links, and so do CXX_STANDARD and CXX_EXTENSIONS if they are set before the call. rope is linked.
 #
 # TARGET can include <rope_instruction_sets.hpp>, which this function writes:
 #
@@ -51,7 +52,14 @@ function(rope_add_instruction_sets target)
   set(calls "")
   foreach(set IN LISTS sets)
     add_library(${target}_${set} OBJECT ${ARGN})
-    target_compile_options(${target}_${set} PRIVATE ${flags_${set}})
+    target_compile_options(${target}_${set} PRIVATE "$<TARGET_PROPERTY:${target},COMPILE_OPTIONS>" ${flags_${set}})
+    target_compile_features(${target}_${set} PRIVATE "$<TARGET_PROPERTY:${target},COMPILE_FEATURES>")
+    foreach(property IN ITEMS CXX_STANDARD CXX_EXTENSIONS)
+      get_target_property(value ${target} ${property})
+      if(NOT value MATCHES "-NOTFOUND$")
+        set_target_properties(${target}_${set} PROPERTIES ${property} ${value})
+      endif()
+    endforeach()
     target_compile_definitions(${target}_${set} PRIVATE ROPE_INSTRUCTION_SET=${set}
       "$<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>")
     target_include_directories(${target}_${set} PRIVATE "$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>")

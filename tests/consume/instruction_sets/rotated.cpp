@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include <rope/rotation.hpp>
 
+#if !defined(FLAG_OF_APP) || !defined(FLAG_OF_LIBRARY) || __cplusplus <= 202002L || defined(linux)
+#error "this instruction set is compiled without the flags of app"
+#endif
+
 namespace ROPE_INSTRUCTION_SET {
 
 void rotated(float* x, long head_dim);
