@@ -1204,21 +1204,24 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
   { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
 };
-/// Extent number `axis` of an mdspan, whose own type of indices may have more bits than Index.
+/// Extent or stride number `axis` of a tensor or mdspan, whose own type of indices may have more bits than
+/// Index.
 ///
 /// Throws:  std::length_error if it is no Index
+template <class Number>
+Index checked_index(const char* name, Number number, int axis) {
+  if (!is_index(number))
+    throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
+                 " on index ", axis);
+  return to_index(number);
+}
 template <class X>
 Index span_extent(const X& x, int axis) {
-  const auto extent = x.extent(static_cast<std::size_t>(axis));
-  if (!is_index(extent))
-    throw_length("mdspan", "an extent must be below 2^", 8 * sizeof(Index) - 1, ", got ", extent,
-                 " on index ", axis);
-  return to_index(extent);
+  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
 }
-/// Stride number `axis` of an mdspan.
 template <class X>
 Index span_stride(const X& x, int axis) {
-  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
+  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
 }
 /// A tensor or an mdspan of any strides, with as many indices as `rank`.
 template <class X, int rank>
@@ -1236,7 +1239,7 @@ auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
   if constexpr (tensor<X, int(rank)>) {
     indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
     // `axis` is a constant: Eigen takes it as a signed integer in some classes and as an unsigned in others.
-    memory.extents = {static_cast<Index>(x.dimension(axis))...};
+    memory.extents = {checked_index("an extent", x.dimension(axis), axis)...};
     std::size_t stride = 1;  // may wrap before the caller has checked the extents
     for (std::size_t i = 0; i < rank; ++i) {
       const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
@@ -2242,7 +2245,8 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
-/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
+/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits, and callers remove the lower
+/// bits of others (usable_scale, norm_rule::gains). The conversion instruction
 /// of x86 makes a bfloat16 below 2^-126 zero. Builds that use the instruction therefore do this in scalar
 /// code too.
 template <class T, class A>
@@ -4614,6 +4618,7 @@ void check_written(const char* function, const head_view<T>& x) {
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
+  if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
 }
 /// A distance of `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
@@ -4645,7 +4650,7 @@ struct memory_axes {
   explicit memory_axes(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
         size(sizeof(T)),
-        extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
+        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
         strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
 };
 /// The addresses that a view with elements spans, [begin, end).
@@ -4654,10 +4659,10 @@ struct spanned_addresses {
   template <class T>
   explicit spanned_addresses(const head_view<T>& x)
       : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        end(begin + x.head_dim * Index{sizeof(T)}) {
-    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
-    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
-    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+        end(begin + x.head_dim * std::int64_t{sizeof(T)}) {
+    add((x.batch - 1) * x.batch_stride * std::int64_t{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * std::int64_t{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * std::int64_t{sizeof(T)});
   }
  private:
   void add(std::int64_t length) {
@@ -4690,7 +4695,7 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
   return leads_to(steps, steps + count, a.address - b.address, tries);
 }
 /// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
-/// for equal strides. For other strides, false may mean only that 4096 tries found no overlap.
+/// for equal strides, unless 4096 tries found no overlap.
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
@@ -5459,14 +5464,17 @@ class selected_keys {
   }
   /// Contiguous lists.
   ///
-  /// Throws:  std::invalid_argument if there is no entry
+  /// Throws:  std::invalid_argument if there is no entry; std::length_error if the number of entries
+  ///          exceeds an Index
   template <class Integer>
   selected_keys(const Integer* lists, const selected_shape& shape)
-      : queries_{shape.queries, shape.key_heads * shape.keys},
-        heads_{shape.key_heads, shape.keys},
-        keys_{shape.keys, 1} {
+      : queries_{shape.queries, 0}, heads_{shape.key_heads, shape.keys}, keys_{shape.keys, 1} {
     set_memory(lists);
     check_extents();
+    if (!detail::product_fits({shape.queries, shape.key_heads, shape.keys}))
+      detail::throw_length("selected_keys", detail::shape_text({shape.queries, shape.key_heads, shape.keys}),
+                           " exceeds the address space");
+    queries_.stride = shape.key_heads * shape.keys;
   }
   /// Whether there are lists.
   explicit operator bool() const { return memory_ != nullptr; }
@@ -5533,15 +5541,19 @@ enum class product_precision {
   /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill is faster
   /// than with `full`; with AVX2, it is slower (bench/README.md). Scores are as exact as in `full`. Each
   /// weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to the error of an
-  /// output. Numbers below 2^-126 may count as 0. Gradients and probabilities are computed as in `full`.
+  /// output. Numbers below 2^-126 may count as 0. The scale multiplies products q . k instead of queries, so
+  /// the products without the scale must not overflow float. Gradients and probabilities are computed as in
+  /// `full`.
   bfloat16,
   /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
   /// be quantized, and keys must not be rotated while they are read. Faster than `full` for a decoding step
   /// with AVX512_VNNI, and for many queries with SSE2 and AVX2 (bench/README.md). The error of a query
   /// channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if head_dim
   /// exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the largest such
-  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. Sums of products
-  /// over 128 keys are exact. head_dim is at most 65536.
+  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. If the largest
+  /// number is below 2^-110, all of them count as 0: the channels of a query times scale * log2(e) (with a
+  /// softcap, times scale / softcap), and the weights times the scales of 128 values. Sums of products over
+  /// 128 keys are exact. head_dim is at most 65536.
   integers,
 };
 namespace detail {
@@ -13744,7 +13756,8 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
     for (std::size_t axis = 0; axis < axes; ++axis) {
       if (!left(axis) || axis == last) continue;
       // compares the fractions placed / all without dividing
-      if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
+      if (next == axes || std::int64_t{placed[axis]} * all[next] < std::int64_t{placed[next]} * all[axis])
+        next = axis;
     }
     if (next == axes) next = last;
     ++placed[next];
@@ -13784,7 +13797,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
   if (first < 0 || first >= schedule.pairs() || step <= 0)
     detail::throw_invalid("every_pair", "first must be in [0, ", schedule.pairs(),
                           ") and step positive, got ", first, " and ", step);
-  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  number_array<double> inv_freq((schedule.pairs() - first - 1) / step + 1, schedule.axes());
   for (Index a = 0; a < inv_freq.cols(); ++a)
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
@@ -14772,7 +14785,8 @@ class rotation_plan {
   /// The number of table rows that fit L2 next to the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
-    return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
+    // A table that was moved from has no pairs.
+    return (std::max)(Index{1}, table_bytes / (2 * (std::max)(Index{1}, table_.pairs) * Index(sizeof(S))));
   }
   /// Rotates every head of tokens [first, last) of the batch, token t of row b at positions(b, t).
   template <class Source>
@@ -15083,8 +15097,9 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
-///            std::out_of_range if a position is outside the table; x is then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, a list has the wrong length, or
+///            ids equal the coordinates that the table was made of; std::out_of_range if a position is
+///            outside the table; x is then unchanged
 /// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
 ///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
 ///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are
@@ -15110,7 +15125,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
-/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
+/// Requires:  q and k share no element; throws if an overlap is detected (for equal strides nearly always)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -15128,7 +15143,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 ///              float
 ///
 /// Requires:  out is x, or shares no element with x. If their types differ, out shares no element with x.
-///            Throws if an overlap is detected (always for equal strides)
+///            Throws if an overlap is detected (for equal strides nearly always)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
