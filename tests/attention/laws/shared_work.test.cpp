@@ -104,34 +104,35 @@ TEMPLATE_TEST_CASE("a hidden NaN changes no bit, on any number of threads and in
                    "[attention]", float, double, Eigen::bfloat16) {
   // Head 0 does not see the last keys of a tile, and head 1 sees all. A thread may have both heads or one.
   using T = TestType;
-  const Index keys = 512, dim = 32;
+  const Index keys = 512, channels = 32;
   testing::random numbers(testing::seed());
-  std::vector<T> q = testing::random_channels<T>(numbers, 2 * dim, -5, -2),
-                 k = testing::random_channels<T>(numbers, keys * 2 * dim, -5, -2),
-                 v = testing::random_channels<T>(numbers, keys * 2 * dim, -2, 1);
+  std::vector<T> q = testing::random_channels<T>(numbers, 2 * channels, -5, -2),
+                 k = testing::random_channels<T>(numbers, keys * 2 * channels, -5, -2),
+                 v = testing::random_channels<T>(numbers, keys * 2 * channels, -2, 1);
   const auto mask = std::make_unique<bool[]>(2 * keys);
   std::vector<T> dirty = v;
   for (Index j = 0; j < keys; ++j) {
     mask[std::size_t(j)] = j % 128 < 96;
     mask[std::size_t(keys + j)] = true;
     if (!mask[std::size_t(j)])
-      dirty[std::size_t(j * 2 * dim + 3)] = std::numeric_limits<T>::quiet_NaN();  // of head 0
+      dirty[std::size_t(j * 2 * channels + 3)] = std::numeric_limits<T>::quiet_NaN();  // of head 0
     // The maximum grows in every tile, so earlier sums shrink.
-    for (Index h = 0; h < 2; ++h) k[std::size_t((j * 2 + h) * dim)] = T(static_cast<float>(j) / 64);
+    for (Index h = 0; h < 2; ++h) k[std::size_t((j * 2 + h) * channels)] = T(static_cast<float>(j) / 64);
   }
-  q[0] = q[dim] = T(1);
+  q[0] = q[channels] = T(1);
   const attention_options options = {.mask = score_matrix(mask.get(), 1, 2, 1, keys)};
   const auto attend = [&](std::vector<T> values, bool heads_first, Index threads) {
-    std::vector<T> ordered_k = k, out(2 * dim);
+    std::vector<T> ordered_k = k, out(2 * channels);
     const auto view = [&](std::vector<T>& x) {
-      if (!heads_first) return bshd(x.data(), 1, keys, 2, dim);
+      if (!heads_first) return bshd(x.data(), 1, keys, 2, channels);
       const std::vector<T> from = x;
-      for (Index n = 0; n < keys * 2 * dim; ++n)
-        x[std::size_t((n / dim % 2 * keys + n / dim / 2) * dim + n % dim)] = from[std::size_t(n)];
-      return bhsd(x.data(), 1, 2, keys, dim);
+      for (Index n = 0; n < keys * 2 * channels; ++n)
+        x[std::size_t((n / channels % 2 * keys + n / channels / 2) * channels + n % channels)] =
+            from[std::size_t(n)];
+      return bhsd(x.data(), 1, 2, keys, channels);
     };
-    attention(bshd(q.data(), 1, 1, 2, dim), view(ordered_k), view(values), bshd(out.data(), 1, 1, 2, dim),
-              options, testing::own_threads(threads));
+    attention(bshd(q.data(), 1, 1, 2, channels), view(ordered_k), view(values),
+              bshd(out.data(), 1, 1, 2, channels), options, testing::own_threads(threads));
     return out;
   };
   const std::vector<T> clean = attend(v, false, 1);
