@@ -25,7 +25,8 @@ class gguf_file {
  public:
   /// Reads everything at once, so the stream may be closed afterwards.
   ///
-  /// Throws:  std::runtime_error if the stream cannot be read, is no GGUF file, or ends early
+  /// Throws:  std::runtime_error if the stream cannot be read, is no GGUF file, ends early, or has a tensor
+  ///          about rotation of another type than F32
   explicit gguf_file(std::istream& stream) : file_(stream) {
     static_assert(std::endian::native == std::endian::little, "GGUF files are read as they lie in memory");
     if (!file_.seekg(0, std::ios::end)) throw std::runtime_error("cannot be read");
@@ -153,7 +154,7 @@ class gguf_file {
     std::string name;
     std::uint64_t count, offset;
   };
-  /// Keeps only lists of floats whose names begin with rope_.
+  /// Keeps only tensors whose names begin with rope_, which must be lists of floats.
   void read_tensors(std::uint64_t count) {
     std::vector<tensor> wanted;
     for (std::uint64_t n = 0; n < count; ++n) {
@@ -167,8 +168,14 @@ class gguf_file {
       }
       const auto of = value<std::uint32_t>();
       const auto offset = value<std::uint64_t>();
-      if (name.starts_with("rope_") && of == 0 && elements <= longest_list)
-        wanted.push_back({name, elements, offset});
+      if (!name.starts_with("rope_")) continue;
+      if (of != 0)
+        throw std::runtime_error("has " + name + " of type " + std::to_string(of) +
+                                 ", but it must be F32, type 0");
+      if (elements > longest_list)
+        throw std::runtime_error("has " + name + " without 1 to " + std::to_string(longest_list) +
+                                 " elements");
+      wanted.push_back({name, elements, offset});
     }
     const double given = number("general.alignment").value_or(32);
     if (!(given >= 1 && given <= 1 << 20)) throw std::runtime_error("has an alignment that is none");

@@ -48,7 +48,8 @@ class writer {
 };
 
 /// Llama 3.1 as converted: scalars of several types, a vocabulary, a list, rope_freqs and another tensor.
-std::string llama(const std::vector<float>& factors, std::uint32_t alignment = 32) {
+std::string llama(const std::vector<float>& factors, std::uint32_t alignment = 32,
+                  std::uint32_t type_of_factors = 0) {
   writer file;
   file.put(std::uint32_t{0x46554747});
   file.put(std::uint32_t{3});
@@ -75,15 +76,16 @@ std::string llama(const std::vector<float>& factors, std::uint32_t alignment = 3
   file.put(std::uint64_t{2});
   file.put(0.25);
   file.put(-3.0);
-  const auto tensor = [&](const char* name, std::vector<std::uint64_t> extents, std::uint64_t offset) {
+  const auto tensor = [&](const char* name, std::vector<std::uint64_t> extents, std::uint32_t type,
+                          std::uint64_t offset) {
     file.put_text(name);
     file.put(static_cast<std::uint32_t>(extents.size()));
     for (const std::uint64_t extent : extents) file.put(extent);
-    file.put(std::uint32_t{0});
+    file.put(type);
     file.put(offset);
   };
-  tensor("token_embd.weight", {4, 2}, 0);
-  tensor("rope_freqs.weight", {factors.size()}, 64);
+  tensor("token_embd.weight", {4, 2}, 0, 0);
+  tensor("rope_freqs.weight", {factors.size()}, type_of_factors, 64);
   file.pad(alignment);
   for (int n = 0; n < 16; ++n) file.put(-1.0f);  // the other tensor, and the padding before it
   for (const float factor : factors) file.put(factor);
@@ -164,7 +166,8 @@ TEST_CASE("a damaged GGUF file is read or throws, and nothing else happens", "[m
   CHECK(rejected > 2000);
 }
 
-TEST_CASE("files that are not little-endian GGUF of version 2 or 3 throw by name", "[models]") {
+TEST_CASE("files that are not little-endian GGUF of version 2 or 3, with factors of float, throw by name",
+          "[models]") {
   const auto error_of = [](const std::string& bytes) {
     try {
       read(bytes);
@@ -178,6 +181,9 @@ TEST_CASE("files that are not little-endian GGUF of version 2 or 3 throw by name
   CHECK(error_of(std::string("GGUF\x01\0\0\0", 8)).find("version 2 or 3, got version 1") !=
         std::string::npos);
   CHECK(error_of(std::string("GGUF\0\0\0\x03", 8)).find("got version 50331648") != std::string::npos);
+  CHECK(error_of(llama({1.0f, 2.0f}, 32, 1)) ==
+        "has rope_freqs.weight of type 1, but it must be F32, type 0");
+  CHECK(error_of(llama({})) == "has rope_freqs.weight without 1 to 65536 elements");
   // One entry whose key claims 2^21 characters and has 4.
   const std::string head(
       "GGUF\x03\0\0\0"
