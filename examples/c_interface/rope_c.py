@@ -13,10 +13,12 @@ class Heads(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p)] + [(name, ctypes.c_int64) for name in ("batch", "tokens", "heads", "head_dim")]
 
 
-def heads(x):
+def heads(x, written=False):
     """A view of a float32 array [batch, tokens, heads, head_dim] in C order. The array must outlive the call."""
     if x.dtype != np.float32 or x.ndim != 4 or not x.flags.c_contiguous:
         raise ValueError(f"x must be float32, of rank 4 and C-contiguous, got {x.dtype}, {x.ndim} and {x.strides}")
+    if written and not x.flags.writeable:
+        raise ValueError("x must be writeable, because it is rotated in place, got a read-only array")
     return Heads(x.ctypes.data, *x.shape)
 
 
@@ -46,10 +48,10 @@ class Rope:
             raise ValueError(self.c.rope_c_error().decode())
 
     def rotate(self, x, start=0):
-        self._call(self.c.rope_c_rotate, heads(x), self.table, start, self.layout)
+        self._call(self.c.rope_c_rotate, heads(x, written=True), self.table, start, self.layout)
 
     def unrotate(self, x, start=0):
-        self._call(self.c.rope_c_unrotate, heads(x), self.table, start, self.layout)
+        self._call(self.c.rope_c_unrotate, heads(x, written=True), self.table, start, self.layout)
 
     def attention(self, q, k, v):
         out = np.empty(q.shape[:3] + v.shape[3:], np.float32)
@@ -102,6 +104,13 @@ def main(library):
             assert "4101" in str(failed), failed
         else:
             raise AssertionError("a position beyond the table was not rejected")
+        q.flags.writeable = False
+        try:
+            rope.rotate(q)
+        except ValueError as failed:
+            assert "read-only" in str(failed), failed
+        else:
+            raise AssertionError("a read-only array was rotated")
     print("rotation and attention from Python are those of numpy")
 
 
