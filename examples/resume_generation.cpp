@@ -105,6 +105,8 @@ session restore(const std::string& path, const model& m) {
   if (length > shape::capacity) throw std::runtime_error("the text is longer than the caches");
   s.text.resize(length);
   read(file, s.text.data(), s.text.size());
+  for (const std::int32_t id : s.text)
+    if (id < 0 || id >= shape::words) throw std::runtime_error("the text has an id that is no word");
   for (cache& of_layer : s.caches) {
     rope::key_rotation rotation;
     std::uint64_t tokens = 0;
@@ -112,7 +114,8 @@ session restore(const std::string& path, const model& m) {
     read(file, &tokens);
     if (rotation != of_layer.rotation_by<half_split>(m.table))
       throw std::runtime_error("the keys were rotated by a schedule that this model does not have");
-    if (tokens > shape::capacity) throw std::runtime_error("there are more tokens than a cache holds");
+    if (tokens + 1 != length)
+      throw std::runtime_error("a cache must have all tokens of the text but the last");
     std::vector<std::int64_t> positions(tokens);
     std::vector<Eigen::bfloat16> keys(tokens * shape::kv_heads * shape::head_dim), values = keys;
     read(file, positions.data(), positions.size());
