@@ -245,6 +245,10 @@ async function checkState() {
   await evaluate(`openText(sources[0], ${JSON.stringify(pasted)})`);
   await visit((await evaluate('location.hash')).slice(1));
   check((await shownWords()).includes('base 70000'), 'the link has the text that was pasted');
+  await visit(new URLSearchParams({model: 'llama_3_1_8b.json', layout: 'x'}));
+  check(
+      await evaluate('layout.selectedIndex') === 0 && (await shownWords()).includes('layout half_split'),
+      'a link with an unknown layout leaves the layout to the architecture');
 }
 
 async function checkFigures() {

@@ -129,6 +129,7 @@ async function loadLink() {
   const opened = (source, example, text) =>
       state.has(text) ? openText(source, state.get(text)) : openExample(source, state.get(example) ?? '');
   byId('layout').value = state.get('layout') ?? '';
+  if (byId('layout').selectedIndex < 0) byId('layout').value = '';  // a link with an unknown layout
   byId('length').value = state.get('length') ?? '';
   await opened(sources[1], 'with', 'with_config');
   group = Number(state.get('layers') ?? 0);
