@@ -12002,7 +12002,8 @@ class hugging_face_group_maker {
     if (head.latent && type != "default" && type != "yarn")
       rule.softmax_multiplier = softmax_multiplier_of(rope);
     if (const Index first = first_pairs_of(rotary_dim, type); first < rotary_dim) {
-      const double heads = static_cast<double>(rotary_dim / first);
+      const Index count = rotary_dim / first;
+      const auto heads = static_cast<double>(count);
       base = std::pow(base, heads);  // (base^heads)^(-2i / rotary_dim) is base^(-2i / first)
       if (!is_finite(base))
         text_.refuse(std::string(defaults_.first_pairs).c_str(), "is too small for the base");

@@ -8328,14 +8328,13 @@ inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typenam
 /// rows, which have no rows ahead. Other kernels are compiled once and test it.
 template <class Rows, int rows, class Body>
 void with_prefetches(bool prefetches, const Body& body) {
-  if constexpr (are_listed_rows<Rows>)
-    body(std::false_type{});
-  else if constexpr (rows < 4)
+  if constexpr (!are_listed_rows<Rows> && rows < 4) {
     body(prefetches);
-  else if (prefetches)
-    body(std::true_type{});
-  else
+  } else {
+    if constexpr (!are_listed_rows<Rows>)
+      if (prefetches) return body(std::true_type{});
     body(std::false_type{});
+  }
 }
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for `rows` queries and all
 /// whole blocks in `count` keys. Returns the number of keys in these blocks. The order of each sum does not
