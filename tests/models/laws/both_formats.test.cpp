@@ -63,6 +63,38 @@ TEST_CASE("a config and the file that llama.cpp converts from it are one model",
   }
 }
 
+TEST_CASE("groups of layers have one name in both formats, with the bases in which they differ",
+          "[models][describe]") {
+  const json window = {0, 0, 1, 1};
+  for (const json& bases : {json{1e4, 2e4, 3e4, 4e4}, json{1e4, 1e4, 2e4, 2e4}, json{1e4, 1e4, 1e4, 4e4}}) {
+    const json text = {
+        {"model_type", "granite_swa"},
+        {"hidden_size", 1024},
+        {"num_attention_heads", 8},
+        {"num_hidden_layers", 4},
+        {"max_position_embeddings", 8192},
+        {"sliding_window", 64},
+        {"attention_multiplier", 0.0625},
+        {"layer_types", {"full_attention", "full_attention", "sliding_attention", "sliding_attention"}},
+        {"layer_rope_theta", bases}};
+    const auto config = rope::import_hugging_face(text);
+    const auto file = converted({{"general.architecture", "granite_swa"},
+                                 {".block_count", 4},
+                                 {".embedding_length", 1024},
+                                 {".context_length", 8192},
+                                 {".attention.head_count", 8},
+                                 {".attention.sliding_window", 64},
+                                 {".attention.scale", 0.0625},
+                                 {".attention.sliding_window_pattern", window},
+                                 {".rope.freq_base_per_layer", bases}});
+    CAPTURE(bases.dump());
+    CHECK(config.layers() == file.layers());
+    // The converter permutes the rows of q and k.
+    for (const std::string& difference : rope::compare_models(config, file))
+      CHECK(difference.find(": layout is ") != std::string::npos);
+  }
+}
+
 TEST_CASE("the window of a layer is known in both formats or in neither", "[models][describe]") {
   const json file = file_of_records("both_formats");
   for (const json& record : file.at("records")) {

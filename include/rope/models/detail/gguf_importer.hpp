@@ -250,31 +250,40 @@ class gguf_importer {
     const std::size_t count = bases ? bases->size() : dimensions->size();
     struct kind {
       double base;
-      Index rotary_dim;
+      rotated_channels dimension;
       bool slides;
     };
-    std::vector<kind> kinds;  // of model_.groups
+    std::vector<kind> kinds;            // of model_.groups
+    std::vector<std::size_t> of_layer;  // indices into kinds
     for (std::size_t i = 0; i < count; ++i) {
       const bool slides = i < sliding_.size() && sliding_[i];
-      const double base = bases ? (*bases)[i] : shape().base(slides);
       auto dimension = shape().dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
+      const kind own{bases ? (*bases)[i] : shape().base(slides), dimension, slides};
       const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
-        return detail::equal(k.base, base) && k.rotary_dim == dimension.count && k.slides == slides;
+        return k.slides == slides && detail::equal(k.base, own.base) && k.dimension.count == dimension.count;
       });
-      const auto group = static_cast<std::size_t>(alike - kinds.begin());
-      if (alike == kinds.end()) {
-        std::string layer_type =
-            "base " + exact_digits(base) + ", " + std::to_string(dimension.count) + " channels";
-        if (!sliding_.empty())
-          layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
-        add_group(layer_type, slides, base, dimension);
-        kinds.push_back({base, dimension.count, slides});
-      }
-      model_.layers.push_back(model_.groups[group].layer_type);
+      of_layer.push_back(static_cast<std::size_t>(alike - kinds.begin()));
+      if (alike == kinds.end()) kinds.push_back(own);
     }
-    name_by_type(model_.groups, model_.layers);
+    // As in the import of config.json, a name has the numbers in which groups of one type differ.
+    for (const kind& k : kinds) {
+      std::string name = sliding_.empty() ? "" : k.slides ? "sliding_attention" : "full_attention";
+      const auto add = [&](const auto& number_of, const std::string& text) {
+        for (const kind& other : kinds)
+          if (other.slides == k.slides && !detail::equal(number_of(other), number_of(k))) {
+            name += (name.empty() ? "" : ", ") + text;
+            return;
+          }
+      };
+      add([](const kind& x) { return x.base; }, "base " + exact_digits(k.base));
+      add([](const kind& x) { return static_cast<double>(x.dimension.count); },
+          std::to_string(k.dimension.count) + " channels");
+      add_group(name, k.slides, k.base, k.dimension);
+    }
+    if (kinds.size() == 1 && sliding_.empty()) return;  // one group without a name, for all layers
+    for (const std::size_t group : of_layer) model_.layers.push_back(model_.groups[group].layer_type);
   }
 
   /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown

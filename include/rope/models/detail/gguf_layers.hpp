@@ -308,20 +308,6 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   return without;
 }
 
-/// If only one group has sliding layers, the group is named sliding_attention. If only one group has other
-/// layers, that group is named full_attention.
-inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
-  for (const std::string type : {"full_attention", "sliding_attention"}) {
-    Index of_type = 0;
-    for (const layer_group& group : groups) of_type += group.layer_type.starts_with(type) ? 1 : 0;
-    if (of_type != 1) continue;
-    for (layer_group& group : groups)
-      if (group.layer_type.starts_with(type)) group.layer_type = type;
-    for (std::string& layer : layers)
-      if (layer.starts_with(type)) layer = type;
-  }
-}
-
 // Warnings about absent keys, and about keys that llama.cpp does not read for an architecture.
 
 /// Warns about the values that llama.cpp uses for absent keys of bases, windows, patterns, softcaps and
