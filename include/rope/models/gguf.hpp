@@ -62,7 +62,8 @@ struct gguf_options {
 ///
 /// Throws:  std::invalid_argument, whose message names the key or tensor, if a value is wrong or missing, the
 ///          architecture is not known and no layout is named, or no layer rotates and options.without_rope
-///          does not request the description of such a model
+///          does not request the description of such a model. If valid values do not fit together, the
+///          message may be that of the rule, such as yarn_scaling
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
 template <class L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {

@@ -69,7 +69,8 @@ struct hugging_face_options {
 ///
 /// Throws:  std::invalid_argument, whose message names the key, if a required key is missing, a value has the
 ///          wrong type or is out of range, the rope type or the layout of the architecture is not known, or
-///          no layer rotates and options.without_rope does not request the description of such a model
+///          no layer rotates and options.without_rope does not request the description of such a model. If
+///          valid values do not fit together, the message may be that of the rule, such as yarn_scaling
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <class J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {

@@ -1216,3 +1216,37 @@ TEST_CASE("a file without layer_types and the number of layers does not say that
   }
   CHECK(model_of("llama", uncounted).windows == std::vector<Index>{0});
 }
+
+TEST_CASE("ChatGLM-6B, which rotates by two positions, is refused; its successors are not",
+          "[models][config_rules]") {
+  const json two = {{"position_encoding_2d", true}}, one = {{"position_encoding_2d", false}};
+  CHECK(rejects(changed(changed(small, {{"model_type", "chatglm"}}), two), "by the block position"));
+  CHECK(model_of("chatglm", one).groups().size() == 1);
+  CHECK(model_of("chatglm", json::object()).groups().size() == 1);
+}
+
+TEST_CASE("Llama 4 without a length of chunks attends to the whole context", "[models][config_rules]") {
+  json file = changed(small, {{"model_type", "llama4_text"}});
+  file["attention_chunk_size"] = nullptr;
+  const auto whole = import_hugging_face(file);
+  CHECK(whole.windows == std::vector<Index>{0});
+  CHECK(whole.attention_chunk == 0);
+  for (Index layer = 0; layer < whole.layer_count(); ++layer)
+    CHECK(whole.attention_of_layer(layer).window == 0);
+  const auto chunked = model_of("llama4_text", json::object());
+  CHECK(chunked.windows[0] == rope::not_known_window);
+  CHECK(chunked.attention_chunk == 8192);
+}
+
+TEST_CASE("OpenELM has its context in max_context_length", "[models][config_rules]") {
+  CHECK(model_of("openelm", {{"max_context_length", 2048}, {"max_position_embeddings", nullptr}})
+            .max_position == 2048);
+}
+
+TEST_CASE("a number of heads for each layer has a warning", "[models][config_rules]") {
+  constexpr const char* key = "num_attention_heads_per_layer";
+  const auto mixed = model_of("laguna", {{key, {8, 4}}});
+  CHECK(mixed.query_heads == 8);
+  CHECK(warnings_with(mixed, std::string(key) + " differs from layer to layer") == 1);
+  CHECK(warnings_with(model_of("laguna", {{key, {4, 4}}}), key) == 0);
+}

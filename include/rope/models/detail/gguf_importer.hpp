@@ -114,6 +114,10 @@ class gguf_importer {
     if (const auto none = unrotated_model_of(reader_, record_); none.is_so()) return without_rope(none);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
+    if (layers_ == 0 && sliding_.empty() &&
+        (record_.no_rope_every > 0 || record_.attends_every > 0 || !record_.full_rotate))
+      model_.warnings.push_back(reader_.key("block_count") +
+                                " is not given, so the layers that do not rotate are not listed");
     const Index count = layers_ > 0 ? layers_ : to_index(sliding_.size());
     if (const auto none = unrotated_by_layers(reader_, record_, model_.layers_without_rope, count);
         none.is_so())

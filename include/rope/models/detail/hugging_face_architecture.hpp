@@ -192,6 +192,10 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "convolves keys and values of two tokens before keys rotate, and gives layers of "
                  "sliding_window_layers heads of hidden_size / num_swa_attention_heads channels",
        .kind = rotates_otherwise},
+      {.names = " chatglm6b ",
+       .reason = "rotates the first half of a head by the position and the second by the block "
+                 "position: rotate<half_split> each half by a table of frequencies(head_dim / 2)",
+       .kind = rotates_otherwise},
       {.names = " clvpencoder ", .reason = "rotates values too", .kind = rotates_otherwise},
       {.names = " deepseekocr2encoder ",
        .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
@@ -309,7 +313,8 @@ std::string name_of_part(json_reader<J>& part) {
 
 /// The architecture under a name that several architectures share, by the keys of the text model.
 ///
-/// Source: LongCat 2.0 and Flash Sparse, mlx-vlm; MiniMax-M2, mlx-lm; jina-embeddings-v3, vLLM
+/// Source: LongCat 2.0 and Flash Sparse, mlx-vlm; MiniMax-M2, mlx-lm; jina-embeddings-v3, vLLM; ChatGLM-6B,
+///         modeling_chatglm.py of the model
 template <class J>
 std::string architecture_by_keys(json_reader<J>& text, const std::string& name) {
   const std::string plain = plain_architecture(name);
@@ -318,6 +323,7 @@ std::string architecture_by_keys(json_reader<J>& text, const std::string& name) 
   };
   if (plain == "longcatflash" || plain == "longcatcausallm")
     return says("attention_method", "LSA") ? "longcat_flash_sparse" : name;
+  if (plain == "chatglm" && text.boolean("position_encoding_2d").value_or(false)) return "chatglm_6b";
   if (plain == "xlmroberta" && says("position_embedding_type", "rotary")) return "xlm_roberta_flash";
   if (plain != "minimax" || !text.is_list("architectures")) return name;
   return contains(*text.texts("architectures"), std::string("MiniMaxM2ForCausalLM")) ? "minimax_m2" : name;

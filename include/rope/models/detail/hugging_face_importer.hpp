@@ -228,10 +228,11 @@ class hugging_face_importer {
 
   /// Reads the number of heads and the longest context.
   void add_sizes() {
-    model_.query_heads = heads_of(text_, model_,
-                                  {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
-                                   "num_heads", "num_query_heads", "dit_heads"})
-                             .value_or(0);
+    model_.query_heads =
+        heads_of(text_, model_,
+                 {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads", "num_heads",
+                  "num_query_heads", "dit_heads", "num_attention_heads_per_layer"})
+            .value_or(0);
     auto key_heads = heads_of(text_, model_,
                               {"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
                                "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups",

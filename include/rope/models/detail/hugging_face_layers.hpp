@@ -335,6 +335,8 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
               first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
                                    : not_known;
+  const bool chunks = defaults.window == window_span::chunks;
+  if (chunks && text.is_null("attention_chunk_size")) return {0};  // no chunk mask
   std::vector<Index> windows;
   const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
   const Index of_full = all_that_attend ? window : 0;
@@ -346,7 +348,6 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   if (!windows.empty()) return windows;
   // Whether the file has a key for a window.
   const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
-  const bool chunks = defaults.window == window_span::chunks;
   if ((chunks || defaults.crosses) && !given)
     for (Index i = 0; i < layers.value_or(0); ++i)
       windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0

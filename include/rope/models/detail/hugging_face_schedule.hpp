@@ -199,8 +199,8 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
 
 /// The config keys for the longest context.
 inline constexpr const char* context_keys[] = {
-    "max_position_embeddings", "n_positions",        "seq_length", "max_seq_len",
-    "max_position_embedding",  "max_sequence_length"};
+    "max_position_embeddings", "n_positions",         "seq_length",        "max_seq_len",
+    "max_position_embedding",  "max_sequence_length", "max_context_length"};
 
 /// The context length in training, before it was extended: the key next to the rope dictionary. If that is
 /// absent, the key inside, then the default of the class, then the longest context. No class with a
