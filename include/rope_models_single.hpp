@@ -8675,19 +8675,6 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   sort_distinct(without);
   return without;
 }
-/// If only one group has sliding layers, the group is named sliding_attention. If only one group has other
-/// layers, that group is named full_attention.
-inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
-  for (const std::string type : {"full_attention", "sliding_attention"}) {
-    Index of_type = 0;
-    for (const layer_group& group : groups) of_type += group.layer_type.starts_with(type) ? 1 : 0;
-    if (of_type != 1) continue;
-    for (layer_group& group : groups)
-      if (group.layer_type.starts_with(type)) group.layer_type = type;
-    for (std::string& layer : layers)
-      if (layer.starts_with(type)) layer = type;
-  }
-}
 // Warnings about absent keys, and about keys that llama.cpp does not read for an architecture.
 /// Warns about the values that llama.cpp uses for absent keys of bases, windows, patterns, softcaps and
 /// output scales.
@@ -9259,6 +9246,10 @@ class gguf_importer {
     if (const auto none = unrotated_model_of(reader_, record_); none.is_so()) return without_rope(none);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
+    if (layers_ == 0 && sliding_.empty() &&
+        (record_.no_rope_every > 0 || record_.attends_every > 0 || !record_.full_rotate))
+      model_.warnings.push_back(reader_.key("block_count") +
+                                " is not given, so the layers that do not rotate are not listed");
     const Index count = layers_ > 0 ? layers_ : to_index(sliding_.size());
     if (const auto none = unrotated_by_layers(reader_, record_, model_.layers_without_rope, count);
         none.is_so())
@@ -9388,31 +9379,40 @@ class gguf_importer {
     const std::size_t count = bases ? bases->size() : dimensions->size();
     struct kind {
       double base;
-      Index rotary_dim;
+      rotated_channels dimension;
       bool slides;
     };
-    std::vector<kind> kinds;  // of model_.groups
+    std::vector<kind> kinds;            // of model_.groups
+    std::vector<std::size_t> of_layer;  // indices into kinds
     for (std::size_t i = 0; i < count; ++i) {
       const bool slides = i < sliding_.size() && sliding_[i];
-      const double base = bases ? (*bases)[i] : shape().base(slides);
       auto dimension = shape().dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
+      const kind own{bases ? (*bases)[i] : shape().base(slides), dimension, slides};
       const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
-        return detail::equal(k.base, base) && k.rotary_dim == dimension.count && k.slides == slides;
+        return k.slides == slides && detail::equal(k.base, own.base) && k.dimension.count == dimension.count;
       });
-      const auto group = static_cast<std::size_t>(alike - kinds.begin());
-      if (alike == kinds.end()) {
-        std::string layer_type =
-            "base " + exact_digits(base) + ", " + std::to_string(dimension.count) + " channels";
-        if (!sliding_.empty())
-          layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
-        add_group(layer_type, slides, base, dimension);
-        kinds.push_back({base, dimension.count, slides});
-      }
-      model_.layers.push_back(model_.groups[group].layer_type);
+      of_layer.push_back(static_cast<std::size_t>(alike - kinds.begin()));
+      if (alike == kinds.end()) kinds.push_back(own);
     }
-    name_by_type(model_.groups, model_.layers);
+    // As in the import of config.json, a name has the numbers in which groups of one type differ.
+    for (const kind& k : kinds) {
+      std::string name = sliding_.empty() ? "" : k.slides ? "sliding_attention" : "full_attention";
+      const auto add = [&](const auto& number_of, const std::string& text) {
+        for (const kind& other : kinds)
+          if (other.slides == k.slides && !detail::equal(number_of(other), number_of(k))) {
+            name += (name.empty() ? "" : ", ") + text;
+            return;
+          }
+      };
+      add([](const kind& x) { return x.base; }, "base " + exact_digits(k.base));
+      add([](const kind& x) { return static_cast<double>(x.dimension.count); },
+          std::to_string(k.dimension.count) + " channels");
+      add_group(name, k.slides, k.base, k.dimension);
+    }
+    if (kinds.size() == 1 && sliding_.empty()) return;  // one group without a name, for all layers
+    for (const std::size_t group : of_layer) model_.layers.push_back(model_.groups[group].layer_type);
   }
   /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown
   /// architecture with sliding layers and scaling, and warns if the record does not say it.
@@ -9567,7 +9567,8 @@ struct gguf_options {
 ///
 /// Throws:  std::invalid_argument, whose message names the key or tensor, if a value is wrong or missing, the
 ///          architecture is not known and no layout is named, or no layer rotates and options.without_rope
-///          does not request the description of such a model
+///          does not request the description of such a model. If valid values do not fit together, the
+///          message may be that of the rule, such as yarn_scaling
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
 template <class L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
@@ -10950,6 +10951,10 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "convolves keys and values of two tokens before keys rotate, and gives layers of "
                  "sliding_window_layers heads of hidden_size / num_swa_attention_heads channels",
        .kind = rotates_otherwise},
+      {.names = " chatglm6b ",
+       .reason = "rotates the first half of a head by the position and the second by the block "
+                 "position: rotate<half_split> each half by a table of frequencies(head_dim / 2)",
+       .kind = rotates_otherwise},
       {.names = " clvpencoder ", .reason = "rotates values too", .kind = rotates_otherwise},
       {.names = " deepseekocr2encoder ",
        .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
@@ -11063,7 +11068,8 @@ std::string name_of_part(json_reader<J>& part) {
 }
 /// The architecture under a name that several architectures share, by the keys of the text model.
 ///
-/// Source: LongCat 2.0 and Flash Sparse, mlx-vlm; MiniMax-M2, mlx-lm; jina-embeddings-v3, vLLM
+/// Source: LongCat 2.0 and Flash Sparse, mlx-vlm; MiniMax-M2, mlx-lm; jina-embeddings-v3, vLLM; ChatGLM-6B,
+///         modeling_chatglm.py of the model
 template <class J>
 std::string architecture_by_keys(json_reader<J>& text, const std::string& name) {
   const std::string plain = plain_architecture(name);
@@ -11072,6 +11078,7 @@ std::string architecture_by_keys(json_reader<J>& text, const std::string& name) 
   };
   if (plain == "longcatflash" || plain == "longcatcausallm")
     return says("attention_method", "LSA") ? "longcat_flash_sparse" : name;
+  if (plain == "chatglm" && text.boolean("position_encoding_2d").value_or(false)) return "chatglm_6b";
   if (plain == "xlmroberta" && says("position_embedding_type", "rotary")) return "xlm_roberta_flash";
   if (plain != "minimax" || !text.is_list("architectures")) return name;
   return contains(*text.texts("architectures"), std::string("MiniMaxM2ForCausalLM")) ? "minimax_m2" : name;
@@ -11715,8 +11722,8 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
 }
 /// The config keys for the longest context.
 inline constexpr const char* context_keys[] = {
-    "max_position_embeddings", "n_positions",        "seq_length", "max_seq_len",
-    "max_position_embedding",  "max_sequence_length"};
+    "max_position_embeddings", "n_positions",         "seq_length",        "max_seq_len",
+    "max_position_embedding",  "max_sequence_length", "max_context_length"};
 /// The context length in training, before it was extended: the key next to the rope dictionary. If that is
 /// absent, the key inside, then the default of the class, then the longest context. No class with a
 /// dictionary per layer type reads the key next to the dictionaries. Warnings name assumed and overridden
@@ -12535,6 +12542,8 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
               first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
                                    : not_known;
+  const bool chunks = defaults.window == window_span::chunks;
+  if (chunks && text.is_null("attention_chunk_size")) return {0};  // no chunk mask
   std::vector<Index> windows;
   const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
   const Index of_full = all_that_attend ? window : 0;
@@ -12546,7 +12555,6 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   if (!windows.empty()) return windows;
   // Whether the file has a key for a window.
   const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
-  const bool chunks = defaults.window == window_span::chunks;
   if ((chunks || defaults.crosses) && !given)
     for (Index i = 0; i < layers.value_or(0); ++i)
       windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
@@ -13210,10 +13218,11 @@ class hugging_face_importer {
   }
   /// Reads the number of heads and the longest context.
   void add_sizes() {
-    model_.query_heads = heads_of(text_, model_,
-                                  {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads",
-                                   "num_heads", "num_query_heads", "dit_heads"})
-                             .value_or(0);
+    model_.query_heads =
+        heads_of(text_, model_,
+                 {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads", "num_heads",
+                  "num_query_heads", "dit_heads", "num_attention_heads_per_layer"})
+            .value_or(0);
     auto key_heads = heads_of(text_, model_,
                               {"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
                                "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups",
@@ -13462,7 +13471,8 @@ struct hugging_face_options {
 ///
 /// Throws:  std::invalid_argument, whose message names the key, if a required key is missing, a value has the
 ///          wrong type or is out of range, the rope type or the layout of the architecture is not known, or
-///          no layer rotates and options.without_rope does not request the description of such a model
+///          no layer rotates and options.without_rope does not request the description of such a model. If
+///          valid values do not fit together, the message may be that of the rule, such as yarn_scaling
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <class J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {
