@@ -4864,7 +4864,8 @@ struct token_source {
   template <class View>
   static bool are_apart(const View& first, const View& next, Index n) {
     const auto address = [](const View& x) { return reinterpret_cast<std::uintptr_t>(x.data); };
-    const auto step = static_cast<std::uintptr_t>(n * first.batch_stride) * sizeof(*first.data);
+    const auto step = static_cast<std::uintptr_t>(n) * static_cast<std::uintptr_t>(first.batch_stride) *
+                      sizeof(*first.data);
     return next.batch_stride == first.batch_stride && next.token_stride == first.token_stride &&
            next.head_stride == first.head_stride && address(next) - address(first) == step;
   }
