@@ -7778,8 +7778,14 @@ class gguf_reader {
   /// Source:  llama.cpp, get_key_or_arr in llama-model-loader.cpp
   std::optional<std::vector<double>> numbers_or_one(const std::string& name, const number_rule& rule,
                                                     Index count) const {
-    if (count == 0 || !lookup_.number(key(name))) return numbers(name, rule);
-    return std::vector<double>(static_cast<std::size_t>(count), *number(name, rule));
+    if (count > 0 && lookup_.number(key(name)))
+      if (const auto one = number(name, rule))
+        return std::vector<double>(static_cast<std::size_t>(count), *one);
+    return numbers(name, rule);
+  }
+  /// The list at a key that has a number or a list. Nothing if it has a number or does not exist.
+  std::optional<std::vector<double>> numbers_if_list(const std::string& name, const number_rule& rule) const {
+    return is_list(name) ? numbers(name, rule) : std::nullopt;
   }
   /// The numbers of a tensor. Names of tensors, unlike names of keys, have no prefix of the architecture.
   std::optional<std::vector<double>> tensor(const std::string& name) const {
@@ -7799,8 +7805,8 @@ class gguf_reader {
   /// The number of heads in a key: one number for the whole model, or the first positive number of a list
   /// with a value per layer. 0 if there is no such number.
   Index heads(const std::string& name) const {
-    if (!is_list(name)) return static_cast<Index>(number(name, range::whole).value_or(0));
-    const auto per_layer = numbers(name, range::whole);
+    const auto per_layer = numbers_if_list(name, range::whole);
+    if (!per_layer) return static_cast<Index>(number(name, range::whole).value_or(0));
     for (const double count : *per_layer)
       if (count > 0) return static_cast<Index>(count);
     return 0;
@@ -8477,9 +8483,8 @@ template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
   const auto window = reader.number("attention.sliding_window", range::window);
-  const bool list = reader.is_list(name);
-  const auto given = list ? reader.numbers(name, range::zero_or_one) : std::nullopt;
-  const auto every = list ? std::nullopt : reader.number(name, range::count);
+  const auto given = reader.numbers_if_list(name, range::zero_or_one);
+  const auto every = given ? std::nullopt : reader.number(name, range::count);
   if (record.needs_pattern && !given && !every)
     reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
   if (record.pattern == pattern_form::list && every)
@@ -8532,8 +8537,8 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
     for (std::size_t i = 0; i < list.size(); ++i)
       if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
   };
-  if (reader.is_list(heads))
-    add_where(gguf_layer_list(reader, heads, layers, *reader.numbers(heads, range::whole), what), true);
+  if (const auto list = reader.numbers_if_list(heads, range::whole))
+    add_where(gguf_layer_list(reader, heads, layers, *list, what), true);
   if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
     add_where(gguf_layer_list(reader, recurrent, layers, *flags, what), false);
   } else if (record.attends_every > 0) {
@@ -9305,8 +9310,8 @@ class gguf_importer {
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
     constexpr const char* heads = "attention.head_count";
     model_.query_heads = reader_.heads(heads);
-    if (reader_.is_list(heads))
-      gguf_layer_list(reader_, heads, layers_, *reader_.numbers(heads, range::whole));
+    if (const auto list = reader_.numbers_if_list(heads, range::whole))
+      gguf_layer_list(reader_, heads, layers_, *list);
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
   }

@@ -302,8 +302,14 @@ class gguf_reader {
   /// Source:  llama.cpp, get_key_or_arr in llama-model-loader.cpp
   std::optional<std::vector<double>> numbers_or_one(const std::string& name, const number_rule& rule,
                                                     Index count) const {
-    if (count == 0 || !lookup_.number(key(name))) return numbers(name, rule);
-    return std::vector<double>(static_cast<std::size_t>(count), *number(name, rule));
+    if (count > 0 && lookup_.number(key(name)))
+      if (const auto one = number(name, rule))
+        return std::vector<double>(static_cast<std::size_t>(count), *one);
+    return numbers(name, rule);
+  }
+  /// The list at a key that has a number or a list. Nothing if it has a number or does not exist.
+  std::optional<std::vector<double>> numbers_if_list(const std::string& name, const number_rule& rule) const {
+    return is_list(name) ? numbers(name, rule) : std::nullopt;
   }
   /// The numbers of a tensor. Names of tensors, unlike names of keys, have no prefix of the architecture.
   std::optional<std::vector<double>> tensor(const std::string& name) const {
@@ -327,8 +333,8 @@ class gguf_reader {
   /// The number of heads in a key: one number for the whole model, or the first positive number of a list
   /// with a value per layer. 0 if there is no such number.
   Index heads(const std::string& name) const {
-    if (!is_list(name)) return static_cast<Index>(number(name, range::whole).value_or(0));
-    const auto per_layer = numbers(name, range::whole);
+    const auto per_layer = numbers_if_list(name, range::whole);
+    if (!per_layer) return static_cast<Index>(number(name, range::whole).value_or(0));
     for (const double count : *per_layer)
       if (count > 0) return static_cast<Index>(count);
     return 0;

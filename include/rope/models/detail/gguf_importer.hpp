@@ -175,8 +175,8 @@ class gguf_importer {
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
     constexpr const char* heads = "attention.head_count";
     model_.query_heads = reader_.heads(heads);
-    if (reader_.is_list(heads))
-      gguf_layer_list(reader_, heads, layers_, *reader_.numbers(heads, range::whole));
+    if (const auto list = reader_.numbers_if_list(heads, range::whole))
+      gguf_layer_list(reader_, heads, layers_, *list);
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
   }

@@ -99,9 +99,8 @@ template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
   const auto window = reader.number("attention.sliding_window", range::window);
-  const bool list = reader.is_list(name);
-  const auto given = list ? reader.numbers(name, range::zero_or_one) : std::nullopt;
-  const auto every = list ? std::nullopt : reader.number(name, range::count);
+  const auto given = reader.numbers_if_list(name, range::zero_or_one);
+  const auto every = given ? std::nullopt : reader.number(name, range::count);
   if (record.needs_pattern && !given && !every)
     reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
   if (record.pattern == pattern_form::list && every)
@@ -156,8 +155,8 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
     for (std::size_t i = 0; i < list.size(); ++i)
       if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
   };
-  if (reader.is_list(heads))
-    add_where(gguf_layer_list(reader, heads, layers, *reader.numbers(heads, range::whole), what), true);
+  if (const auto list = reader.numbers_if_list(heads, range::whole))
+    add_where(gguf_layer_list(reader, heads, layers, *list, what), true);
   if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
     add_where(gguf_layer_list(reader, recurrent, layers, *flags, what), false);
   } else if (record.attends_every > 0) {
