@@ -1064,6 +1064,12 @@ TEST_CASE("a model throws or is described without groups if none of its layers r
     CHECK(model.rotation_of_layer(0) == rope::layer_rotation::none);
     CHECK(describe(model).find("none in any layer") != std::string::npos);
   }
+  // A dictionary that was read before this is known has warnings too.
+  json hybrid = changed(small, {{"layer_types", linear}});
+  hybrid["model_type"] = "olmo_hybrid";
+  hybrid["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e5}, {"yarn_of_my_own", 1}};
+  const auto hybrid_model = import_hugging_face(hybrid, describe_it);
+  CHECK(warnings_with(hybrid_model, "rope_parameters.yarn_of_my_own is not described") == 1);
   // The file does not say so, but the class: a warning names the pattern.
   CHECK(has_warning(model_of("qwen3_next", {{"num_hidden_layers", 3}}).warnings, "layer_types is not given"));
   CHECK(model_of("qwen3_next", {{"num_hidden_layers", 4}}).layers_without_rope() ==

@@ -268,10 +268,13 @@ class hugging_face_importer {
     model_.windows.resize(static_cast<std::size_t>(layers_.value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
     constexpr const char* because = " is not described, because nothing rotates";
-    std::vector<std::string> keys;  // in the dictionary that shows that nothing rotates
-    if (const J* reason = text_.find(none.key.c_str()))
-      add_inner_keys(*reason, text_.path() + none.key + ".", speaks_of_rope, keys);
-    for (const std::string& key : keys) warn(key + because);
+    text_.find(none.key.c_str());
+    const std::vector<std::string> unasked = text_.unasked();
+    std::vector<std::string> keys;  // in the dictionaries that were read before
+    for (const std::string& key : {none.key, std::string("rope_parameters"), std::string("rope_scaling")})
+      if (const J* read = text_.peek(key.c_str()); read && !contains(unasked, key))
+        add_inner_keys(*read, text_.path() + key + ".", speaks_of_rope, keys);
+    for (const std::string& key : keys) model_.warn_once(key + because);
     note_keys(because);
     return std::move(model_).finished();
   }
