@@ -5,6 +5,7 @@
 #include <iostream>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -43,9 +44,14 @@ rope::detail::gguf_record& gguf_record_named(const std::string& name) {
 /// The architecture of a recorded file, as its table spells it.
 std::string architecture_of(const json& record) {
   if (record.contains("metadata")) return record.at("metadata").at("general.architecture");
-  const json& config = record.at("config");
-  const json& text = config.contains("text_config") ? config.at("text_config") : config;
-  return rope::detail::plain_architecture(text.value("model_type", config.value("model_type", "")));
+  try {
+    return rope::detail::plain_architecture(
+        import_of(record, rope::model_without_rope::describe).architecture);
+  } catch (const std::invalid_argument&) {  // the record is of a refused file
+    const json& config = record.at("config");
+    const json& text = config.contains("text_config") ? config.at("text_config") : config;
+    return rope::detail::plain_architecture(text.value("model_type", config.value("model_type", "")));
+  }
 }
 
 /// Whether a recorded file of the architecture is read differently from its record.

@@ -223,9 +223,12 @@ inline std::set<std::string> architectures_of(const std::string& format) {
     }
     const json& config = record.at("config");
     const json& text = config.contains("text_config") ? config.at("text_config") : config;
-    names.insert(rope::detail::plain_architecture(text.value("model_type", config.value("model_type", ""))));
+    const std::string whole = config.value("model_type", config.value("_class_name", ""));
+    names.insert(rope::detail::plain_architecture(text.value("model_type", whole)));
   }
-  for (const json& name : file_of("probes").at(format).value("not_here", json::array())) names.erase(name);
+  const json probes = file_of("probes").at(format);
+  for (const json& name : probes.value("not_here", json::array())) names.erase(name);
+  for (const json& name : probes.value("here_too", json::array())) names.insert(name);
   return names;
 }
 
