@@ -388,9 +388,12 @@ TEST_CASE("randomly changed GGUF metadata keeps the promises of a model or throw
       const rope::model_rope model = rope::import_gguf(file, options);
       if (const auto bases = file.numbers(file.entries["general.architecture"].get<std::string>() +
                                           ".rope.freq_base_per_layer"))
-        for (std::size_t i = 0; i < bases->size() && !model.groups().empty(); ++i)
-          if (const auto* group = model.group(model.layers().at(i)); !group || group->base != (*bases)[i])
+        for (std::size_t i = 0; i < bases->size() && !model.groups().empty(); ++i) {
+          const auto* group = model.layers().empty() ? &model.groups().front()  // all layers are alike
+                                                     : model.group(model.layers().at(i));
+          if (!group || group->base != (*bases)[i])
             throw std::logic_error("layer " + std::to_string(i) + " has another base");
+        }
       return model;
     });
     if (broken.empty()) continue;
