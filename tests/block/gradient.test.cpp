@@ -378,6 +378,17 @@ TEST_CASE("gradients with respect to options are 0 without a segment", "[block]"
     multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, d, table, segments{offsets});
     CHECK(d_sinks == std::vector<double>{0, 0});
     CHECK(d_bias == std::vector<double>{0});
+    std::vector<double> seven(7, 77);
+    d.options.sink_logits = seven;
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] {
+          multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, d, table,
+                                        segments{offsets});
+        },
+        "rope::multi_head_attention_gradient: the gradient with respect to sink_logits must have their "
+        "length, "
+        "2, got 7"));
+    CHECK(seven == std::vector<double>(7, 77));
   }
 }
 

@@ -158,3 +158,14 @@ TEST_CASE("a weight is a row-major matrix in memory, and a bias a vector", "[blo
       [&] { projection<const float> gaps(w.leftCols(2)); },
       "rope::projection: the rows of a weight must lie next to each other, got a stride of 4 for 2 columns"));
 }
+
+TEST_CASE("a weight without memory throws", "[block]") {
+  using row_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const row_major w = row_major::Random(4, 4);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        rope::multi_head_attention<float>(
+            {.q = {static_cast<const float*>(nullptr), 4, 4}, .k = w, .v = w, .o = w}, {.heads = 2});
+      },
+      "rope::multi_head_attention: a weight must have memory, got null for [4, 4]"));
+}

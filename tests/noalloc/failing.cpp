@@ -202,6 +202,18 @@ TEST_CASE("the tables of a model whose assignment fails stay those of that model
   CHECK_THROWS_AS(tables.of_group(0), std::out_of_range);
 }
 
+TEST_CASE("a projected context whose assignment fails does not change", "[noalloc]") {
+  using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const matrix w = matrix::Constant(4, 4, 0.5f), two = matrix::Ones(2, 4), nine = matrix::Constant(9, 4, 2);
+  const rope::multi_head_attention<float> block({.q = w, .k = w, .v = w, .o = w}, {.heads = 2});
+  const auto few = block.project_context(two, 1), many = block.project_context(nine, 1);
+  check_assignment(few, many, [](const auto& a, const auto& b) {
+    const auto x = a.keys(), y = b.keys();
+    return a.tokens() == b.tokens() && std::equal(x.data, x.data + x.size(), y.data) &&
+           std::equal(a.values().data, a.values().data + a.values().size(), b.values().data);
+  });
+}
+
 TEST_CASE("a cache whose assignment fails does not change", "[noalloc]") {
   ones heads;
   rope::kv_cache<float> few(1, 4, 2, 8), many(1, 60, 2, 8);

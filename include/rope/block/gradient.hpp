@@ -161,6 +161,7 @@ class block_gradient {
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
       throw_invalid(function(), "gradients with respect to options are those of one segment, got ",
                     rotation_.segment_count());
+    check_option_gradients(function(), gradients_.options, options_);
   }
   template <class Purpose>
   head_view<T> like(const head_view<T>& x, Index head_dim) const {

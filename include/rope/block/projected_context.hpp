@@ -29,6 +29,13 @@ namespace rope::inline ROPE_ABI {
 template <class T>
 class projected_context {
  public:
+  projected_context(const projected_context&) = default;
+  projected_context(projected_context&&) = default;
+  /// Assigns everything or nothing.
+  projected_context& operator=(const projected_context& other) { return *this = projected_context(other); }
+  projected_context& operator=(projected_context&&) = default;
+  ~projected_context() = default;
+
   /// The number of rows of the batch.
   Index batch() const { return batch_; }
   /// The number of tokens per row of the batch.

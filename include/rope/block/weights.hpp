@@ -229,6 +229,9 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   const auto bias = [&](const projection<T>& of, const char* rule) {
     demand_of_block(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
                     of.weight.rows());
+    if (of.weight.size() > 0 && of.weight.data() == nullptr)
+      throw_invalid("multi_head_attention", "a weight must have memory, got null for ",
+                    shape_text({of.weight.rows(), of.weight.cols()}));
   };
   bias(weights.q, "the length of the q bias must be 0 or the rows of its weight");
   bias(weights.k, "the length of the k bias must be 0 or the rows of its weight");
