@@ -247,6 +247,7 @@ TEST_CASE("sections must fit", "[frequencies][axes]") {
   CHECK(rejects([] { rope::contiguous_sections({-4}); }, "rope::contiguous_sections: "));
   CHECK(rejects([] { rope::height_width_then_time(-1, 4); }, "rope::height_width_then_time: ", "got -1"));
   CHECK(rejects([] { rope::height_width_then_time(4, -3); }, "got -3"));
+  CHECK(rejects([] { rope::height_width_then_time(Index{1} << 30, 0); }, "must add up to less than 2^31"));
 
   // Sliced, [16, 24, 24] would silently give height 21 pairs and width 21.
   CHECK(rejects(
@@ -293,9 +294,10 @@ TEST_CASE("an assignment must fit the schedule", "[frequencies][axes]") {
 TEST_CASE("blocks must fit", "[frequencies][axes]") {
   CHECK(throws_saying<std::invalid_argument>([] { rope::axial(std::vector<frequencies>{}); },
                                              "rope::axial: give one block per axis, got none"));
-  CHECK(throws_saying<std::invalid_argument>([] { rope::axial(frequencies(8), 0); },
-                                             "rope::axial: axes must be positive, got 0"));
-  CHECK(throws_saying<std::invalid_argument>([] { rope::axial(frequencies(8), -2); }, "got -2"));
+  for (const Index axes : {Index{0}, Index{-2}, std::numeric_limits<Index>::max() / 2})
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] { rope::axial(frequencies(8), axes); },
+        "rope::axial: axes must be positive, and pairs * axes^2 an Index, got " + std::to_string(axes)));
   CHECK(throws_saying<std::invalid_argument>(
       [] {
         rope::axial_blocks({16, 7, 16});

@@ -109,6 +109,10 @@ TEST_CASE("ids of a smaller grid select its rows in the table of a larger one",
 
 TEST_CASE("evenly spaced coordinates include both ends and mirror exactly", "[positions][grid_positions]") {
   CHECK(agrees_with(rope::evenly_spaced(5), {-1, -0.5, 0, 0.5, 1}, 15));
+  for (const Index count : {7, 13, 25, 49}) {
+    const Eigen::ArrayXd tenth = rope::evenly_spaced(count, -0.1, 0.1);
+    CHECK((tenth == -tenth.reverse()).all());
+  }
   CHECK(rope::evenly_spaced(1)(0) == -1);
   CHECK(rope::evenly_spaced(0).size() == 0);
   for (const Index count : {2, 3, 10, 49, 224}) {

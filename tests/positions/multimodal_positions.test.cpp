@@ -241,6 +241,8 @@ TEST_CASE("HunYuan VL numbers the columns and rows of an image from 0", "[positi
         "(0,0,0)(1,1,1)(2,2,2)(0,0,0)(1,0,0)(2,0,0)(0,1,0)(1,1,0)(2,1,0)(9,9,9)(10,10,10)(0,0,1)(1,0,1)"
         "(2,0,1)(3,0,1)(15,15,15)");
   CHECK(hunyuan_vl_positions(runs, 4).next == 16);
+  CHECK(spelled(hunyuan_vl_positions<std::int32_t>(runs, 4).coordinates) ==
+        spelled(hunyuan_vl_positions(runs, 4).coordinates));
   CHECK(hunyuan_vl_positions(runs, 3).delta() == 0);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
@@ -41,8 +42,7 @@ inline void require_one_axis_schedule(const char* function, const frequencies& s
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
 
-/// Returns the sum of the sections. Checks that there is a section, none is negative, and the sum is below
-/// 2^31.
+/// The sum of the sections. Throws if there is none, one is negative, or the sum is not below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -92,8 +92,7 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 ///
 /// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ, because a
-///          table has only one
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -103,9 +102,10 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
-/// Throws:  std::invalid_argument unless axes is positive
+/// Throws:  std::invalid_argument unless axes is positive and the number of entries fits an Index
 inline frequencies axial(const frequencies& block, Index axes) {
-  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
+  if (axes <= 0 || !detail::product_fits({axes, block.pairs(), axes, block.axes()}))
+    detail::throw_invalid("axial", "axes must be positive, and pairs * axes^2 an Index, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
 
@@ -191,11 +191,11 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
 /// \param spatial_pairs  number of pairs of height, and also of width
 /// \param time_pairs     number of pairs of time
 ///
-/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
+/// Throws:  std::invalid_argument if one is negative, or 2 spatial_pairs + time_pairs is not below 2^31
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
 ///          arXiv:2502.05173
 inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
-  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, spatial_pairs, time_pairs});
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
                              3};
   for (Index i = 0; i < 2 * spatial_pairs; ++i)

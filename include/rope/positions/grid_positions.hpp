@@ -156,8 +156,7 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
 /// `count` coordinates from `first` to `last`, both included; a single coordinate is `first`. Each half is
 /// computed from its own end, so for first = -last the halves are exact negatives of each other.
 ///
-/// Throws:  std::invalid_argument if count is negative; std::length_error if the coordinates exceed the
-///          address space
+/// Throws:  std::invalid_argument if count is negative; std::length_error if it exceeds the address space
 /// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
 template <class Real = double>
 owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first = -1,
@@ -166,7 +165,8 @@ owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first
   owned_array<Real, 1> axis(count);
   // The sums add quotients. A compiler may fuse the sum of a product, and then the middle is not exact.
   const auto part = [&](Index i) {
-    return i == 0 ? Real(0) : (last - first) * static_cast<Real>(i) / static_cast<Real>(count - 1);
+    if (i == 0 || 2 * i == count - 1) return i == 0 ? Real(0) : (last - first) / 2;  // exactly half
+    return (last - first) * static_cast<Real>(i) / static_cast<Real>(count - 1);
   };
   for (Index i = 0; i < count; ++i) axis(i) = 2 * i < count ? first + part(i) : last - part(count - 1 - i);
   return axis;

@@ -316,9 +316,10 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
     if (image.frames > 0 && image.height > 0 && image.width > 0) ++image.width;
   }
   const Index tokens = tokens_of_prompt(function, with_ends);
-  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
+  prompt_positions<Integer> prompt{{tokens, axes}, static_cast<Integer>(tokens)};
   for (Index axis = 0; axis < axes; ++axis)
-    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
+    for (Index token = 0; token < tokens; ++token)
+      prompt.coordinates(token, axis) = static_cast<Integer>(token);
   Index token = 0, images = 0;
   for (const auto& run : with_ends) {
     token += run.text.tokens;
@@ -326,9 +327,9 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
     if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
     for (Index row = 0; row < image.height; ++row)
       for (Index column = 0; column < image.width; ++column, ++token) {
-        prompt.coordinates(token, axes - 3) = column;
-        prompt.coordinates(token, axes - 2) = row;
-        prompt.coordinates(token, axes - 1) = images;
+        prompt.coordinates(token, axes - 3) = static_cast<Integer>(column);
+        prompt.coordinates(token, axes - 2) = static_cast<Integer>(row);
+        prompt.coordinates(token, axes - 1) = static_cast<Integer>(images);
       }
     ++images;
   }
