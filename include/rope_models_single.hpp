@@ -4199,9 +4199,9 @@ enum class table_source {
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
 /// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
 ///            (tests/oracle/). A float entry is the nearest float, except if the value is within 2^-48 ulp
-///            of the middle between two floats. A double entry is within 0.51 ulp, and has one more rounding
-///            if attention_factor is not 1. With several axes the angle has an additional error of 2^-159 rad
-///            per axis, which matters only if coordinates cancel. Integer arithmetic decides all
+///            of the middle between two floats. A normal double entry is within 0.51 ulp, with one more
+///            rounding if attention_factor is not 1. With several axes the angle has an additional error of
+///            2^-159 rad per axis, which matters only if coordinates cancel. Integer arithmetic decides all
 ///            roundings: entries have the same bits on every processor, with every compiler and at every
 ///            optimisation level
 /// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
@@ -4887,6 +4887,7 @@ struct llama4_query_scaling {
       detail::throw_invalid("llama4_query_scaling", "offset must be finite and not negative, got ", offset);
     if (position < 0)
       detail::throw_invalid("llama4_query_scaling", "a position must not be negative, got ", position);
+    if (detail::equal(attention_scale, 0)) return 1;  // for any quotient, even infinity
     const double grown = std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
     return detail::multiply_add(attention_scale, grown, 1.0);
   }
@@ -4903,9 +4904,9 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// \param positions    as in `rotate`
 /// \param threads      your threads, see base/parallel.hpp; they also call the rule
 ///
-/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the rule
-///            rejects a position; std::out_of_range if a position is above 2^63 - 2; and any exception of
-///            your own rule. q is then unchanged
+/// Throws:    std::invalid_argument if q has no data or its heads overlap, a list of positions has the wrong
+///            length or the rule rejects a position; std::out_of_range if a position is above 2^63 - 2; and
+///            any exception of your own rule. q is then unchanged
 /// Accuracy:  the factor is rounded to float (double for double channels), then one product; one more
 ///            rounding for 16-bit channels
 /// Cost:      one read and one write of q, and two calls of the rule per token
@@ -4920,6 +4921,7 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
   if constexpr (!std::is_const_v<T> && query_scaling_rule<Rule>) {
     using A = detail::arithmetic<T>;
     detail::check_heads("scale_queries", q);
+    detail::check_written("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
     if (source.range("scale_queries", q.batch, q.tokens).largest ==
         (std::numeric_limits<std::int64_t>::max)())
@@ -13534,8 +13536,7 @@ namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
-/// Returns the sum of the sections. Checks that there is a section, none is negative, and the sum is below
-/// 2^31.
+/// The sum of the sections. Throws if there is none, one is negative, or the sum is not below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -13582,8 +13583,7 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 ///
 /// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ, because a
-///          table has only one
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -13592,9 +13592,10 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
-/// Throws:  std::invalid_argument unless axes is positive
+/// Throws:  std::invalid_argument unless axes is positive and the number of entries fits an Index
 inline frequencies axial(const frequencies& block, Index axes) {
-  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
+  if (axes <= 0 || !detail::product_fits({axes, block.pairs(), axes, block.axes()}))
+    detail::throw_invalid("axial", "axes must be positive, and pairs * axes^2 an Index, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
 /// Axial blocks of the original schedule. The frequencies of axis a are base^(-2 i / widths[a]).
@@ -13675,11 +13676,11 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
 /// \param spatial_pairs  number of pairs of height, and also of width
 /// \param time_pairs     number of pairs of time
 ///
-/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
+/// Throws:  std::invalid_argument if one is negative, or 2 spatial_pairs + time_pairs is not below 2^31
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
 ///          arXiv:2502.05173
 inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
-  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, spatial_pairs, time_pairs});
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
                              3};
   for (Index i = 0; i < 2 * spatial_pairs; ++i)

@@ -6513,9 +6513,9 @@ enum class table_source {
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
 /// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
 ///            (tests/oracle/). A float entry is the nearest float, except if the value is within 2^-48 ulp
-///            of the middle between two floats. A double entry is within 0.51 ulp, and has one more rounding
-///            if attention_factor is not 1. With several axes the angle has an additional error of 2^-159 rad
-///            per axis, which matters only if coordinates cancel. Integer arithmetic decides all
+///            of the middle between two floats. A normal double entry is within 0.51 ulp, with one more
+///            rounding if attention_factor is not 1. With several axes the angle has an additional error of
+///            2^-159 rad per axis, which matters only if coordinates cancel. Integer arithmetic decides all
 ///            roundings: entries have the same bits on every processor, with every compiler and at every
 ///            optimisation level
 /// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
@@ -13706,7 +13706,7 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
 /// \param norm     see head_norm
 /// \param table, positions, threads  as in `rotate`
 ///
-/// Throws:    as normalize_heads and `rotate`; x is then unchanged
+/// Throws:    as normalize_heads and `rotate`; x is then unchanged. If memory runs out, x may be normalised
 /// Accuracy:  that of the norm and of `rotate` in the arithmetic type, then one rounding of 16-bit channels
 /// Cost:      one read and one write of x; scratch as in normalize_heads
 /// Source:    `Qwen3Attention`, `Gemma3Attention` and `Olmo2Attention` of Hugging Face transformers
@@ -13728,7 +13728,8 @@ void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table&
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
 ///
 /// Requires:  q and k share no element; throws if an overlap is detected (for equal strides nearly always)
-/// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
+/// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged. If
+///            memory runs out, q may be done
 template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
 void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q_norm,
@@ -13862,6 +13863,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
     detail::check_view(function, x);
     detail::check_memory(function, x, d);
+    detail::check_written(function, d);
     detail::check_same_shape(function, x, d, "d");
     const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())
@@ -14236,6 +14238,9 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   const auto bias = [&](const projection<T>& of, const char* rule) {
     demand_of_block(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
                     of.weight.rows());
+    if (of.weight.size() > 0 && of.weight.data() == nullptr)
+      throw_invalid("multi_head_attention", "a weight must have memory, got null for ",
+                    shape_text({of.weight.rows(), of.weight.cols()}));
   };
   bias(weights.q, "the length of the q bias must be 0 or the rows of its weight");
   bias(weights.k, "the length of the k bias must be 0 or the rows of its weight");
@@ -18343,6 +18348,12 @@ namespace rope::inline ROPE_ABI {
 template <class T>
 class projected_context {
  public:
+  projected_context(const projected_context&) = default;
+  projected_context(projected_context&&) = default;
+  /// Assigns everything or nothing.
+  projected_context& operator=(const projected_context& other) { return *this = projected_context(other); }
+  projected_context& operator=(projected_context&&) = default;
+  ~projected_context() = default;
   /// The number of rows of the batch.
   Index batch() const { return batch_; }
   /// The number of tokens per row of the batch.
@@ -19388,6 +19399,7 @@ class block_gradient {
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
       throw_invalid(function(), "gradients with respect to options are those of one segment, got ",
                     rotation_.segment_count());
+    check_option_gradients(function(), gradients_.options, options_);
   }
   template <class Purpose>
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
@@ -20504,8 +20516,7 @@ namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
-/// Returns the sum of the sections. Checks that there is a section, none is negative, and the sum is below
-/// 2^31.
+/// The sum of the sections. Throws if there is none, one is negative, or the sum is not below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -20552,8 +20563,7 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 ///
 /// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ, because a
-///          table has only one
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -20562,9 +20572,10 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
-/// Throws:  std::invalid_argument unless axes is positive
+/// Throws:  std::invalid_argument unless axes is positive and the number of entries fits an Index
 inline frequencies axial(const frequencies& block, Index axes) {
-  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
+  if (axes <= 0 || !detail::product_fits({axes, block.pairs(), axes, block.axes()}))
+    detail::throw_invalid("axial", "axes must be positive, and pairs * axes^2 an Index, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
 /// Axial blocks of the original schedule. The frequencies of axis a are base^(-2 i / widths[a]).
@@ -20645,11 +20656,11 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
 /// \param spatial_pairs  number of pairs of height, and also of width
 /// \param time_pairs     number of pairs of time
 ///
-/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
+/// Throws:  std::invalid_argument if one is negative, or 2 spatial_pairs + time_pairs is not below 2^31
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
 ///          arXiv:2502.05173
 inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
-  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, spatial_pairs, time_pairs});
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
                              3};
   for (Index i = 0; i < 2 * spatial_pairs; ++i)
@@ -22030,8 +22041,7 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
 /// `count` coordinates from `first` to `last`, both included; a single coordinate is `first`. Each half is
 /// computed from its own end, so for first = -last the halves are exact negatives of each other.
 ///
-/// Throws:  std::invalid_argument if count is negative; std::length_error if the coordinates exceed the
-///          address space
+/// Throws:  std::invalid_argument if count is negative; std::length_error if it exceeds the address space
 /// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
 template <class Real = double>
 owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first = -1,
@@ -22040,7 +22050,8 @@ owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first
   owned_array<Real, 1> axis(count);
   // The sums add quotients. A compiler may fuse the sum of a product, and then the middle is not exact.
   const auto part = [&](Index i) {
-    return i == 0 ? Real(0) : (last - first) * static_cast<Real>(i) / static_cast<Real>(count - 1);
+    if (i == 0 || 2 * i == count - 1) return i == 0 ? Real(0) : (last - first) / 2;  // exactly half
+    return (last - first) * static_cast<Real>(i) / static_cast<Real>(count - 1);
   };
   for (Index i = 0; i < count; ++i) axis(i) = 2 * i < count ? first + part(i) : last - part(count - 1 - i);
   return axis;
@@ -22441,9 +22452,10 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
     if (image.frames > 0 && image.height > 0 && image.width > 0) ++image.width;
   }
   const Index tokens = tokens_of_prompt(function, with_ends);
-  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
+  prompt_positions<Integer> prompt{{tokens, axes}, static_cast<Integer>(tokens)};
   for (Index axis = 0; axis < axes; ++axis)
-    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
+    for (Index token = 0; token < tokens; ++token)
+      prompt.coordinates(token, axis) = static_cast<Integer>(token);
   Index token = 0, images = 0;
   for (const auto& run : with_ends) {
     token += run.text.tokens;
@@ -22451,9 +22463,9 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
     if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
     for (Index row = 0; row < image.height; ++row)
       for (Index column = 0; column < image.width; ++column, ++token) {
-        prompt.coordinates(token, axes - 3) = column;
-        prompt.coordinates(token, axes - 2) = row;
-        prompt.coordinates(token, axes - 1) = images;
+        prompt.coordinates(token, axes - 3) = static_cast<Integer>(column);
+        prompt.coordinates(token, axes - 2) = static_cast<Integer>(row);
+        prompt.coordinates(token, axes - 1) = static_cast<Integer>(images);
       }
     ++images;
   }
@@ -23826,7 +23838,8 @@ void transform_head(A* x, Index size) {
 ///                 x.channels(...) with such a count
 /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// Throws:    std::invalid_argument unless head_dim is a power of two and x has data; x is then unchanged
+/// Throws:    std::invalid_argument unless head_dim is a power of two, x has data and its heads do not
+///            overlap; x is then unchanged
 /// Accuracy:  within (log2(head_dim) + 2) eps of the Euclidean length of the head, eps being the unit
 ///            roundoff of float (double for double channels), if sqrt(head_dim) times that length is finite
 ///            in this type; one more rounding for 16-bit channels
@@ -23838,6 +23851,7 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("hadamard_transform", Threads);
   if constexpr (!std::is_const_v<T>) {
     detail::check_heads("hadamard_transform", x);
+    detail::check_written("hadamard_transform", x);
     if (!std::has_single_bit(static_cast<std::size_t>(x.head_dim)))
       detail::throw_invalid("hadamard_transform", "head_dim must be a power of two, got ", x.head_dim);
     detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {
@@ -23935,8 +23949,8 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param rotary_dim  the number of rotated channels, even; 0: all of head_dim
 /// \param threads     as above
 ///
-/// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a
-///          layout does not name every channel once; x is then unchanged
+/// Throws:  std::invalid_argument if x has no data or its heads overlap, rotary_dim is odd, negative or
+///          exceeds head_dim, or a layout does not name every channel once; x is then unchanged
 /// Cost:    one read and one write of the rotated channels; allocates their order; scratch for one head per
 ///          thread
 template <class From, class To, class T, class Threads = this_thread>
@@ -23946,6 +23960,7 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
   ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
   ROPE_DETAIL_CHECK_THREADS("permute_channels", Threads);
   detail::check_heads("permute_channels", x);
+  detail::check_written("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
   detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {
@@ -24049,6 +24064,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
               const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
   check_heads("pope", x);
+  check_written("pope", out);
   check_rotation<Layout>("pope", out, placed, source);
   const Index pairs = placed.table().pairs(), before = placed.first_channel(),
               rest = x.head_dim - before - pairs;
@@ -24192,6 +24208,7 @@ struct llama4_query_scaling {
       detail::throw_invalid("llama4_query_scaling", "offset must be finite and not negative, got ", offset);
     if (position < 0)
       detail::throw_invalid("llama4_query_scaling", "a position must not be negative, got ", position);
+    if (detail::equal(attention_scale, 0)) return 1;  // for any quotient, even infinity
     const double grown = std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
     return detail::multiply_add(attention_scale, grown, 1.0);
   }
@@ -24208,9 +24225,9 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// \param positions    as in `rotate`
 /// \param threads      your threads, see base/parallel.hpp; they also call the rule
 ///
-/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the rule
-///            rejects a position; std::out_of_range if a position is above 2^63 - 2; and any exception of
-///            your own rule. q is then unchanged
+/// Throws:    std::invalid_argument if q has no data or its heads overlap, a list of positions has the wrong
+///            length or the rule rejects a position; std::out_of_range if a position is above 2^63 - 2; and
+///            any exception of your own rule. q is then unchanged
 /// Accuracy:  the factor is rounded to float (double for double channels), then one product; one more
 ///            rounding for 16-bit channels
 /// Cost:      one read and one write of q, and two calls of the rule per token
@@ -24225,6 +24242,7 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
   if constexpr (!std::is_const_v<T> && query_scaling_rule<Rule>) {
     using A = detail::arithmetic<T>;
     detail::check_heads("scale_queries", q);
+    detail::check_written("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
     if (source.range("scale_queries", q.batch, q.tokens).largest ==
         (std::numeric_limits<std::int64_t>::max)())
@@ -24314,7 +24332,8 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
 ///                head to head, positions are shared
 ///
 /// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
-///          unchanged
+///          unchanged. If memory runs out (rows of more than 256 pairs that are converted), the heads before
+///          are rotated
 /// Cost:    about three times that of rotate: no two heads share a table row, so the tables are as large as x
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>

@@ -33,6 +33,7 @@ TEST_CASE("the rules are the published ones", "[rotation][query_scaling]") {
   CHECK_THAT((llama4_query_scaling{.floor_scale = 100, .attention_scale = 0.5})(199),
              testing::WithinAbs(1 + 0.5 * testing::log(3.0), 1e-15));
   // get_llama_4_attn_scale of Ministral3Attention, which counts p and not p + 1
+  CHECK((llama4_query_scaling{.floor_scale = 5e-324, .attention_scale = 0})(1) == 1);
   const llama4_query_scaling ministral{.floor_scale = 16384, .offset = 0};
   CHECK(ministral(16383) == 1.0);
   CHECK_THAT(ministral(16384), testing::WithinAbs(1.069314718, 5e-10));

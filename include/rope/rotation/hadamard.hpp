@@ -74,7 +74,8 @@ void transform_head(A* x, Index size) {
 ///                 x.channels(...) with such a count
 /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// Throws:    std::invalid_argument unless head_dim is a power of two and x has data; x is then unchanged
+/// Throws:    std::invalid_argument unless head_dim is a power of two, x has data and its heads do not
+///            overlap; x is then unchanged
 /// Accuracy:  within (log2(head_dim) + 2) eps of the Euclidean length of the head, eps being the unit
 ///            roundoff of float (double for double channels), if sqrt(head_dim) times that length is finite
 ///            in this type; one more rounding for 16-bit channels
@@ -86,6 +87,7 @@ void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("hadamard_transform", Threads);
   if constexpr (!std::is_const_v<T>) {
     detail::check_heads("hadamard_transform", x);
+    detail::check_written("hadamard_transform", x);
     if (!std::has_single_bit(static_cast<std::size_t>(x.head_dim)))
       detail::throw_invalid("hadamard_transform", "head_dim must be a power of two, got ", x.head_dim);
     detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {

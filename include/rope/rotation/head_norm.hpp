@@ -168,7 +168,7 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
 /// \param norm     see head_norm
 /// \param table, positions, threads  as in `rotate`
 ///
-/// Throws:    as normalize_heads and `rotate`; x is then unchanged
+/// Throws:    as normalize_heads and `rotate`; x is then unchanged. If memory runs out, x may be normalised
 /// Accuracy:  that of the norm and of `rotate` in the arithmetic type, then one rounding of 16-bit channels
 /// Cost:      one read and one write of x; scratch as in normalize_heads
 /// Source:    `Qwen3Attention`, `Gemma3Attention` and `Olmo2Attention` of Hugging Face transformers
@@ -191,7 +191,8 @@ void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table&
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
 ///
 /// Requires:  q and k share no element; throws if an overlap is detected (for equal strides nearly always)
-/// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
+/// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged. If
+///            memory runs out, q may be done
 template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
 void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q_norm,
@@ -336,6 +337,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
     detail::check_view(function, x);
     detail::check_memory(function, x, d);
+    detail::check_written(function, d);
     detail::check_same_shape(function, x, d, "d");
     const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())

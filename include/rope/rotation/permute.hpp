@@ -101,8 +101,8 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param rotary_dim  the number of rotated channels, even; 0: all of head_dim
 /// \param threads     as above
 ///
-/// Throws:  std::invalid_argument if x has no data, rotary_dim is odd, negative or exceeds head_dim, or a
-///          layout does not name every channel once; x is then unchanged
+/// Throws:  std::invalid_argument if x has no data or its heads overlap, rotary_dim is odd, negative or
+///          exceeds head_dim, or a layout does not name every channel once; x is then unchanged
 /// Cost:    one read and one write of the rotated channels; allocates their order; scratch for one head per
 ///          thread
 template <class From, class To, class T, class Threads = this_thread>
@@ -112,6 +112,7 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
   ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
   ROPE_DETAIL_CHECK_THREADS("permute_channels", Threads);
   detail::check_heads("permute_channels", x);
+  detail::check_written("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
   detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {

@@ -119,6 +119,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
               const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
   check_heads("pope", x);
+  check_written("pope", out);
   check_rotation<Layout>("pope", out, placed, source);
   const Index pairs = placed.table().pairs(), before = placed.first_channel(),
               rest = x.head_dim - before - pairs;

@@ -74,6 +74,7 @@ struct llama4_query_scaling {
       detail::throw_invalid("llama4_query_scaling", "offset must be finite and not negative, got ", offset);
     if (position < 0)
       detail::throw_invalid("llama4_query_scaling", "a position must not be negative, got ", position);
+    if (detail::equal(attention_scale, 0)) return 1;  // for any quotient, even infinity
     const double grown = std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
     return detail::multiply_add(attention_scale, grown, 1.0);
   }
@@ -92,9 +93,9 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// \param positions    as in `rotate`
 /// \param threads      your threads, see base/parallel.hpp; they also call the rule
 ///
-/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the rule
-///            rejects a position; std::out_of_range if a position is above 2^63 - 2; and any exception of
-///            your own rule. q is then unchanged
+/// Throws:    std::invalid_argument if q has no data or its heads overlap, a list of positions has the wrong
+///            length or the rule rejects a position; std::out_of_range if a position is above 2^63 - 2; and
+///            any exception of your own rule. q is then unchanged
 /// Accuracy:  the factor is rounded to float (double for double channels), then one product; one more
 ///            rounding for 16-bit channels
 /// Cost:      one read and one write of q, and two calls of the rule per token
@@ -109,6 +110,7 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
   if constexpr (!std::is_const_v<T> && query_scaling_rule<Rule>) {
     using A = detail::arithmetic<T>;
     detail::check_heads("scale_queries", q);
+    detail::check_written("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
     if (source.range("scale_queries", q.batch, q.tokens).largest ==
         (std::numeric_limits<std::int64_t>::max)())

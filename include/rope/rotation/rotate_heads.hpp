@@ -92,7 +92,8 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
 ///                head to head, positions are shared
 ///
 /// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
-///          unchanged
+///          unchanged. If memory runs out (rows of more than 256 pairs that are converted), the heads before
+///          are rotated
 /// Cost:    about three times that of rotate: no two heads share a table row, so the tables are as large as x
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>

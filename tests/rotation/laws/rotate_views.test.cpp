@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include <rope/rotation/hadamard.hpp>
 #include <rope/rotation/head_norm.hpp>
+#include <rope/rotation/permute.hpp>
+#include <rope/rotation/pope.hpp>
+#include <rope/rotation/query_scaling.hpp>
 #include <rope/rotation/rotate.hpp>
 
 #include <algorithm>
@@ -8,6 +12,7 @@
 #include <limits>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <unsupported/Eigen/CXX11/Tensor>
 #include <utility>
@@ -184,6 +189,28 @@ TEST_CASE("the heads of one token are the same view in every order of axes", "[r
   CHECK_FALSE(detail::are_same(x, bhsd(memory.data(), 1, 3, 2, 8)));
   CHECK(detail::share_memory(x, bhsd(memory.data(), 1, 3, 2, 8)));
   CHECK(detail::share_memory(one_row, bshd(memory.data() + 8, 1, 1, 3, 8)));
+}
+
+TEST_CASE("no function writes to heads that overlap", "[rotation]") {
+  std::vector<float> x(64), before(64), weight(8, 1.0f);
+  for (std::size_t i = 0; i < x.size(); ++i) before[i] = x[i] = static_cast<float>(i) - 30;
+  rope::head_view<float> expanded = rope::thd(x.data(), 6, 1, 8);
+  expanded.token_stride = 0;
+  const std::vector<float> input(48, 1.0f);
+  const auto in = rope::thd(input.data(), 6, 1, 8);
+  const rope::frequency_table<float> table(rope::frequencies(8), 9);
+  const auto rejects = [&](const std::string& name, const auto& call) {
+    CHECK(testing::throws_saying<std::invalid_argument>(
+        call,
+        "rope::" + name + ": the channels of a view that is written must not overlap, got a stride of 0"));
+    CHECK(testing::same_bits(x, before));
+  };
+  rejects("hadamard_transform", [&] { rope::hadamard_transform(expanded); });
+  rejects("scale_queries", [&] { rope::scale_queries(expanded, [](std::int64_t) { return 2.0; }); });
+  rejects("permute_channels", [&] { rope::permute_channels<rope::interleaved, rope::half_split>(expanded); });
+  rejects("pope", [&] { rope::pope<rope::half_split>(in.channels(0, 4), expanded, table); });
+  rejects("normalize_heads_gradient",
+          [&] { rope::normalize_heads_gradient(in, rope::head_norm<float>{.weight = weight}, expanded); });
 }
 
 TEST_CASE("an output that overlaps a part of its input throws", "[rotation]") {
