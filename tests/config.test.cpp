@@ -55,7 +55,7 @@ TEST_CASE("the inline namespace contains the version and how the code was compil
 #else
   CHECK(contains(abi, "_nof16c_"));
 #endif
-#if defined(__FAST_MATH__)
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
   CHECK(contains(abi, "_fast_"));
 #else
   CHECK(contains(abi, "_ieee_"));

@@ -117,7 +117,7 @@
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 0
 #endif
 
-#if defined(__FAST_MATH__) || defined(_M_FP_FAST)  // -ffast-math, /fp:fast
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(_M_FP_FAST)  // the second: g++
 #define ROPE_DETAIL_FAST_MATH 1
 #else
 #define ROPE_DETAIL_FAST_MATH 0

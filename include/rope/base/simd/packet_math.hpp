@@ -180,19 +180,38 @@ namespace rope::inline ROPE_ABI::detail {
 #pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
 #endif
 
+// Eigen's barrier is empty for some processors, and makes clang write x to memory.
+#if defined(__GNUC__) && defined(__SSE2__) && EIGEN_ARCH_i386_OR_x86_64
+#define ROPE_DETAIL_BARRIER(x) __asm__("" : "+v"(x))
+#elif defined(__clang__) && EIGEN_ARCH_ARM64
+#define ROPE_DETAIL_BARRIER(x) __asm__("" : "+w"(x))
+#elif EIGEN_ARCH_ARM_OR_ARM64 || EIGEN_ARCH_PPC
+#define ROPE_DETAIL_BARRIER(x) EIGEN_OPTIMIZATION_BARRIER(x)
+#endif
+
 /// x in the precision of its type. This is a barrier to the algebra of -ffast-math, which could make an exact
 /// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
-template <class P>
+///
+/// \tparam needed  whether a result would be wrong without the barrier, and not only have other bits. clang
+///                 has no macro for a part of -ffast-math, such as -fassociative-math
+template <bool needed = false, class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
-#if ROPE_DETAIL_FAST_MATH
-  EIGEN_OPTIMIZATION_BARRIER(x)
+  constexpr bool extended = FLT_EVAL_METHOD > 0;
+#if defined(ROPE_DETAIL_BARRIER)
+#if defined(__clang__)
+  constexpr bool algebra = needed || ROPE_DETAIL_FAST_MATH;
+#else
+  constexpr bool algebra = ROPE_DETAIL_FAST_MATH;
 #endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
-  if constexpr (std::is_floating_point_v<P>) {
+  if constexpr (algebra) ROPE_DETAIL_BARRIER(x);
+  constexpr bool to_memory = extended;
+#else
+  constexpr bool to_memory = extended || ROPE_DETAIL_FAST_MATH;
+#endif
+  if constexpr (std::is_floating_point_v<P> && to_memory) {
     volatile P stored = x;
     return stored;
   }
-#endif
   return x;
 }
 
@@ -210,7 +229,7 @@ EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
   // In the binade of this number the last place is 1, so the sum is rounded to an integer. Its low bits are
   // the biased exponent of 2^(n - 1).
   const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
-  const P shifted = as_computed(add(x, shift));
+  const P shifted = as_computed<true>(add(x, shift));
 #if defined(__GNUC__)
   typedef bits words __attribute__((vector_size(sizeof(P))));
   words exponent;
@@ -221,7 +240,7 @@ EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
   std::memcpy(exponent, &shifted, sizeof exponent);
   for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
 #endif
-  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
+  power_of_two<P> result = {as_computed<true>(subtract(shifted, shift)), P()};
   std::memcpy(&result.power, &exponent, sizeof exponent);
   return result;
 }
@@ -231,9 +250,9 @@ inline constexpr double ln_2 = 0.69314718055994530942;
 
 /// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
 /// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-inline constexpr float exp2_coefficients_of_float[] = {
-    float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),
-    float(0.055503571142190778186),   float(0.24022650760568126945),   float(0.69314718802622878106)};
+inline constexpr float exp2_coefficients_of_float[] = {0.00015453162945120690177f, 0.0013390863364671234381f,
+                                                       0.0096180825572778514913f,  0.055503571142190778186f,
+                                                       0.24022650760568126945f,    0.69314718802622878106f};
 inline constexpr double exp2_coefficients_of_double[] = {
     4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
     0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
@@ -256,7 +275,7 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
   using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
   const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
   const auto [n, power] = nearest_power(bounded);
-  const P r = as_computed(subtract(bounded, n));
+  const P r = as_computed<true>(subtract(bounded, n));
   // Twice the polynomial, times half of 2^n.
   constexpr const auto& coefficients = exp2_coefficients<A>();
   P p = fill<P>(2 * coefficients[0]);
