@@ -4910,7 +4910,7 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// Accuracy:  the factor is rounded to float (double for double channels), then one product; one more
 ///            rounding for 16-bit channels
 /// Cost:      one read and one write of q, and two calls of the rule per token
-template <class Rule, class T, class P = std::int64_t, class Threads = this_thread>
+template <class Rule, class T, class P = detail::braced_ids, class Threads = this_thread>
 void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
   static_assert(query_scaling_rule<Rule>,
                 "scale_queries: a rule is log_n_query_scaling, llama4_query_scaling or a function of the "
@@ -15362,7 +15362,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 ///            which requires that you un-rotate the output of attention. q and k are then unchanged
 /// Accuracy:  those of `rotate` and `scale_queries`
 /// Cost:      those of `rotate` and, if the layer scales queries, of `scale_queries`
-template <class S, class Q, class K, class P = std::int64_t, class Threads = this_thread>
+template <class S, class Q, class K, class P = detail::braced_ids, class Threads = this_thread>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions = P{}, std::span<const float> sink_logits = {},
                                const Threads& threads = {}) {
@@ -15395,7 +15395,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
 ///     attention(q, cache, out, rotate_layer(tables, layer, q, start));
 ///
 /// Throws:    as above
-template <class S, class Q, class P = std::int64_t, class Threads = this_thread>
+template <class S, class Q, class P = detail::braced_ids, class Threads = this_thread>
 requires position_form<P> attention_options rotate_layer(const model_tables<S>& tables, Index layer,
                                                          head_view<Q> q, const P& positions = P{},
                                                          std::span<const float> sink_logits = {},

@@ -19118,7 +19118,7 @@ class multi_head_attention {
   ///                   mask uses the order of tokens, not `positions`
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
+  template <rotation_table Table, class P = detail::braced_ids, class Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Table& table,
                const P& positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention::forward", P);
@@ -19203,7 +19203,7 @@ class multi_head_attention {
   /// \param positions  of the keys, as in `rotate`
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
+  template <rotation_table Table, class P = detail::braced_ids, class Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::project_context", Threads);
@@ -19232,7 +19232,7 @@ class multi_head_attention {
   /// Throws:  std::invalid_argument if shapes disagree, if the keys of the context were not rotated by the
   ///          layout and table of this call, or if queries and keys have different numbers of segments;
   ///          std::out_of_range if a position is outside the table; out is then unchanged
-  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
+  template <rotation_table Table, class P = detail::braced_ids, class Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);
@@ -23664,7 +23664,7 @@ namespace rope::inline ROPE_ABI {
 /// Accuracy:  products and sums in double (products of float channels are exact)
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
@@ -23684,7 +23684,7 @@ detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const 
 ///           (tables/given_table.hpp)
 /// Cost:     one read of x and d_x, and 64 pairs * axes doubles
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
@@ -23701,7 +23701,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
 ///
 /// Returns:  owned_array<double> [table.rows(), axes]
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
@@ -23740,7 +23740,7 @@ struct cos_sin_gradient {
 /// Other parameters, errors and accuracy are those of `angle_gradient`. The cost is twice that of
 /// `angle_gradient`.
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_view<G> d_y,
                                                           const Table& table, const P& positions = P{},
                                                           const Threads& threads = {}) {
@@ -23771,7 +23771,7 @@ enum class xpos_side { queries, keys };
 /// Throws:    as `angle_gradient`
 /// Accuracy:  products and sums in double, in an order that does not depend on the threads
 /// Cost:      one read of x and d_x, and 64 pairs doubles
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = detail::braced_ids,
           class Threads = this_thread>
 detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x,
                                           const xpos<S>& tables, const P& positions = P{},
@@ -23793,7 +23793,7 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
 /// Returns:  owned_array<double> [pairs, 1]
 /// Throws:   as `angle_gradient`
 /// Cost:     one read of x and d_x, and 64 pairs doubles
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = detail::braced_ids,
           class Threads = this_thread>
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                            const P& positions = P{}, const Threads& threads = {}) {
@@ -24148,7 +24148,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
 ///            types
 /// Cost:      one exp and one log1p per channel of x; no allocation
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void pope(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
@@ -24161,7 +24161,7 @@ void pope(head_view<X> x, head_view<T> out, const Table& table, const P& positio
 ///
 /// Throws:  as above, and std::invalid_argument if the heads or pairs of the bias differ
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void pope(head_view<X> x, head_view<T> out, const Table& table, const pope_bias& bias,
           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
@@ -24249,7 +24249,7 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// Accuracy:  the factor is rounded to float (double for double channels), then one product; one more
 ///            rounding for 16-bit channels
 /// Cost:      one read and one write of q, and two calls of the rule per token
-template <class Rule, class T, class P = std::int64_t, class Threads = this_thread>
+template <class Rule, class T, class P = detail::braced_ids, class Threads = this_thread>
 void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
   static_assert(query_scaling_rule<Rule>,
                 "scale_queries: a rule is log_n_query_scaling, llama4_query_scaling or a function of the "

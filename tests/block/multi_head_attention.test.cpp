@@ -233,6 +233,24 @@ TEST_CASE("tokens of different segments do not attend to each other", "[block]")
   }
 }
 
+TEST_CASE("ids of a block may be written in braces", "[block]") {
+  const random_block<double> memory({}, 543);
+  testing::random numbers(544);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 3, 10, 2);
+  const frequency_table<double> table(narrow, 40);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  const std::vector<int> ids = {3, 0, 7};
+  rows_of<double> out(3, 10), expected(3, 10);
+  block.forward(x, 1, expected, table, ids);
+  block.forward(x, 1, out, table, {3, 0, 7});
+  CHECK(out == expected);
+  const auto projected = block.project_context(x, 1, table, {3, 0, 7});
+  CHECK(testing::same_heads(projected.keys(), block.project_context(x, 1, table, ids).keys()));
+  block.cross(x, projected, expected, table, ids);
+  block.cross(x, projected, out, table, {3, 0, 7});
+  CHECK(out == expected);
+}
+
 TEST_CASE("a block evaluates an expression of positions once, for queries and keys", "[block]") {
   const random_block<double> memory({}, 541);
   testing::random numbers(542);

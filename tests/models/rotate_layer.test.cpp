@@ -293,3 +293,17 @@ TEST_CASE("a layer evaluates an expression of positions once", "[models][rotate_
   CHECK(next == 8);
   CHECK(x == expected);
 }
+
+TEST_CASE("ids of a layer may be written in braces", "[models][rotate_layer]") {
+  testing::model_parts parts;
+  parts.groups = {testing::group_named("")};
+  parts.windows = {0};
+  const model_tables tables(parts.model(), 64);
+  heads expected(8), x(8);
+  rotate_layer(tables, 0, expected.q(), expected.k(), std::vector<int>{5, 0, 7});
+  rotate_layer(tables, 0, x.q(), x.k(), {5, 0, 7});
+  CHECK(x == expected);
+  rotate_layer(tables, 0, expected.q(), std::vector<int>{5, 0, 7});
+  rotate_layer(tables, 0, x.q(), {5, 0, 7});
+  CHECK(x == expected);
+}

@@ -366,6 +366,10 @@ TEST_CASE("positions of every form weight the frequencies", "[rotation]") {
   CHECK(same_bits(rope::inv_freq_gradient<interleaved>(heads_of, gradient, table, rope::segments(offsets)),
                   by_ids({0, 0, 1})));
   CHECK_FALSE(same_bits(by_ids({0, 0, 1}), by_ids({0, 1, 1})));
+  CHECK(same_bits(rope::inv_freq_gradient<interleaved>(heads_of, gradient, table, {3, 0, 7}),
+                  by_ids({3, 0, 7})));
+  CHECK(same_bits(rope::angle_gradient<interleaved>(heads_of, gradient, table, {3, 0, 7}),
+                  angles_by_ids({3, 0, 7})));
 
   // One token at a time, and its weight.
   const Eigen::ArrayXXd d_angle = angles_by_ids({7, 8, 9, -5, -4, -3});

@@ -301,6 +301,21 @@ TEST_CASE("pope gives the same bits on two threads", "[rotation][pope]") {
   CHECK(testing::same_bits(one, two));
 }
 
+TEST_CASE("ids of pope may be written in braces", "[rotation][pope]") {
+  const frequency_table table(pope_frequencies(2), 8);
+  const pope_bias bias(Eigen::Array<double, 1, 2>(-0.1, -0.2));
+  const std::vector<float> x = {1, 2, 3, 4, 5, 6};
+  const std::vector<int> ids = {3, 0, 7};
+  std::vector<float> expected(12), out(12);
+  const auto in = thd(x.data(), 3, 1, 2);
+  pope<interleaved>(in, thd(expected.data(), 3, 1, 4), table, ids);
+  pope<interleaved>(in, thd(out.data(), 3, 1, 4), table, {3, 0, 7});
+  CHECK(testing::same_bits(out, expected));
+  pope<interleaved>(in, thd(expected.data(), 3, 1, 4), table, bias, ids);
+  pope<interleaved>(in, thd(out.data(), 3, 1, 4), table, bias, {3, 0, 7});
+  CHECK(testing::same_bits(out, expected));
+}
+
 TEST_CASE("pope throws before it writes if an argument does not fit", "[rotation][pope]") {
   const frequency_table table(pope_frequencies(4), 10);
   std::vector<float> x(2 * 3 * 6, 1.0f), out(2 * 3 * 10);

@@ -90,6 +90,18 @@ TEST_CASE("a factor of one changes no bit", "[rotation][query_scaling]") {
   CHECK(testing::same_bits(q, before));
 }
 
+TEST_CASE("ids of a query scaling may be written in braces", "[rotation][query_scaling]") {
+  std::vector<double> q(3, 1.0);
+  const auto view = thd(q.data(), 3, 1, 1);
+  const auto rule = [](std::int64_t p) { return 1 + static_cast<double>(p); };
+  scale_queries(view, rule, {3, 0, 7});
+  CHECK(testing::same_bits(q, std::vector<double>{4, 1, 8}));
+  CHECK(throws_saying<std::invalid_argument>([&] { scale_queries(view, rule, {7}); }, "ids must be [tokens]",
+                                             "got 1"));
+  scale_queries(view, rule);
+  CHECK(testing::same_bits(q, std::vector<double>{4, 2, 24}));
+}
+
 TEST_CASE("positions outside every table have no factor", "[rotation][query_scaling]") {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   std::vector<float> q(3 * 4, 1.0f);

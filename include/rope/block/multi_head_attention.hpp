@@ -123,7 +123,7 @@ class multi_head_attention {
   ///                   mask uses the order of tokens, not `positions`
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
+  template <rotation_table Table, class P = detail::braced_ids, class Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Table& table,
                const P& positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention::forward", P);
@@ -213,7 +213,7 @@ class multi_head_attention {
   /// \param positions  of the keys, as in `rotate`
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
+  template <rotation_table Table, class P = detail::braced_ids, class Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::project_context", Threads);
@@ -243,7 +243,7 @@ class multi_head_attention {
   /// Throws:  std::invalid_argument if shapes disagree, if the keys of the context were not rotated by the
   ///          layout and table of this call, or if queries and keys have different numbers of segments;
   ///          std::out_of_range if a position is outside the table; out is then unchanged
-  template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
+  template <rotation_table Table, class P = detail::braced_ids, class Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::cross", Threads);

@@ -2,7 +2,6 @@
 #ifndef ROPE_MODELS_ROTATE_LAYER_HPP
 #define ROPE_MODELS_ROTATE_LAYER_HPP
 
-#include <cstdint>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -165,7 +164,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 ///            which requires that you un-rotate the output of attention. q and k are then unchanged
 /// Accuracy:  those of `rotate` and `scale_queries`
 /// Cost:      those of `rotate` and, if the layer scales queries, of `scale_queries`
-template <class S, class Q, class K, class P = std::int64_t, class Threads = this_thread>
+template <class S, class Q, class K, class P = detail::braced_ids, class Threads = this_thread>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions = P{}, std::span<const float> sink_logits = {},
                                const Threads& threads = {}) {
@@ -199,7 +198,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
 ///     attention(q, cache, out, rotate_layer(tables, layer, q, start));
 ///
 /// Throws:    as above
-template <class S, class Q, class P = std::int64_t, class Threads = this_thread>
+template <class S, class Q, class P = detail::braced_ids, class Threads = this_thread>
 requires position_form<P> attention_options rotate_layer(const model_tables<S>& tables, Index layer,
                                                          head_view<Q> q, const P& positions = P{},
                                                          std::span<const float> sink_logits = {},

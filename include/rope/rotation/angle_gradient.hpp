@@ -207,7 +207,7 @@ namespace rope::inline ROPE_ABI {
 /// Accuracy:  products and sums in double (products of float channels are exact)
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
@@ -228,7 +228,7 @@ detail::owned_doubles<X> angle_gradient(head_view<X> x, head_view<G> d_x, const 
 ///           (tables/given_table.hpp)
 /// Cost:     one read of x and d_x, and 64 pairs * axes doubles
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                            const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
@@ -246,7 +246,7 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
 ///
 /// Returns:  owned_array<double> [table.rows(), axes]
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 detail::owned_doubles<X> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                              const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
@@ -287,7 +287,7 @@ struct cos_sin_gradient {
 /// Other parameters, errors and accuracy are those of `angle_gradient`. The cost is twice that of
 /// `angle_gradient`.
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_view<G> d_y,
                                                           const Table& table, const P& positions = P{},
                                                           const Threads& threads = {}) {
@@ -321,7 +321,7 @@ enum class xpos_side { queries, keys };
 /// Throws:    as `angle_gradient`
 /// Accuracy:  products and sums in double, in an order that does not depend on the threads
 /// Cost:      one read of x and d_x, and 64 pairs doubles
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = detail::braced_ids,
           class Threads = this_thread>
 detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x,
                                           const xpos<S>& tables, const P& positions = P{},
@@ -344,7 +344,7 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
 /// Returns:  owned_array<double> [pairs, 1]
 /// Throws:   as `angle_gradient`
 /// Cost:     one read of x and d_x, and 64 pairs doubles
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = detail::braced_ids,
           class Threads = this_thread>
 detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                            const P& positions = P{}, const Threads& threads = {}) {

@@ -5,7 +5,6 @@
 #include <algorithm>  // std::copy_n, std::max, std::clamp
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <numbers>
 #include <type_traits>
@@ -188,7 +187,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
 ///            types
 /// Cost:      one exp and one log1p per channel of x; no allocation
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void pope(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
@@ -202,7 +201,7 @@ void pope(head_view<X> x, head_view<T> out, const Table& table, const P& positio
 ///
 /// Throws:  as above, and std::invalid_argument if the heads or pairs of the bias differ
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
+          class P = detail::braced_ids, class Threads = this_thread>
 void pope(head_view<X> x, head_view<T> out, const Table& table, const pope_bias& bias,
           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);

@@ -99,7 +99,7 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// Accuracy:  the factor is rounded to float (double for double channels), then one product; one more
 ///            rounding for 16-bit channels
 /// Cost:      one read and one write of q, and two calls of the rule per token
-template <class Rule, class T, class P = std::int64_t, class Threads = this_thread>
+template <class Rule, class T, class P = detail::braced_ids, class Threads = this_thread>
 void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
   static_assert(query_scaling_rule<Rule>,
                 "scale_queries: a rule is log_n_query_scaling, llama4_query_scaling or a function of the "
