@@ -23131,11 +23131,26 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
   write_product(
       inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
 }
-inline double checked_angle(const char* function, double angle, Index r, Index i) {
+/// Returns an angle, or a factor of angles.
+///
+/// \param where  its place, the end of a message
+template <class... Where>
+double checked_angle(const char* name, double angle, const Where&... where) {
   if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
-    throw_invalid(function, "an angle must be finite and below 2^64 in magnitude, got ", angle, " at row ", r,
-                  ", column ", i);
+    throw_invalid("table_of_angles", name, " must be finite and below 2^64 in magnitude, got ", angle,
+                  where...);
   return angle;
+}
+/// Returns the m of a table, which messages call `name`.
+///
+/// Throws:  std::invalid_argument unless m is in [1 / largest_radius, largest_radius]
+template <class S>
+double checked_m(const char* function, const char* name, double m) {
+  constexpr double largest = largest_radius<S>;
+  if (!is_finite(m) || m < 1 / largest || m > largest)
+    throw_invalid(function, name, " must be in [2^", -std::ilogb(largest), ", 2^", std::ilogb(largest),
+                  "], got ", m);
+  return m;
 }
 /// Returns m^2, which is the median of cos^2 + sin^2. Checks that the sum of every pair equals it within
 /// radius_tolerance.
@@ -23176,12 +23191,12 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 ///
 /// \tparam S                 float or double: the type of a table entry
 /// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
-/// \param  attention_factor  m, finite and positive
+/// \param  attention_factor  m, in [2^-126, 2^126] (float) or [2^-500, 2^500] (double)
 ///
 /// Throws:    std::invalid_argument if an angle is infinite, NaN or at least 2^64 in magnitude, there is no
-///            pair, the copies of a wide form differ, or attention_factor is not positive and normal in S;
-///            std::length_error if the positions of the rows exceed 64 bits, or their entries the address
-///            space
+///            pair, the copies of a wide form differ, or attention_factor or sqrt(cos^2 + sin^2) of a pair of
+///            rounded entries is outside the range above; std::length_error if the positions of the rows
+///            exceed 64 bits, or their entries the address space
 /// Accuracy:  as a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
 /// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch. Its RotaryEmbedding returns
 ///            angles in the repeated form. The rotary embedding of Transformer Engine returns them in the
@@ -23193,15 +23208,17 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
                 "table_of_angles: angles are float or double; 16-bit types lose them");
   const owned_array<typename Derived::Scalar> values = angles;
   const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
-  return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, values.rows(),
-      [&](Index r, S* cos, S* sin) {
-        for (Index i = 0; i < pairs; ++i) {
-          const double angle = detail::checked_angle(
-              "table_of_angles", static_cast<double>(values(r, detail::column(form, i))), r, i);
-          detail::write_product(angle, 1.0, attention_factor, cos[i], sin[i]);
-        }
-      });
+  const double m = detail::checked_m<S>("table_of_angles", "attention_factor", attention_factor);
+  return detail::given_entries::table<S>("table_of_angles", detail::given_entries::origin(pairs, m), first,
+                                         values.rows(), [&](Index r, S* cos, S* sin) {
+                                           for (Index i = 0; i < pairs; ++i) {
+                                             const Index column = detail::column(form, i);
+                                             const double angle = detail::checked_angle(
+                                                 "an angle", static_cast<double>(values(r, column)),
+                                                 " at row ", r, ", column ", column);
+                                             detail::write_product(angle, 1.0, m, cos[i], sin[i]);
+                                           }
+                                         });
 }
 /// The table of learned rotations, each of which rotates one pair for every frequency of a list.
 ///
@@ -23232,17 +23249,18 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   if (pairs == 0)
     detail::throw_invalid("table_of_angles", "rotations [rows, rotations] and ranges must not be empty, got ",
                           detail::shape_text({given.rows(), given.cols()}), " and ", count);
+  const double m = detail::checked_m<S>("table_of_angles", "attention_factor", attention_factor);
   for (Index f = 0; f < count; ++f)
-    detail::checked_angle("table_of_angles", static_cast<double>(factors(f)), 0, f);
+    detail::checked_angle("a range", static_cast<double>(factors(f)), " at index ", f);
   return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, given.rows(),
+      "table_of_angles", detail::given_entries::origin(pairs, m), first, given.rows(),
       [&](Index r, S* cos, S* sin) {
         for (Index a = 0; a < given.cols(); ++a) {
-          const double angle =
-              detail::checked_angle("table_of_angles", static_cast<double>(given(r, a)), r, a);
+          const double angle = detail::checked_angle("an angle", static_cast<double>(given(r, a)), " at row ",
+                                                     r, ", column ", a);
           for (Index f = 0; f < count; ++f)
-            detail::write_product(static_cast<double>(factors(f)), angle, attention_factor,
-                                  cos[a * count + f], sin[a * count + f]);
+            detail::write_product(static_cast<double>(factors(f)), angle, m, cos[a * count + f],
+                                  sin[a * count + f]);
         }
       });
 }
@@ -23261,9 +23279,9 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
 ///                  Eigen::half or Eigen::bfloat16
 ///
 /// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
-///          differ, or cos^2 + sin^2 of a pair differs from the table's common m^2 by more than a few units
-///          of roundoff of the entries (the message names the row and the pair). std::length_error as
-///          table_of_angles
+///          differ, cos^2 + sin^2 of a pair differs from the table's common m^2 by more than a few units of
+///          roundoff of the entries (the message names the row and the pair), or m is outside the range of
+///          table_of_angles. std::length_error as table_of_angles
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                                     table_form form, std::int64_t first = 0) {
@@ -23275,8 +23293,9 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
   const Index pairs = detail::checked_pairs("table_of_cos_sin", "cos", c, form);
   detail::checked_pairs("table_of_cos_sin", "sin", s, form);
   const double square = detail::checked_square<typename Cos::Scalar>("table_of_cos_sin", c, s, form, pairs);
+  const double m = detail::checked_m<S>("table_of_cos_sin", "sqrt(cos^2 + sin^2)", std::sqrt(square));
   return detail::given_entries::table<S>(
-      "table_of_cos_sin", detail::given_entries::origin(pairs, std::sqrt(square)), first, c.rows(),
+      "table_of_cos_sin", detail::given_entries::origin(pairs, m), first, c.rows(),
       [&](Index r, S* cos_row, S* sin_row) {
         for (Index i = 0; i < pairs; ++i) {
           const Index column = detail::column(form, i);
@@ -24621,7 +24640,7 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 /// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
 ///
 /// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
-///            not fit, a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it
+///            not fit, an entry is not finite, or a pair of a row is mixed to (almost) nothing, so that it
 ///            has no inverse; std::length_error if the positions or entries exceed the address space
 /// Accuracy:  the sums, computed in double, have errors of at most (kept + 2) 2^-53 sum_j |mix(j, d)|. They
 ///            are rounded once to S

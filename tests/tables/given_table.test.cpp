@@ -293,7 +293,12 @@ TEST_CASE("an invalid entry throws with its row and column", "[tables][given_tab
     CHECK(throws_saying<std::invalid_argument>([&] { table_of_angles(angles, Eigen::Array2d(1, 2)); },
                                                "an angle must be finite", "row 2, column 1"));
     CHECK(throws_saying<std::invalid_argument>(
-        [&] { table_of_angles(matrix::Ones(3, 4), Eigen::Array2d(1, bad)); }, "an angle must be finite"));
+        [&] { table_of_angles(matrix::Ones(3, 4), Eigen::Array2d(1, bad)); },
+        "table_of_angles: a range must be finite and below 2^64", "at index 1"));
+    matrix wide = matrix::Constant(3, 8, 0.5);
+    wide(2, 2) = wide(2, 3) = bad;
+    CHECK(throws_saying<std::invalid_argument>([&] { table_of_angles(wide, table_form::repeated); },
+                                               "table_of_angles: ", "row 2, column 2"));
     if (bad == 0x1p64) continue;
     CHECK(throws_saying<std::invalid_argument>(
         [&] { table_of_cos_sin(angles, angles, table_form::half_width); }, "cos must be finite"));
@@ -302,9 +307,18 @@ TEST_CASE("an invalid entry throws with its row and column", "[tables][given_tab
     CHECK(throws_saying<std::invalid_argument>([&] { table_of_entries(matrix::Ones(3, 4), angles); },
                                                "table_of_entries: ", "row 2, pair 1"));
   }
-  for (const double bad : {0.0, -1.0, not_a_number, infinity})
+  for (const double bad : {0.0, -1.0, 1e-40, 0x1p127, not_a_number, infinity}) {
+    const std::string text = "rope::table_of_angles: attention_factor must be in [2^-126, 2^126], got ";
     CHECK(throws_saying<std::invalid_argument>(
-        [&] { table_of_angles(matrix::Ones(1, 1), table_form::half_width, 0, bad); }, "attention_factor"));
+        [&] { table_of_angles(matrix::Ones(1, 1), table_form::half_width, 0, bad); }, text));
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] { table_of_angles(matrix::Ones(1, 1), Eigen::Array2d(1, 2), 0, bad); }, text));
+  }
+  CHECK(throws_saying<std::invalid_argument>(
+      [] { table_of_angles<double>(matrix::Ones(1, 1), table_form::half_width, 0, 1e200); },
+      "attention_factor must be in [2^-500, 2^500], got 9.99"));
+  for (const double m : {0x1p126, 0x1p-126})
+    CHECK(table_of_angles(matrix::Zero(1, 1), table_form::half_width, 0, m).cos(0)[0] == float(m));
   CHECK(throws_saying<std::invalid_argument>(
       [&] { table_of_angles(matrix::Ones(2, 0), Eigen::Array2d(1, 2)); }, "must not be empty"));
   CHECK(throws_saying<std::length_error>(
@@ -322,6 +336,20 @@ TEST_CASE("entries without an inverse throw", "[tables][given_table]") {
     CHECK(throws_saying<std::invalid_argument>([&] { table_of_entries(cos, sin); }, "row 1, pair 2",
                                                "sqrt(cos^2 + sin^2) within [2^-126, 2^126], "));
   }
+  const auto rejects_m = [](double radius, double other, const char* got) {
+    matrix both = matrix::Constant(1, 2, radius);
+    both(0, 1) = other;
+    return throws_saying<std::invalid_argument>(
+        [&] { table_of_cos_sin<double>(both, matrix::Zero(1, 2), table_form::half_width); },
+        std::string("rope::table_of_cos_sin: sqrt(cos^2 + sin^2) must be in [2^-500, 2^500], got ") + got);
+  };
+  CHECK(rejects_m(0, 0, "0"));
+  CHECK(rejects_m(1e200, 1e200, "inf"));
+  CHECK(rejects_m(1e160, 2e160, "inf"));
+  CHECK(rejects_m(1e152, 1e152, "1e+152"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { table_of_cos_sin(matrix::Constant(1, 2, 1e38), matrix::Zero(1, 2), table_form::half_width); },
+      "rope::table_of_cos_sin: sqrt(cos^2 + sin^2) must be in [2^-126, 2^126], got "));
   cos(1, 2) = sin(1, 2) = 7e37;  // each alone is small enough
   CHECK(throws_saying<std::invalid_argument>([&] { table_of_entries(cos, sin); }, "row 1, pair 2"));
   sin(1, 2) = 0;

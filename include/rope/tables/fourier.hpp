@@ -69,7 +69,7 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 /// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
 ///
 /// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
-///            not fit, a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it
+///            not fit, an entry is not finite, or a pair of a row is mixed to (almost) nothing, so that it
 ///            has no inverse; std::length_error if the positions or entries exceed the address space
 /// Accuracy:  the sums, computed in double, have errors of at most (kept + 2) 2^-53 sum_j |mix(j, d)|. They
 ///            are rounded once to S
