@@ -21566,6 +21566,9 @@ struct clipped_scaling {
 /// patch and axis 1 its width (column), whatever the order in the model itself. So grid_positions({height,
 /// width}) fits all of them.
 ///
+/// Every function also throws std::invalid_argument if an inv_freq is not below 2^64, or if it uses the
+/// original schedule of `frequencies` for more than 65536 channels.
+///
 ///     model            frequencies                   layout        coordinates
 ///     Pixtral          pixtral_frequencies           half_split    grid_positions, grid_ids
 ///     Qwen-VL          qwen_vl_vision_frequencies    half_split    spatial_merge_order
@@ -21643,6 +21646,13 @@ inline frequencies width_first(const frequencies& height_first) {
     for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = height_first.inv_freq(i, axes - 1 - a);
   return frequencies::custom(std::move(inv_freq), height_first.attention_factor());
 }
+/// video_widths for another function, whose axes need a head_dim of at least `least`.
+inline std::vector<Index> checked_widths(const char* function, Index head_dim, Index least = 6) {
+  if (head_dim < least || head_dim % 2 != 0)
+    throw_invalid(function, "head_dim must be even and at least ", least, ", got ", head_dim);
+  const Index space = 2 * (head_dim / 6);
+  return {head_dim - 2 * space, space, space};
+}
 }  // namespace detail
 /// Pixtral: one schedule over the whole head. Its even frequencies are for the height, and its odd ones for
 /// the width.
@@ -21709,6 +21719,8 @@ inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.
 /// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit, `init_random_2d_freqs`
 inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, double base = 10.0) {
   detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
+  if (!detail::is_finite(angle))
+    detail::throw_invalid("rope_vit_mixed_frequencies", "angle must be finite, got ", angle);
   const frequencies half(head_dim / 2, base);
   const Index quarter = head_dim / 4;
   number_array<double> inv_freq(2 * quarter, 2);
@@ -21790,17 +21802,14 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 ///
 /// Throws:  std::invalid_argument unless head_dim is even and at least 6
 inline std::vector<Index> video_widths(Index head_dim) {
-  if (head_dim < 6 || head_dim % 2 != 0)
-    detail::throw_invalid("video_widths", "head_dim must be even and at least 6, got ", head_dim);
-  const Index space = 2 * (head_dim / 6);
-  return {head_dim - 2 * space, space, space};
+  return detail::checked_widths("video_widths", head_dim);
 }
 /// Wan 2.1 and 2.2: video_widths, one schedule of the same base per axis.
 ///
 /// Throws:  std::invalid_argument unless head_dim is even and at least 6, and base finite and greater than 1
 /// Source:  Wan-Video/Wan2.1, `rope_params` and `rope_apply`
 inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
-  return axial_blocks(video_widths(head_dim), base);
+  return axial_blocks(detail::checked_widths("wan_frequencies", head_dim), base);
 }
 /// CogVideoX: a quarter of the head is for the time, and three eighths are for each side of the image.
 ///
@@ -21854,7 +21863,7 @@ struct cosmos_axis_scaling {
 /// Source:  CosmosRotaryPosEmbed of Hugging Face diffusers, `rope_scale`
 inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
                                       double base = 10000.0) {
-  const std::vector<Index> widths = video_widths(head_dim);
+  const std::vector<Index> widths = detail::checked_widths("cosmos_frequencies", head_dim, 12);
   const frequencies blocks[] = {{widths[0], base, detail::cosmos_axis_scaling{stretch.time}},
                                 {widths[1], base, detail::cosmos_axis_scaling{stretch.height}},
                                 {widths[2], base, detail::cosmos_axis_scaling{stretch.width}}};

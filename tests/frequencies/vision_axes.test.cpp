@@ -225,5 +225,6 @@ TEST_CASE("invalid numbers of a vision model throw", "[frequencies][vision_axes]
   CHECK(rejects([] { rope::timm_pixel_frequencies(16, 1.5); },
                 "max_freq must be finite and at least 2, got 1.5"));
   CHECK(rejects([] { rope::timm_pixel_frequencies(16, infinity); }, "got inf"));
-  CHECK(rejects([] { rope::rope_vit_mixed_frequencies(16, infinity); }, "finite"));
+  CHECK(rejects([] { rope::rope_vit_mixed_frequencies(16, infinity); },
+                "rope::rope_vit_mixed_frequencies: angle must be finite, got inf"));
 }

@@ -269,8 +269,10 @@ TEST_CASE("invalid sizes and numbers of a video model throw", "[frequencies][vid
     const std::string value = "got " + std::to_string(bad);
     CHECK(rejects([&] { rope::video_widths(bad); },
                   "rope::video_widths: head_dim must be even and at least 6", value));
-    CHECK(rejects([&] { rope::wan_frequencies(bad); }, "even and at least 6", value));
-    CHECK(rejects([&] { rope::cosmos_frequencies(bad); }, "even and at least 6", value));
+    CHECK(rejects([&] { rope::wan_frequencies(bad); },
+                  "rope::wan_frequencies: head_dim must be even and at least 6", value));
+    CHECK(rejects([&] { rope::cosmos_frequencies(bad); },
+                  "rope::cosmos_frequencies: head_dim must be even and at least 12", value));
     CHECK(
         rejects([&] { rope::ltx_frequencies(bad); }, "rope::ltx_frequencies: inner_dim must be even", value));
     CHECK(rejects([&] { rope::cogvideox_frequencies(bad); },
@@ -282,7 +284,10 @@ TEST_CASE("invalid sizes and numbers of a video model throw", "[frequencies][vid
                   "rope::cosmos_frequencies: a stretch must be positive"));
   CHECK(rejects([] { rope::cosmos_frequencies(128, {.height = 1e-4}); },
                 "rope::cosmos_frequencies: a stretch must leave a base greater than 1, got 0.0001"));
-  CHECK(rejects([] { rope::cosmos_frequencies(8); }, "rotary_dim must be at least 4, got 2"));
+  for (const Index bad : {8, 10})
+    CHECK(rejects([&] { rope::cosmos_frequencies(bad); }, "rope::cosmos_frequencies: head_dim must be even",
+                  "at least 12, got " + std::to_string(bad)));
+  CHECK(rope::cosmos_frequencies(12).pairs() == 6);
   for (const Index axes : {Index{0}, Index{-1}})
     CHECK(rejects([&] { rope::ltx_frequencies(12, 1e4, axes); }, "axes must be positive, got "));
   CHECK(rejects([&] { rope::ltx_frequencies(6, 1e4, 4); }, "at least 2 for each of 4 axes, got 6"));
