@@ -1306,7 +1306,7 @@ class frequencies {
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
-  /// Throws:    as above; std::invalid_argument if a rule rejects its fields
+  /// Throws:    as above; std::invalid_argument if a rule rejects its fields, or `custom` the result
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
@@ -1320,8 +1320,8 @@ class frequencies {
   /// \param rotary_dim  even and positive
   /// \param max_freq    finite and at least 2
   ///
-  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, and max_freq finite and at
-  ///            least 2; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim is even and positive, max_freq finite and at least 2,
+  ///            and every inv_freq below 2^64; std::length_error if the pairs exceed the address space
   /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
@@ -1849,7 +1849,7 @@ struct yarn_scaling {
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive, original_max_position finite and
   ///          positive, 0 < beta_slow <= beta_fast, both finite, and those of the last three fields that are
-  ///          given are finite and not negative; or as bounds()
+  ///          given are finite and not negative; or as bounds(). `frequencies` rejects an m of 0
   void apply(schedule& axis) const {
     detail::require_positive("yarn_scaling: factor", factor);
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);

@@ -242,7 +242,7 @@ struct yarn_scaling {
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive, original_max_position finite and
   ///          positive, 0 < beta_slow <= beta_fast, both finite, and those of the last three fields that are
-  ///          given are finite and not negative; or as bounds()
+  ///          given are finite and not negative; or as bounds(). `frequencies` rejects an m of 0
   void apply(schedule& axis) const {
     detail::require_positive("yarn_scaling: factor", factor);
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);

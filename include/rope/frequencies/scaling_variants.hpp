@@ -185,7 +185,7 @@ enum class clipping {
 ///
 ///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
 ///
-/// `clipping::hard` stops all n of them instead.
+/// For n = 1, the pair stops. `clipping::hard` stops all n of them instead.
 ///
 ///     const frequencies f(128, 10000.0, clipped_scaling{.low_count = 20});
 ///
