@@ -2167,7 +2167,7 @@ struct segmented_positions {
     }
     return advance(start_of(segment), t - as_position(offsets[segment]));
   }
-  position_range range(const char* function, Index /*batch*/, Index tokens) const {
+  position_range range(const char* function, Index batch, Index tokens) const {
     check_offsets(function, "segment offsets", offsets.size(), tokens,
                   [&](Index s) { return as_position(offsets[s]); });
     if (!starts.empty() && starts.size() + 1 != offsets.size())
@@ -2180,7 +2180,7 @@ struct segmented_positions {
       range.include(start_of(s));
       range.include(advance(start_of(s), end - begin - 1));
     }
-    return range;
+    return batch > 0 ? range : position_range{};
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
 };

@@ -234,6 +234,8 @@ TEST_CASE("one id outside the table throws", "[positions]") {
 TEST_CASE("an empty batch does not check its ids", "[positions]") {
   const std::vector<int> outside(L, 400);
   CHECK(rotated<rope::half_split>(outside, 0).empty());
+  const std::vector<int> offsets = {0, 1, L}, starts = {0, 400};
+  CHECK(rotated<rope::half_split>(rope::segments(offsets, starts), 0).empty());
 }
 
 TEST_CASE("ids throw if their length is neither tokens nor batch times tokens", "[positions]") {
