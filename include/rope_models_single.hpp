@@ -4775,8 +4775,10 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
   if (source == table_source::entries) {
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
-    advice = ", make it with frequency_table(frequencies, ";
-    if (from != 0) append(advice, {from, ", "});
+    const bool in_float = source == table_source::float_angles;
+    advice = ", make it with frequency_table";
+    append(advice, in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, ");
+    if (from != 0 || in_float) append(advice, {from, ", "});
     append(advice, {to, ")"});
   }
   throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
@@ -15041,8 +15043,7 @@ void check_result(const char* function, const head_view<const X>& x, const head_
   if constexpr (std::is_same_v<X, T>) {
     if (!are_same(x, out) && share_memory(x, out))
       throw_invalid(function,
-                    "out must be x itself or share no channel with it, and covers a part of x; "
-                    "give other memory, or rotate in place");
+                    "out must be x or share no channel with it, and covers a part of x; give other memory");
   } else if (share_memory(x, out)) {
     throw_invalid(function,
                   "out has another channel type than x and must share no memory with it; give other memory");
@@ -15082,8 +15083,8 @@ void check_both(const char* function, const head_view<Q>& q, const head_view<K>&
   check_written(function, k);
   if (share_memory(q, k))
     throw_invalid(function,
-                  "q and k are both rotated in place and must not share channels, which would be rotated "
-                  "twice; to write the rotated x to another view, call rotate_to or unrotate_to");
+                  "q and k must not share channels, which would rotate twice; to write to other views, call ",
+                  function, "_to");
 }
 /// Rotates q and k block by block, in one pass over the table.
 template <class Layout, bool inverse, class Q, class K, class S, class P, class Threads>
@@ -15128,8 +15129,7 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///            (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; allocates a copy of ids that are an expression,
 ///            and scratch for rows of more than 256 pairs that are converted
-/// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
-///            `rotate_half` of Hugging Face transformers
+/// Source:    Su et al. 2021, arXiv:2104.09864v5, equation 34; half_split is `rotate_half` of Hugging Face
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {

@@ -263,18 +263,23 @@ TEST_CASE("a start that leads out of the table is reported with its positions", 
   CHECK(rejects<std::out_of_range>(
       int64_max - 1, B, L,
       "got positions 9223372036854775806 to 9223372036854775807 (start 9223372036854775806, 4 tokens)"));
-  // A single position is reported alone.
-  std::vector<float> x(4);
-  std::string message;
-  try {
-    rope::rotate<rope::half_split>(rope::thd(x.data(), 1, 1, 4),
-                                   rope::frequency_table<float>(rope::frequencies(4), 5), 7);
-  } catch (const std::out_of_range& error) {
-    message = error.what();
-  }
-  CHECK(message ==
+  // A single position is reported alone, and a table of float angles is made again.
+  const auto message_of = [](const rope::frequency_table<float>& short_table) {
+    std::vector<float> x(4);
+    try {
+      rope::rotate<rope::half_split>(rope::thd(x.data(), 1, 1, 4), short_table, 7);
+    } catch (const std::out_of_range& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const rope::frequencies f(4);
+  CHECK(message_of({f, 5}) ==
         "rope::rotate: position 7 is outside the table's [0, 5); the table has 5 rows, make it with "
         "frequency_table(frequencies, 8)");
+  CHECK(message_of(rope::frequency_table<float>::with_float_angles(f, 0, 5)) ==
+        "rope::rotate: position 7 is outside the table's [0, 5); the table has 5 rows, make it with "
+        "frequency_table<>::with_float_angles(frequencies, 0, 8)");
 }
 
 TEST_CASE("row starts throw if their number is wrong or a row leaves the table", "[positions]") {

@@ -391,8 +391,9 @@ TEMPLATE_LIST_TEST_CASE("an invalid norm throws before anything is written", "[r
   CHECK(throws_saying<std::invalid_argument>(
       [&] { normalize_and_rotate<half_split>(q, k.token_range(0, 2), good, good, table); },
       "must have the same batch and tokens"));
-  CHECK(throws_saying<std::invalid_argument>(
-      [&] { normalize_and_rotate<half_split>(q, q, good, good, table); }, "must not share channels"));
+  CHECK(
+      throws_saying<std::invalid_argument>([&] { normalize_and_rotate<half_split>(q, q, good, good, table); },
+                                           "must not share channels", "call normalize_and_rotate_to"));
   CHECK(throws_saying<std::invalid_argument>([&] { rope::normalize_heads_to(q, k.token_range(0, 2), good); },
                                              "rope::normalize_heads_to: out must have the shape of x"));
   CHECK(throws_saying<std::invalid_argument>(

@@ -360,9 +360,11 @@ TEST_CASE("queries and keys that overlap throw, because shared channels would ro
   const auto packed = rope::bshd(memory.data(), 2, 3, 6, 8);
   const auto rejected = [&](const rope::head_view<float>& q, const rope::head_view<float>& k) {
     return throws_saying<std::invalid_argument>([&] { rope::rotate<half_split>(q, k, table); },
-                                                "rope::rotate: q and k", "must not share channels") &&
+                                                "rope::rotate: q and k must not share channels",
+                                                "call rotate_to") &&
            throws_saying<std::invalid_argument>([&] { rope::unrotate<interleaved>(k, q, table, 3); },
-                                                "rope::unrotate: q and k", "must not share channels");
+                                                "rope::unrotate: q and k must not share channels",
+                                                "call unrotate_to");
   };
   CHECK(rejected(packed, packed));
   CHECK(rejected(packed.head_range(0, 4), packed.head_range(3, 2)));

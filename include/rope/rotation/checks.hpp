@@ -406,8 +406,10 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
   if (source == table_source::entries) {
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
-    advice = ", make it with frequency_table(frequencies, ";
-    if (from != 0) append(advice, {from, ", "});
+    const bool in_float = source == table_source::float_angles;
+    advice = ", make it with frequency_table";
+    append(advice, in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, ");
+    if (from != 0 || in_float) append(advice, {from, ", "});
     append(advice, {to, ")"});
   }
   throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
