@@ -884,8 +884,8 @@ auto list_of(const X& x) {
 template <class X>
 auto list_in_memory(const X& x) {
   static_assert(integers_in_memory<X>,
-                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
-                "expression first");
+                "row_starts, segments and segment_ranges: the integers must be in memory that outlives the "
+                "call; evaluate an expression first");
   if constexpr (integers_in_memory<X>) return list_of(x);
 }
 /// A value of the type of the integers in a list. The list may be in memory or an expression.

@@ -111,7 +111,7 @@ void positions(rope::head_view<float> x, const rope::frequency_table<float>& tab
 #endif
   rope::rotate<half_split>(x, table, rope::row_starts(starts));
 #ifdef EXPRESSION_OF_ROW_STARTS
-  // EXPECT: error: .*row_starts and segments: the integers must be in memory that outlives the call
+  // EXPECT: error: .*row_starts, segments and segment_ranges: the integers must be in memory that outlives the call
   rope::rotate<half_split>(x, table, rope::row_starts(starts - 1));
 #endif
 }
