@@ -350,6 +350,18 @@ TEST_CASE("xPos without a causal mask, or beyond the range of its entries, throw
   CHECK(throws_saying<std::invalid_argument>([&] { tables_of_float(frequencies, 35700, {.center = 0}); },
                                              "rope::xpos: the growth exp(-87.3",
                                              "of pair 0 at position 35699", "move the center"));
+  const auto with_m = [](double m) { return rope::frequencies::custom(Eigen::ArrayXd::Ones(4), m); };
+  CHECK(throws_saying<std::invalid_argument>([&] { tables_of_float(with_m(0x1p127), 3, {.center = 1}); },
+                                             "rope::xpos: attention_factor must be in [2^-126, 2^126], got"));
+  CHECK(throws_saying<std::invalid_argument>([&] { tables_of_float(with_m(0x1p125), 400, {.center = 1}); },
+                                             "rope::xpos: the growth exp(",
+                                             ") for an attention_factor of 4.2535295865117308e+37; move"));
+  // Without growth, any center and length give the exact rotation.
+  const rope::xpos<float> still(frequencies, 3,
+                                {.center = 1e300, .scale_base = 1e-100, .rates = Eigen::ArrayXd::Zero(4)});
+  const rope::frequency_table<float> exact(frequencies, 3);
+  CHECK((still.queries().cos() == exact.cos()).all());
+  CHECK((still.keys().sin() == exact.sin()).all());
   CHECK_NOTHROW(tables_of_float(frequencies, 35600, {.center = 0}));
   CHECK_NOTHROW(tables_of_float(frequencies, 35700, {.center = 17850}));
   CHECK_NOTHROW(rope::xpos<double>(frequencies, 35700, {.center = 0}));

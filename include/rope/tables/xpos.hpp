@@ -103,8 +103,8 @@ class xpos {
   ///
   /// Throws:  std::invalid_argument if last < first, the frequencies have more than one axis, the center or a
   ///          rate is not finite, scale_base is not finite and positive, there is not one rate per pair, or
-  ///          the growth of a pair at an end of the range leaves the range of S; std::length_error if the
-  ///          positions or entries exceed the address space
+  ///          m, or m times or divided by the growth of a pair at an end of the range, leaves the range of S;
+  ///          std::length_error if the positions or entries exceed the address space
   template <std::integral First, std::integral Last>
   xpos(const frequencies& of, First first, Last last, const xpos_growth& growth)
       : growth_(checked(of, growth)),
@@ -172,12 +172,15 @@ class xpos {
     if (rows == 0) return;
     for (const std::int64_t position : {first, first + (rows - 1)})
       for (Index i = 0; i < growth.rates.size(); ++i) {
+        const double rate = growth.rates(i);  // if 0, the distance may be infinite
         const double exponent =
-            growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
+            detail::equal(rate, 0)
+                ? 0
+                : rate * ((static_cast<double>(position) - growth.center) / growth.scale_base);
         if (!((std::abs)(exponent) <= limit))
           detail::throw_invalid("xpos", "the growth exp(", exponent, ") of pair ", i, " at position ",
                                 position, " leaves the range of the table's entries, exp(+-", limit,
-                                "); move the center ", growth.center,
+                                ") for an attention_factor of ", m, "; move the center ", growth.center,
                                 " to the middle of the positions, or raise scale_base ", growth.scale_base);
       }
   }
@@ -187,7 +190,7 @@ class xpos {
                                   int sign) {
     const std::int64_t first = detail::checked_position("xpos", from);
     const Index pairs = of.pairs(), rows = detail::checked_rows("xpos", from, to);
-    const double m = of.attention_factor();
+    const double m = detail::checked_m<S>("xpos", "attention_factor", of.attention_factor());
     check_range(growth, first, rows, m);
     const detail::row_angles angles(of);
     frequency_table<S> result =
