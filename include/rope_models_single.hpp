@@ -3457,13 +3457,13 @@ Index checked_rows(const char* function, First first, Last last) {
 /// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
 ///          space
 template <class S>
-Index checked_entries(Index rows, Index pairs) {
+Index checked_entries(Index rows, Index pairs, const char* function = "frequency_table") {
   if (pairs == 0)
     throw_invalid(
-        "frequency_table",
+        function,
         "frequencies must have a pair, got 0: they were moved from, so give those that they were moved to");
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
-    throw_length("frequency_table", rows, " rows of ", pairs, " pairs exceed the address space");
+    throw_length(function, rows, " rows of ", pairs, " pairs exceed the address space");
   return rows;
 }
 /// Returns the attention_factor m.
@@ -3471,11 +3471,11 @@ Index checked_entries(Index rows, Index pairs) {
 /// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
 ///          [2^-1022, 2^1024 - 2^971] for double, because m cos would overflow or lose digits
 template <class S>
-double checked_magnitude(double attention_factor) {
+double checked_magnitude(double attention_factor, const char* function = "frequency_table") {
   using limits = std::numeric_limits<S>;
   if (attention_factor < static_cast<double>((limits::min)()) ||
       attention_factor > static_cast<double>((limits::max)()))
-    throw_invalid("frequency_table", "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
+    throw_invalid(function, "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
                   limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
                   "], the normal numbers of the type of its entries, got ", attention_factor);
   return attention_factor;
@@ -3488,8 +3488,8 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
 ///
 /// Throws:  as checked_magnitude
 template <class S>
-std::uint64_t checked_fingerprint(const frequencies& of) {
-  return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
+std::uint64_t checked_fingerprint(const frequencies& of, const char* function = "frequency_table") {
+  return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor(), function)), of);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP

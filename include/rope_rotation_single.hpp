@@ -2791,21 +2791,21 @@ Index checked_rows(const char* function, First first, Last last) {
   return to_index(to - from);
 }
 template <class S>
-Index checked_entries(Index rows, Index pairs) {
+Index checked_entries(Index rows, Index pairs, const char* function = "frequency_table") {
   if (pairs == 0)
     throw_invalid(
-        "frequency_table",
+        function,
         "frequencies must have a pair, got 0: they were moved from, so give those that they were moved to");
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
-    throw_length("frequency_table", rows, " rows of ", pairs, " pairs exceed the address space");
+    throw_length(function, rows, " rows of ", pairs, " pairs exceed the address space");
   return rows;
 }
 template <class S>
-double checked_magnitude(double attention_factor) {
+double checked_magnitude(double attention_factor, const char* function = "frequency_table") {
   using limits = std::numeric_limits<S>;
   if (attention_factor < static_cast<double>((limits::min)()) ||
       attention_factor > static_cast<double>((limits::max)()))
-    throw_invalid("frequency_table", "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
+    throw_invalid(function, "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
                   limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
                   "], the normal numbers of the type of its entries, got ", attention_factor);
   return attention_factor;
@@ -2814,8 +2814,8 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
   return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
 }
 template <class S>
-std::uint64_t checked_fingerprint(const frequencies& of) {
-  return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
+std::uint64_t checked_fingerprint(const frequencies& of, const char* function = "frequency_table") {
+  return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor(), function)), of);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP

@@ -174,8 +174,10 @@ TEST_CASE("invalid rows of a row_maker throw before anything is written", "[tabl
   CHECK(throws_saying<std::invalid_argument>([&] { maker.memory_size(-1); }, "must not be negative, got -1"));
   CHECK(throws_saying<std::length_error>([&] { maker.memory_size(std::numeric_limits<Index>::max()); },
                                          "exceed the address space"));
-  CHECK(throws_saying<std::invalid_argument>([] { row_maker<>(on_axes(1, 0x1p-130)); }, "attention_factor"));
+  CHECK(throws_saying<std::invalid_argument>([] { row_maker<>(on_axes(1, 0x1p-130)); },
+                                             "rope::row_maker: attention_factor"));
   frequencies gone = on_axes(1, 1);
   const frequencies taken = std::move(gone);
-  CHECK(throws_saying<std::invalid_argument>([&] { row_maker<>{gone}; }, "must have a pair, got 0"));
+  CHECK(throws_saying<std::invalid_argument>([&] { row_maker<>{gone}; },
+                                             "rope::row_maker: frequencies must have a pair, got 0"));
 }

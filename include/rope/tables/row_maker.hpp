@@ -66,8 +66,8 @@ class row_maker {
   /// Cost:    72 bytes per pair and axis
   explicit row_maker(const frequencies& of)
       : frequencies_(of),
-        fingerprint_(detail::checked_fingerprint<S>(of)),
-        angles_((detail::checked_entries<S>(0, of.pairs()), of)) {}
+        fingerprint_(detail::checked_fingerprint<S>(of, "row_maker")),
+        angles_((detail::checked_entries<S>(0, of.pairs(), "row_maker"), of)) {}
 
   row_maker(const row_maker&) = default;
   row_maker(row_maker&&) = default;
