@@ -5,7 +5,6 @@
 #include <algorithm>  // std::copy_n, std::max, std::clamp
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <numbers>
 #include <type_traits>
 #include <vector>
@@ -53,12 +52,11 @@ inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::e
 ///
 ///     inv_freq(i) = base^(-i / channels),   i = 0 .. channels - 1
 ///
-/// Throws:  std::invalid_argument unless channels is positive and at most 32768 (std::length_error if they
-///          exceed the address space), and base finite and greater than 1
+/// Throws:  std::invalid_argument unless channels is positive and at most 32768, and base finite and greater
+///          than 1
 inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
-  if (channels <= 0) detail::throw_invalid("pope_frequencies", "channels must be positive, got ", channels);
-  if (channels > (std::numeric_limits<Index>::max)() / 2)
-    detail::throw_length("pope_frequencies", channels, " channels exceed the address space");
+  if (channels <= 0 || channels > 32768)
+    detail::throw_invalid("pope_frequencies", "channels must be positive and at most 32768, got ", channels);
   return frequencies(2 * channels, base);
 }
 
