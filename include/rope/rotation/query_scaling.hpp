@@ -112,9 +112,10 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
     detail::check_heads("scale_queries", q);
     detail::check_written("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
-    if (source.range("scale_queries", q.batch, q.tokens).largest ==
-        (std::numeric_limits<std::int64_t>::max)())
-      detail::throw_out_of_range("scale_queries", "a position must be below 2^63 - 1, as in every table");
+    const std::int64_t largest = source.range("scale_queries", q.batch, q.tokens).largest;
+    if (largest == (std::numeric_limits<std::int64_t>::max)())
+      detail::throw_out_of_range(
+          "scale_queries", "a position must be below 2^63 - 1, as in every table, got ", largest, " or more");
     for (Index b = 0; b < q.batch; ++b)
       for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
     detail::for_each_token(q, threads, [&](Index b, Index t) {
