@@ -1827,6 +1827,7 @@ class selected_keys {
       detail::throw_invalid(
           "selected_keys", "lists must have entries, got [queries, key heads, keys] = ",
           detail::shape_text({queries_.extent, heads_.extent, keys_.extent}),
+          memory_ == nullptr ? " at a null pointer" : "",
           "; leave the option out where nothing is selected, and begin an empty list with -1");
   }
   /// Reads entry `place`, of any integer type of this size.

@@ -77,6 +77,12 @@ TEST_CASE("a default selected_keys is empty, and lists without entries throw", "
   CHECK(testing::throws_saying<std::invalid_argument>([] { selected_keys(std::vector<int>{}); },
                                                       "selected_keys: lists must have entries", "got ",
                                                       "[1, 1, 0]"));
+  const int* const none = nullptr;
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] {
+        selected_keys(none, {1, 1, 2});
+      },
+      "[1, 1, 2] at a null pointer; leave"));
   const int list = 0;
   for (const rope::selected_shape& shape : {rope::selected_shape{0, 1, 1}, {1, 0, 1}, {1, 1, -1}})
     CHECK(testing::throws_saying<std::invalid_argument>([&] { selected_keys(&list, shape); },
