@@ -122,7 +122,7 @@
 #define ROPE_DETAIL_F16C nof16c
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 0
 #endif
-#if defined(__FAST_MATH__) || defined(_M_FP_FAST)  // -ffast-math, /fp:fast
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(_M_FP_FAST)  // the second: g++
 #define ROPE_DETAIL_FAST_MATH 1
 #else
 #define ROPE_DETAIL_FAST_MATH 0
@@ -297,9 +297,13 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 #include <utility>
 #include <vector>
 
+#ifndef ROPE_BASE_INTEGER_LIST_HPP
+#define ROPE_BASE_INTEGER_LIST_HPP
+#include <initializer_list>
+#include <span>
+
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
-#include <initializer_list>
 
 #ifndef ROPE_BASE_NUMBERS_HPP
 #define ROPE_BASE_NUMBERS_HPP
@@ -487,11 +491,6 @@ inline void check_equal(const char* function, const char* names, const char* ext
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_MESSAGE_HPP
 
-#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
-#define ROPE_FREQUENCIES_FREQUENCIES_HPP
-#include <cmath>
-#include <numbers>
-
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
 #include <new>  // std::align_val_t
@@ -659,9 +658,270 @@ class number_array {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
 
+#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
+#define ROPE_BASE_TENSOR_SHAPE_HPP
+#include <array>
+/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
+/// their headers.
+namespace rope::inline ROPE_ABI::detail {
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+template <class X>
+inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
+template <class X, int rank>
+concept strided_span = requires(const std::remove_cvref_t<X>& x) {
+  requires int(std::remove_cvref_t<X>::rank()) == rank;
+  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
+  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
+  typename std::remove_cvref_t<X>::element_type& > ;
+  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
+  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
+  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
+};
+template <class Number>
+Index checked_index(const char* name, Number number, int axis) {
+  if (!is_index(number))
+    throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
+                 " on index ", axis);
+  return to_index(number);
+}
+template <class X>
+Index span_extent(const X& x, int axis) {
+  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
+}
+template <class X>
+Index span_stride(const X& x, int axis) {
+  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
+}
+template <class X, int rank>
+concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
+template <class T, std::size_t rank>
+struct indexed_memory {
+  T* data = nullptr;
+  std::array<Index, rank> extents = {}, strides = {};
+  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
+};
+template <class X, int... axis>
+auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
+  constexpr std::size_t rank = sizeof...(axis);
+  if constexpr (tensor<X, int(rank)>) {
+    indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
+    memory.extents = {checked_index("an extent", x.dimension(axis), axis)...};
+    std::size_t stride = 1;  // may wrap before the caller has checked the extents
+    for (std::size_t i = 0; i < rank; ++i) {
+      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
+      memory.from_fastest[i] = index;
+      memory.strides[index] = static_cast<Index>(stride);
+      stride *= static_cast<std::size_t>(memory.extents[index]);
+    }
+    return memory;
+  } else {
+    indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
+    memory.extents = {span_extent(x, axis)...};
+    memory.strides = {span_stride(x, axis)...};
+    for (std::size_t i = 0; i < rank; ++i) {
+      std::size_t place = i;  // the last index is the faster one of two with equal strides
+      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
+        memory.from_fastest[place] = memory.from_fastest[place - 1];
+      memory.from_fastest[place] = i;
+    }
+    return memory;
+  }
+}
+template <int rank, class X>
+auto indexed_memory_of(X& x) {
+  return indexed_memory_of(x, std::make_integer_sequence<int, rank>{});
+}
+template <class X>
+concept owns_memory = !std::is_reference_v<X> && (
+                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
+                                                     requires(X & x) { typename X::allocator_type; } ||
+                                                     requires(X & x) { x.resize(x.dimensions()); });
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
+/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
+/// Types that do not expose them are rejected.
+///
+/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
+/// before the operation.
+namespace rope::inline ROPE_ABI::detail {
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
+  return a + b;
+}
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  if (!difference_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
+  return a - b;
+}
+constexpr bool product_fits(std::initializer_list<Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+template <whole_number Integer>
+struct integer_list {
+  const Integer* data = nullptr;
+  Index rows = 1, columns = 0;
+  Index row_stride = 0, column_stride = 1;
+  integer_list() = default;
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
+      : data(first), columns(length), column_stride(stride) {}
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
+               Index to_next_column)
+      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+    if (row_count < 2 || column_count < 2) return;
+    rows = row_count;
+    columns = column_count;
+    row_stride = to_next_row;
+  }
+  Index size() const { return rows * columns; }
+  bool empty() const { return columns == 0; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  Integer operator[](Index i) const { return data[i * column_stride]; }
+  const integer_list& as_vector(const char* name) const {
+    if (rows > 1)
+      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
+    return *this;
+  }
+};
+template <class Derived>
+const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
+  return x.derived();
+}
+template <class X>
+concept dense_integers = requires(const X& x) {
+  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
+};
+template <class X>
+concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
+  dense_of(x).data();
+  dense_of(x).innerStride();
+  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
+};
+template <class X>
+using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
+template <class X>
+concept tensor_of_integers =
+    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
+template <class X>
+concept contiguous_integers =
+    !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
+  std::end(x);
+};
+template <class X>
+concept span_of_integers = (strided_span<X, 1> ||
+                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
+template <class X>
+concept integers_in_memory =
+    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
+template <integers_in_memory X>
+auto list_of(const X& x) {
+  if constexpr (dense_integers<X>) {
+    const auto& list = dense_of(x);
+    using dense = std::remove_cvref_t<decltype(list)>;
+    using integer = typename dense::Scalar;
+    if constexpr (bool(dense::IsVectorAtCompileTime))
+      return integer_list<integer>(list.data(), list.size(), list.innerStride());
+    else
+      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else if constexpr (numbers_by_index<const X, 1> || numbers_by_index<const X, 2>) {
+    constexpr int rank = numbers_by_index<const X, 1> ? 1 : 2;
+    const auto memory = indexed_memory_of<rank>(x);
+    using integer = std::remove_cvref_t<decltype(*memory.data)>;
+    const auto &extents = memory.extents, &strides = memory.strides;
+    if constexpr (rank == 1)
+      return integer_list<integer>(memory.data, extents[0], strides[0]);
+    else
+      return integer_list<integer>(memory.data, extents[0], extents[1], strides[0], strides[1]);
+  } else {
+    return integer_list<element_of<X>>(std::span<const element_of<X>>(x));
+  }
+}
+template <class X>
+auto list_in_memory(const X& x) {
+  static_assert(integers_in_memory<X>,
+                "row_starts, segments and segment_ranges: the integers must be in memory that outlives the "
+                "call; evaluate an expression first");
+  if constexpr (integers_in_memory<X>) return list_of(x);
+}
+template <class X>
+requires dense_integers<X> || integers_in_memory<X>
+auto integer_in(const X& x) {
+  if constexpr (dense_integers<X>)
+    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
+  else
+    return list_of(x)[0];
+}
+template <class X>
+using integer_of = decltype(integer_in(std::declval<const X&>()));
+template <whole_number Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+  else
+    return static_cast<std::int64_t>(value);
+}
+template <class Integer>
+struct evaluated_list : integer_list<Integer> {
+  number_array<Integer> memory;
+  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
+    this->data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    memory.resize(expression.rows(), expression.cols());
+    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
+    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
+  }
+};
+template <class P>
+struct kept {
+  using type = const P&;
+};
+template <dense_integers P>
+requires(!integers_in_memory<P>) struct kept<P> {
+  using type = evaluated_list<integer_of<P>>;
+};
+template <class P>
+using kept_positions = typename kept<P>::type;
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_INTEGER_LIST_HPP
+
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
+#include <cmath>
+#include <numbers>
+
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
-#include <array>
 #include <compare>
 /// The number type of schedules. long double has 64 bits on some processors and 53 or 113 on others, and each
 /// C library has its own exp and log. Schedules must depend on neither.
@@ -1263,8 +1523,7 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 ///
 /// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ, because a
-///          table has only one
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -1273,9 +1532,10 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
-/// Throws:  std::invalid_argument unless axes is positive
+/// Throws:  std::invalid_argument unless axes is positive and the number of entries fits an Index
 inline frequencies axial(const frequencies& block, Index axes) {
-  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
+  if (axes <= 0 || !detail::product_fits({axes, block.pairs(), axes, block.axes()}))
+    detail::throw_invalid("axial", "axes must be positive, and pairs * axes^2 an Index, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
 /// Axial blocks of the original schedule. The frequencies of axis a are base^(-2 i / widths[a]).
@@ -1356,11 +1616,11 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
 /// \param spatial_pairs  number of pairs of height, and also of width
 /// \param time_pairs     number of pairs of time
 ///
-/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
+/// Throws:  std::invalid_argument if one is negative, or 2 spatial_pairs + time_pairs is not below 2^31
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
 ///          arXiv:2502.05173
 inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
-  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, spatial_pairs, time_pairs});
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
                              3};
   for (Index i = 0; i < 2 * spatial_pairs; ++i)
@@ -1736,266 +1996,6 @@ struct longrope_scaling {
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
-#include <span>
-
-#ifndef ROPE_BASE_INTEGER_LIST_HPP
-#define ROPE_BASE_INTEGER_LIST_HPP
-
-#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
-#define ROPE_BASE_TENSOR_SHAPE_HPP
-/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
-/// their headers.
-namespace rope::inline ROPE_ABI::detail {
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
-};
-template <class X>
-inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-template <class X, int rank>
-concept strided_span = requires(const std::remove_cvref_t<X>& x) {
-  requires int(std::remove_cvref_t<X>::rank()) == rank;
-  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
-  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
-  typename std::remove_cvref_t<X>::element_type& > ;
-  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
-  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
-  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
-};
-template <class Number>
-Index checked_index(const char* name, Number number, int axis) {
-  if (!is_index(number))
-    throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
-                 " on index ", axis);
-  return to_index(number);
-}
-template <class X>
-Index span_extent(const X& x, int axis) {
-  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
-}
-template <class X>
-Index span_stride(const X& x, int axis) {
-  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
-}
-template <class X, int rank>
-concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
-template <class T, std::size_t rank>
-struct indexed_memory {
-  T* data = nullptr;
-  std::array<Index, rank> extents = {}, strides = {};
-  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
-};
-template <class X, int... axis>
-auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
-  constexpr std::size_t rank = sizeof...(axis);
-  if constexpr (tensor<X, int(rank)>) {
-    indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
-    memory.extents = {checked_index("an extent", x.dimension(axis), axis)...};
-    std::size_t stride = 1;  // may wrap before the caller has checked the extents
-    for (std::size_t i = 0; i < rank; ++i) {
-      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
-      memory.from_fastest[i] = index;
-      memory.strides[index] = static_cast<Index>(stride);
-      stride *= static_cast<std::size_t>(memory.extents[index]);
-    }
-    return memory;
-  } else {
-    indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
-    memory.extents = {span_extent(x, axis)...};
-    memory.strides = {span_stride(x, axis)...};
-    for (std::size_t i = 0; i < rank; ++i) {
-      std::size_t place = i;  // the last index is the faster one of two with equal strides
-      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
-        memory.from_fastest[place] = memory.from_fastest[place - 1];
-      memory.from_fastest[place] = i;
-    }
-    return memory;
-  }
-}
-template <int rank, class X>
-auto indexed_memory_of(X& x) {
-  return indexed_memory_of(x, std::make_integer_sequence<int, rank>{});
-}
-template <class X>
-concept owns_memory = !std::is_reference_v<X> && (
-                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
-                                                     requires(X & x) { typename X::allocator_type; } ||
-                                                     requires(X & x) { x.resize(x.dimensions()); });
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
-/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
-/// Types that do not expose them are rejected.
-///
-/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
-/// before the operation.
-namespace rope::inline ROPE_ABI::detail {
-constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
-}
-constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
-}
-inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
-  if (!sum_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
-  return a + b;
-}
-inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  if (!difference_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
-  return a - b;
-}
-constexpr bool product_fits(std::initializer_list<Index> extents,
-                            Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
-}
-template <class Integer>
-concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-template <whole_number Integer>
-struct integer_list {
-  const Integer* data = nullptr;
-  Index rows = 1, columns = 0;
-  Index row_stride = 0, column_stride = 1;
-  integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
-  integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
-               Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
-  }
-  Index size() const { return rows * columns; }
-  bool empty() const { return columns == 0; }
-  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  Integer operator[](Index i) const { return data[i * column_stride]; }
-  const integer_list& as_vector(const char* name) const {
-    if (rows > 1)
-      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
-    return *this;
-  }
-};
-template <class Derived>
-const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
-  return x.derived();
-}
-template <class X>
-concept dense_integers = requires(const X& x) {
-  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
-};
-template <class X>
-concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
-  dense_of(x).data();
-  dense_of(x).innerStride();
-  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
-};
-template <class X>
-using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
-template <class X>
-concept tensor_of_integers =
-    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-template <class X>
-concept contiguous_integers =
-    !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
-  std::end(x);
-};
-template <class X>
-concept span_of_integers = (strided_span<X, 1> ||
-                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
-template <class X>
-concept integers_in_memory =
-    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
-template <integers_in_memory X>
-auto list_of(const X& x) {
-  if constexpr (dense_integers<X>) {
-    const auto& list = dense_of(x);
-    using dense = std::remove_cvref_t<decltype(list)>;
-    using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
-      return integer_list<integer>(list.data(), list.size(), list.innerStride());
-    else
-      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else if constexpr (numbers_by_index<const X, 1> || numbers_by_index<const X, 2>) {
-    constexpr int rank = numbers_by_index<const X, 1> ? 1 : 2;
-    const auto memory = indexed_memory_of<rank>(x);
-    using integer = std::remove_cvref_t<decltype(*memory.data)>;
-    const auto &extents = memory.extents, &strides = memory.strides;
-    if constexpr (rank == 1)
-      return integer_list<integer>(memory.data, extents[0], strides[0]);
-    else
-      return integer_list<integer>(memory.data, extents[0], extents[1], strides[0], strides[1]);
-  } else {
-    return integer_list<element_of<X>>(std::span<const element_of<X>>(x));
-  }
-}
-template <class X>
-auto list_in_memory(const X& x) {
-  static_assert(integers_in_memory<X>,
-                "row_starts, segments and segment_ranges: the integers must be in memory that outlives the "
-                "call; evaluate an expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x);
-}
-template <class X>
-requires dense_integers<X> || integers_in_memory<X>
-auto integer_in(const X& x) {
-  if constexpr (dense_integers<X>)
-    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
-  else
-    return list_of(x)[0];
-}
-template <class X>
-using integer_of = decltype(integer_in(std::declval<const X&>()));
-template <whole_number Integer>
-std::int64_t as_position(Integer value) {
-  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
-    return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
-  else
-    return static_cast<std::int64_t>(value);
-}
-template <class Integer>
-struct evaluated_list : integer_list<Integer> {
-  number_array<Integer> memory;
-  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
-    this->data = memory.data();
-  }
-  evaluated_list& operator=(const evaluated_list&) = delete;
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    memory.resize(expression.rows(), expression.cols());
-    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
-    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
-  }
-};
-template <class P>
-struct kept {
-  using type = const P&;
-};
-template <dense_integers P>
-requires(!integers_in_memory<P>) struct kept<P> {
-  using type = evaluated_list<integer_of<P>>;
-};
-template <class P>
-using kept_positions = typename kept<P>::type;
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_INTEGER_LIST_HPP
 /// The position of each token of a batch. Positions are integers: a 16-bit float is exact only up to 256
 /// (bfloat16) or 2048 (half), and a float only up to 2^24.
 namespace rope::inline ROPE_ABI {
@@ -3431,9 +3431,9 @@ enum class table_source {
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
 /// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
 ///            (tests/oracle/). A float entry is the nearest float, except if the value is within 2^-48 ulp
-///            of the middle between two floats. A double entry is within 0.51 ulp, and has one more rounding
-///            if attention_factor is not 1. With several axes the angle has an additional error of 2^-159 rad
-///            per axis, which matters only if coordinates cancel. Integer arithmetic decides all
+///            of the middle between two floats. A normal double entry is within 0.51 ulp, with one more
+///            rounding if attention_factor is not 1. With several axes the angle has an additional error of
+///            2^-159 rad per axis, which matters only if coordinates cancel. Integer arithmetic decides all
 ///            roundings: entries have the same bits on every processor, with every compiler and at every
 ///            optimisation level
 /// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
