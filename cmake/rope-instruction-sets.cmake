@@ -7,7 +7,8 @@
 # a different name in each, for example for a namespace: baseline, avx2, avx512, avx512_bf16. Baseline has
 # only the flags of TARGET. On processors other than x86-64, and with compilers other than GCC and Clang, it
 # is the only one. Include directories, definitions, options and compile features come from TARGET and from
-# what it links, and so do CXX_STANDARD and CXX_EXTENSIONS if they are set before the call. rope is linked.
+# what it links, and so do CXX_STANDARD, CXX_EXTENSIONS and the properties of visibility if they are set before the
+# call. One call lists all sources. rope is linked.
 #
 # TARGET can include <rope_instruction_sets.hpp>, which this function writes:
 #
@@ -23,6 +24,9 @@ function(rope_add_instruction_sets target)
   if(NOT type MATCHES "^(EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)$")
     message(FATAL_ERROR "rope_add_instruction_sets: give a program, a shared library or a module, got ${target}, which is "
       "${type}: in it the linker may take functions of an instruction set that the processor lacks")
+  endif()
+  if(TARGET ${target}_baseline)
+    message(FATAL_ERROR "rope_add_instruction_sets: give all sources of ${target} in one call, got a second one with ${ARGN}")
   endif()
   set(sets baseline)
   set(runs_baseline true)
@@ -54,7 +58,7 @@ function(rope_add_instruction_sets target)
     add_library(${target}_${set} OBJECT ${ARGN})
     target_compile_options(${target}_${set} PRIVATE "$<TARGET_PROPERTY:${target},COMPILE_OPTIONS>" ${flags_${set}})
     target_compile_features(${target}_${set} PRIVATE "$<TARGET_PROPERTY:${target},COMPILE_FEATURES>")
-    foreach(property IN ITEMS CXX_STANDARD CXX_EXTENSIONS)
+    foreach(property IN ITEMS CXX_STANDARD CXX_EXTENSIONS CXX_VISIBILITY_PRESET VISIBILITY_INLINES_HIDDEN)
       get_target_property(value ${target} ${property})
       if(NOT value MATCHES "-NOTFOUND$")
         set_target_properties(${target}_${set} PROPERTIES ${property} ${value})
@@ -63,7 +67,8 @@ function(rope_add_instruction_sets target)
     target_compile_definitions(${target}_${set} PRIVATE ROPE_INSTRUCTION_SET=${set}
       "$<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>")
     target_include_directories(${target}_${set} PRIVATE "$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>")
-    target_link_libraries(${target}_${set} PRIVATE rope::rope)
+    # TARGET's libraries: headers that they generate are written first, and those of imported ones stay SYSTEM.
+    target_link_libraries(${target}_${set} PRIVATE rope::rope "$<TARGET_PROPERTY:${target},LINK_LIBRARIES>")
     if(NOT type STREQUAL "EXECUTABLE")
       set_target_properties(${target}_${set} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     endif()

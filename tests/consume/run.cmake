@@ -20,6 +20,13 @@ if(enabled)
 endif()
 
 if(SOURCE MATCHES "/instruction_sets$") # asks for flags, and for a file several times
+  file(READ ${BINARY}/compile_commands.json commands)
+  string(JSON count LENGTH "${commands}")
+  string(REGEX MATCHALL "-fvisibility=hidden" hidden "${commands}")
+  list(LENGTH hidden hidden)
+  if(NOT hidden EQUAL count)
+    message(FATAL_ERROR "${hidden} of ${count} files are compiled with the visibility that the program asks for")
+  endif()
   return()
 endif()
 if(SOURCE MATCHES "/instantiations$")

@@ -253,7 +253,8 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 /// Gradients for `block.forward(x, batch, out, table, positions)`.
 ///
 /// Throws:  as above; std::out_of_range if a position is outside the table; nothing is then written
-template <class T, class Layout, rotation_table Table, class P = std::int64_t, class Threads = this_thread>
+template <class T, class Layout, rotation_table Table, class P = detail::braced_ids,
+          class Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<multi_head_tape<T>>& tape,
                                    const multi_head_gradients<T>& gradients, const Table& table,

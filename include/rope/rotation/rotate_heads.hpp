@@ -95,7 +95,7 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
 ///          unchanged. If memory runs out (rows of more than 256 pairs that are converted), the heads before
 ///          are rotated
 /// Cost:    about three times that of rotate: no two heads share a table row, so the tables are as large as x
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                   const Threads& threads = {}) {
@@ -108,7 +108,7 @@ void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& pos
 /// Inverse of `rotate_heads`, in place.
 ///
 /// Throws:  as rotate_heads; x is then unchanged
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void unrotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                     const Threads& threads = {}) {

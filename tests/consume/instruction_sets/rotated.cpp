@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <rope/rotation.hpp>
+#include <written.hpp>
 
 #if !defined(FLAG_OF_APP) || !defined(FLAG_OF_LIBRARY) || __cplusplus <= 202002L || defined(linux)
 #error "this instruction set is compiled without the flags of app"
