@@ -19503,7 +19503,8 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 /// Gradients for `block.forward(x, batch, out, table, positions)`.
 ///
 /// Throws:  as above; std::out_of_range if a position is outside the table; nothing is then written
-template <class T, class Layout, rotation_table Table, class P = std::int64_t, class Threads = this_thread>
+template <class T, class Layout, rotation_table Table, class P = detail::braced_ids,
+          class Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<multi_head_tape<T>>& tape,
                                    const multi_head_gradients<T>& gradients, const Table& table,
@@ -24385,7 +24386,7 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
 ///          unchanged. If memory runs out (rows of more than 256 pairs that are converted), the heads before
 ///          are rotated
 /// Cost:    about three times that of rotate: no two heads share a table row, so the tables are as large as x
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                   const Threads& threads = {}) {
@@ -24397,7 +24398,7 @@ void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& pos
 /// Inverse of `rotate_heads`, in place.
 ///
 /// Throws:  as rotate_heads; x is then unchanged
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void unrotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                     const Threads& threads = {}) {
