@@ -2484,10 +2484,10 @@ constexpr void check_channel() {
       "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
       "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
 }
-template <class T>
-void check_pointer(const char* name, const T* data, Index a, Index b, Index c, Index d) {
+template <class T>  // without the pointer: GCC warns of memory that is not initialised yet
+void check_pointer(const char* name, Index a, Index b, Index c, Index d) {
   check_channel<T>();
-  check_extents(name, data, a, b, c, d);
+  check_extents(name, static_cast<const T*>(nullptr), a, b, c, d);
 }
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
@@ -2497,7 +2497,7 @@ void check_pointer(const char* name, const T* data, Index a, Index b, Index c, I
 ///          counted as 1, exceed the address space
 template <class T>
 head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_pointer("bshd", data, batch, tokens, heads, head_dim);
+  detail::check_pointer<T>("bshd", batch, tokens, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 /// [batch, heads, tokens, head_dim], row-major and contiguous: the order of attention kernels and caches.
@@ -2505,7 +2505,7 @@ head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_pointer("bhsd", data, batch, heads, tokens, head_dim);
+  detail::check_pointer<T>("bhsd", batch, heads, tokens, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
 }
 /// [tokens, batch, heads, head_dim], row-major and contiguous: the order of Megatron and Transformer Engine.
@@ -2513,7 +2513,7 @@ head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_pointer("sbhd", data, tokens, batch, heads, head_dim);
+  detail::check_pointer<T>("sbhd", tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
 /// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
@@ -2522,7 +2522,7 @@ head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_pointer("thd", data, 1, tokens, heads, head_dim);
+  detail::check_pointer<T>("thd", 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 namespace detail {
