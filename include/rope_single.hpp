@@ -8155,9 +8155,14 @@ row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Ind
 /// overflows becomes the largest number of its sign.
 template <class T>
 void write_query(const T* row, Index depth, arithmetic<T> factor, arithmetic<T>* to, Index step) {
-  for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (std::is_same_v<loadable<T>, T>)
+    if (step == 1)
+      for (; d + lanes<P> <= depth; d += lanes<P>) store(to + d, multiply(load<P>(row + d), fill<P>(factor)));
+  for (; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
   if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
-    for (Index d = 0; d < depth; ++d)
+    for (d = 0; d < depth; ++d)
       if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
 }
 /// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
@@ -8230,7 +8235,7 @@ class stream_ahead {
       : next_(reinterpret_cast<std::uintptr_t>(first)),
         left_(row * std::ptrdiff_t{sizeof(X)}),
         row_(left_),
-        gap_((stride - row) * std::ptrdiff_t{sizeof(X)}),
+        stride_(stride * std::ptrdiff_t{sizeof(X)}),
         tokens_(tokens) {
     continues_with(first);
   }
@@ -8243,23 +8248,23 @@ class stream_ahead {
   template <class X>
   EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
-    const std::ptrdiff_t stride = row_ + gap_;
     const Index left = count - tokens_;
-    if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride), stride, 0, 0, 0};
+    if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride_), stride_, 0, 0, 0};
     return {address_after(rows.rows, std::ptrdiff_t(tokens_) * rows.stride),
-            rows.stride * std::ptrdiff_t{sizeof(X)}, left, first_, stride};
+            rows.stride * std::ptrdiff_t{sizeof(X)}, left, first_, stride_};
   }
   /// The address of the next `bytes`, assumed to be contiguous. Advances past them.
   EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
     const std::uintptr_t here = next_;
     next_ += static_cast<std::uintptr_t>(bytes);
+    if (stride_ == row_) return here;
     left_ -= bytes;
-    for (; left_ <= 0 && row_ > 0; left_ += row_) next_ += static_cast<std::uintptr_t>(gap_);
+    for (; left_ <= 0 && row_ > 0; left_ += row_) next_ += static_cast<std::uintptr_t>(stride_ - row_);
     return here;
   }
  private:
   std::uintptr_t next_, first_;
-  std::ptrdiff_t left_, row_, gap_;  // bytes
+  std::ptrdiff_t left_, row_, stride_;  // bytes
   Index tokens_;
 };
 /// The number of tokens, of `bytes` each, that are prefetched together. Prefetching single tokens takes as

@@ -74,7 +74,7 @@ class stream_ahead {
       : next_(reinterpret_cast<std::uintptr_t>(first)),
         left_(row * std::ptrdiff_t{sizeof(X)}),
         row_(left_),
-        gap_((stride - row) * std::ptrdiff_t{sizeof(X)}),
+        stride_(stride * std::ptrdiff_t{sizeof(X)}),
         tokens_(tokens) {
     continues_with(first);
   }
@@ -88,24 +88,24 @@ class stream_ahead {
   template <class X>
   EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
-    const std::ptrdiff_t stride = row_ + gap_;
     const Index left = count - tokens_;
-    if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride), stride, 0, 0, 0};
+    if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride_), stride_, 0, 0, 0};
     return {address_after(rows.rows, std::ptrdiff_t(tokens_) * rows.stride),
-            rows.stride * std::ptrdiff_t{sizeof(X)}, left, first_, stride};
+            rows.stride * std::ptrdiff_t{sizeof(X)}, left, first_, stride_};
   }
   /// The address of the next `bytes`, assumed to be contiguous. Advances past them.
   EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
     const std::uintptr_t here = next_;
     next_ += static_cast<std::uintptr_t>(bytes);
+    if (stride_ == row_) return here;
     left_ -= bytes;
-    for (; left_ <= 0 && row_ > 0; left_ += row_) next_ += static_cast<std::uintptr_t>(gap_);
+    for (; left_ <= 0 && row_ > 0; left_ += row_) next_ += static_cast<std::uintptr_t>(stride_ - row_);
     return here;
   }
 
  private:
   std::uintptr_t next_, first_;
-  std::ptrdiff_t left_, row_, gap_;  // bytes
+  std::ptrdiff_t left_, row_, stride_;  // bytes
   Index tokens_;
 };
 

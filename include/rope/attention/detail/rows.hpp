@@ -150,9 +150,14 @@ row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Ind
 /// overflows becomes the largest number of its sign.
 template <class T>
 void write_query(const T* row, Index depth, arithmetic<T> factor, arithmetic<T>* to, Index step) {
-  for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (std::is_same_v<loadable<T>, T>)
+    if (step == 1)
+      for (; d + lanes<P> <= depth; d += lanes<P>) store(to + d, multiply(load<P>(row + d), fill<P>(factor)));
+  for (; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
   if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
-    for (Index d = 0; d < depth; ++d)
+    for (d = 0; d < depth; ++d)
       if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
 }
 
