@@ -183,7 +183,7 @@ constexpr void check_channel() {
       "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
 }
 template <class T>  // without the pointer: GCC warns of memory that is not initialised yet
-void check_pointer(const char* name, Index a, Index b, Index c, Index d) {
+void check_row_major(const char* name, Index a, Index b, Index c, Index d) {
   check_channel<T>();
   check_extents(name, static_cast<const T*>(nullptr), a, b, c, d);
 }
@@ -197,7 +197,7 @@ void check_pointer(const char* name, Index a, Index b, Index c, Index d) {
 ///          counted as 1, exceed the address space
 template <class T>
 head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_pointer<T>("bshd", batch, tokens, heads, head_dim);
+  detail::check_row_major<T>("bshd", batch, tokens, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
@@ -206,7 +206,7 @@ head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_pointer<T>("bhsd", batch, heads, tokens, head_dim);
+  detail::check_row_major<T>("bhsd", batch, heads, tokens, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
 }
 
@@ -215,7 +215,7 @@ head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_pointer<T>("sbhd", tokens, batch, heads, head_dim);
+  detail::check_row_major<T>("sbhd", tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
 
@@ -225,7 +225,7 @@ head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_pointer<T>("thd", 1, tokens, heads, head_dim);
+  detail::check_row_major<T>("thd", 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
