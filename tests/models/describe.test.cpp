@@ -440,9 +440,13 @@ TEST_CASE("printed code names no group twice", "[models][describe]") {
   std::vector<rope::layer_group> groups;
   const std::vector<std::string> types = {"x 2", "x", "x!", "x 3"};
   for (const std::string& type : types) {
-    rope::layer_group group{.head_dim = 8, .frequencies = rope::frequencies(8, 1e4), .base = 1e4};
-    group.layer_type = type;
-    groups.push_back(group);
+    groups.push_back({.layer_type = type,
+                      .layout = rope::layout_kind::half_split,
+                      .head_dim = 8,
+                      .first_channel = 0,
+                      .frequencies = rope::frequencies(8, 1e4),
+                      .rule = "default",
+                      .base = 1e4});
   }
   const std::string text = describe(rope::model_rope({}, groups, {.types = types}));
   for (const char* name : {"x_2", "x", "x_3", "x_3_3"}) {
