@@ -256,7 +256,7 @@ TEST_CASE("quantization changes attention by at most the documented bound", "[at
   features::dice dice(seed);
   std::normal_distribution<float> normal;
   double closest = 0;
-  for (int draw = 0; draw < testing::draws(40); ++draw) {
+  for (int draw = 0; draw < testing::draws(80); ++draw) {
     CAPTURE(seed, draw);
     const features::setting s = features::draw(dice, 200, {.queries = 40, .dim = 40});
     const auto [batch, queries, keys, count, kv_heads, dim, value_dim] = s.e;
@@ -306,7 +306,7 @@ TEST_CASE("quantization changes attention by at most the documented bound", "[at
         }
   }
   CHECK(closest <= 1);
-  CHECK(closest > 0.04);  // the bound is not trivial
+  CHECK(closest > 0.05);  // the bound is not trivial
 }
 
 TEST_CASE("attention to integers throws if views do not fit, and writes nothing", "[attention]") {
