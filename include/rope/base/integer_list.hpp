@@ -58,14 +58,12 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
 /// Whether the product of non-negative extents is at most `most`.
 constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
+  // Divisions are slow: decide with doubles, whose product is off by far less than a factor of 2.
+  double rounded = 1;
+  for (const Index extent : extents) rounded *= static_cast<double>(extent);
+  if (rounded <= static_cast<double>(most) / 2) return true;  // also if an extent is 0
+  for (const Index extent : extents) most /= extent;          // most / product, in the end
+  return most > 0;
 }
 
 /// Every integral type except bool.

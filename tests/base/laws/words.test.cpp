@@ -101,6 +101,10 @@ TEST_CASE("products of extents fit up to the largest number, and always if one e
   CHECK_FALSE(product_fits({1, most, 2}));
   CHECK(product_fits({most / 3, 3}));
   CHECK_FALSE(product_fits({most / 3 + 1, 3}));
+  CHECK(product_fits({most / 4, 2}));
+  CHECK(product_fits({most / 2 + 1, 1}));
+  CHECK_FALSE(product_fits({most / 2 + 1, 2}));
+  CHECK_FALSE(product_fits({most, most, most, most}));
   CHECK(product_fits({6, 7}, 42));
   CHECK_FALSE(product_fits({6, 7}, 41));
 }
