@@ -80,6 +80,8 @@ TEST_CASE("the example in the comment of this_thread works", "[base]") {
   CHECK(x == same);
 }
 
+// std::latch of GCC for MinGW may wait forever, also in a program without this library (see gradient_kernel.hpp).
+#ifndef __MINGW32__
 TEST_CASE("the example in the comment of release_scratch reaches every thread of a pool", "[base]") {
   const int pool_size = 3;
   tasks pool;
@@ -92,6 +94,7 @@ TEST_CASE("the example in the comment of release_scratch reaches every thread of
   all->arrive_and_wait();
   CHECK(all->try_wait());
 }
+#endif
 
 TEST_CASE("the example in the comment of number_array works", "[base]") {
   schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
