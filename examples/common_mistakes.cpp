@@ -125,7 +125,7 @@ void rotated_twice() {
   rope::attention<half_split>(heads(query), cache, rope::thd(out.data(), 1, 1, dim), table);
   show("keys rotated before they are cached, and again when they are read", "NeuraLegion/shainet#110",
        off(attend(rotated(query, table, tokens - 1), rotated(rotated_keys, table, 0))), 0.1, off(out),
-       "append<Layout> rotates, and what comes rotated it " +
+       "append<Layout> rotates keys; append of rotated keys " +
            refusal([&] { cache.append(heads(rotated_keys), heads(values)); }));
 }
 
@@ -150,7 +150,7 @@ void forgotten_offset() {
   rope::attention<half_split>(heads(query), cache, rope::thd(out.data(), 1, 1, dim), table);
   show("a new query rotated as if it were at position 0", "Blaizzy/mlx-vlm#1983",
        off(attend(rotated(query, table, 0), {cache.keys().data, cache.keys().data + keys.size()})), 0.1,
-       off(out), "attention<Layout>(q, cache, out, table) asks the cache where its tokens are");
+       off(out), "attention<Layout>(q, cache, out, table) takes the positions of tokens from the cache");
 }
 
 void mask_of_the_first_key() {
@@ -191,7 +191,7 @@ void base_of_each_length() {
        "a cache " + refusal([&] {
          cache.append<half_split>(heads(keys).token_range(9, 1), heads(values).token_range(9, 1),
                                   table_for(10));
-       }) + "; raw keys take any table");
+       }) + "; raw keys accept every table");
 }
 
 /// \param power  of YaRN's factor m in the scores. 2 is correct
@@ -207,7 +207,8 @@ void factor_of_yarn(const char* mistake, const char* reported, double power) {
   show(mistake, reported,
        off(attend(rotated(query, without, tokens - 1), rotated(keys, without, 0), values, options), expected),
        0.01, off(attend(rotated(query, with, tokens - 1), rotated(keys, with, 0)), expected),
-       "m is in the cos and sin of the table, and attention_factor() tells it; the scale is another number");
+       "m is in the cos and sin of the table, and attention_factor() returns it; the scale is a separate "
+       "number");
 }
 
 void float_angles() {

@@ -36,7 +36,8 @@ void option_beside_none(row& of, shape s, const std::string& name) {
   if (name == "mask") options.mask = rope::score_matrix(mask.get(), 1, 1, s.queries, s.keys);
   if (name == "dropout") options.dropout = 0.1;
   if (name == "positions") options.query_positions = queries, options.key_positions = keys;
-  of.time({[&] { rope::attention(x.q, x.k, x.v, x.out, options); }}, {{"none", {{[&] { x.attend(); }}}}});
+  of.time({[&] { rope::attention(x.q, x.k, x.v, x.out, options); }},
+          {{"no option", {{[&] { x.attend(); }}}}});
 }
 
 /// Rules written as a mask for every key, next to options with the same meaning: the causal rule, and
@@ -55,7 +56,7 @@ void mask_beside_rule(row& of, shape s, bool causal) {
                                         .mask = rope::score_matrix(static_cast<const bool*>(mask.get()), 1, 1,
                                                                    s.queries, s.keys)};
   of.time({[&] { rope::attention(x.q, x.k, x.v, x.out, same); }},
-          {{"the rule as an option", {{[&] { rope::attention(x.q, x.k, x.v, x.out, rule); }}}}});
+          {{"the option", {{[&] { rope::attention(x.q, x.k, x.v, x.out, rule); }}}}});
 }
 
 /// Documents of `size` tokens laid end to end, each query with the range of its document, next to the same
@@ -69,7 +70,7 @@ void ranges_beside_rows(row& of, shape s, Index size, bool causal) {
     return rope::bshd(all.data, s.queries / size, size, all.heads, all.head_dim);
   };
   of.time({[&] { rope::attention(x.q, x.k, x.v, x.out, {.key_ranges = ranges}); }},
-          {{"the visible keys alone", {{[&] {
+          {{"attention to only the visible keys", {{[&] {
               rope::attention(as_rows(x.q), as_rows(x.k), as_rows(x.v), as_rows(x.out), {.causal = causal});
             }}}}});
 }
@@ -97,7 +98,7 @@ void step_in_range(row& of, shape s, Index size) {
   const rope::key_range range[] = {{s.keys / 2 + 77, size}};
   const auto keys = x.k.token_range(range[0].first, size), values = x.v.token_range(range[0].first, size);
   of.time({[&] { rope::attention(x.q, x.k, x.v, x.out, {.key_ranges = range}); }},
-          {{"the visible keys alone", {{[&] { rope::attention(x.q, keys, values, x.out); }}}}});
+          {{"attention to only the visible keys", {{[&] { rope::attention(x.q, keys, values, x.out); }}}}});
 }
 
 /// Steps whose `size` keys are selected amid many, each for its own key head and other ones in every step,
@@ -130,7 +131,7 @@ void one_more_head(row& of, shape s) {
   const auto attend_fewer = [&] {
     rope::attention(x.q.head_range(0, fewer), x.k, x.v, x.out.head_range(0, fewer));
   };
-  of.time({[&] { x.attend(); }}, {{"a head less", {{attend_fewer}}}});
+  of.time({[&] { x.attend(); }}, {{"one query head less", {{attend_fewer}}}});
 }
 
 /// Steps on two threads next to the same steps on one, both for at least ten milliseconds: the second thread
