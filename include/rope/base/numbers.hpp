@@ -2,7 +2,7 @@
 #ifndef ROPE_BASE_NUMBERS_HPP
 #define ROPE_BASE_NUMBERS_HPP
 
-#include <algorithm>  // std::max, std::min
+#include <algorithm>  // std::max, std::max_element, std::min
 #include <bit>        // std::bit_cast
 #include <concepts>   // std::integral, std::same_as
 #include <cstdint>
@@ -76,27 +76,20 @@ using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
 
-/// Calls body(i) for each i in [first, last), in inner loops of 16, because g++ -O2 vectorises only loops of
-/// constant length.
-template <class Body>
-EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
-  constexpr Index block = 16;
-  for (; first + block <= last; first += block)
-    for (Index i = 0; i < block; ++i) body(first + i);
-  for (; first < last; ++first) body(first);
-}
-
 /// Whether all of x[0 .. count) are finite.
 template <class X>
 bool all_finite(const X* x, Index count) {
   using A = arithmetic<X>;
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  });
-  return largest != exponent;
+  const auto exponent_of = [x](Index i) { return bit_cast<bits>(static_cast<A>(x[i])) & exponent; };
+  constexpr Index block = 16;  // g++ -O2 would find one largest exponent again after every 16 numbers
+  bits largest[block] = {};
+  Index i = 0;
+  for (; i + block <= count; i += block)
+    for (Index j = 0; j < block; ++j) largest[j] = (std::max)(largest[j], exponent_of(i + j));
+  for (; i < count; ++i) largest[0] = (std::max)(largest[0], exponent_of(i));
+  return *std::max_element(largest, largest + block) != exponent;
 }
 
 /// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result (the finaliser

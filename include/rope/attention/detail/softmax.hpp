@@ -133,7 +133,7 @@ class tile_softmax {
       if (!prepare(r, row, factors)) continue;
       const tile_range whole = packets_of<L>(strip_.visible[r].range);
       A found = largest_of(row, whole);
-      if (!all_finite(&found, 1)) {
+      if (!is_finite(static_cast<double>(found))) {
         for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
         found = largest_of(row, whole);
       }
@@ -288,28 +288,29 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
   }
 }
 
-/// Channels divided by `divisor`. The address of a row decides which channels a loop processes as vectors and
-/// which one by one, and the bits must not depend on it. With -ffast-math and on 32-bit NEON, vectors are
+/// Writes the channels of an output: sums / (sum * (1 - dropout)), or zeros if no key was visible.
+///
+/// Packets and single channels must have the same bits. With -ffast-math and on 32-bit NEON, packets are
 /// divided by an estimated reciprocal, and single channels are not. In these builds the reciprocal is
 /// therefore computed once, before the loop, which only multiplies.
-template <class A>
-auto divided(const const_channels_map<A>& channels, A divisor) {
-#if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
-  return channels * as_computed(A(1) / divisor);
-#else
-  return channels / divisor;
-#endif
-}
-
-/// Writes the channels of an output: sums / (sum * (1 - dropout)), or zeros if no key was visible.
 template <class A, class T>
 void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
-  if (equal(sum, A(0)))
-    std::fill(out, out + count, T(0));
-  else
-    channels_map<T>(out, count) =
-        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
-            .template cast<T>();
+  using P = packet<A>;
+  if (equal(sum, A(0))) return void(std::fill(out, out + count, T(0)));
+  const A divisor = sum * static_cast<A>(1 - rules.options().dropout);
+#if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
+  const auto quotient = [by = as_computed(A(1) / divisor)](const auto& x) {
+    return multiply(x, fill<std::remove_cvref_t<decltype(x)>>(by));
+  };
+#else
+  const auto quotient = [divisor](const auto& x) {
+    return divide(x, fill<std::remove_cvref_t<decltype(x)>>(divisor));
+  };
+#endif
+  Index c = 0;
+  if constexpr (std::is_same_v<A, T>)
+    for (; c + lanes<P> <= count; c += lanes<P>) store(out + c, quotient(load<P>(sums + c)));
+  for (; c < count; ++c) out[c] = static_cast<T>(quotient(sums[c]));
 }
 
 template <class A>

@@ -12,6 +12,7 @@
 #include <rope/base/integer_list.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/simd/packet_math.hpp>  // for_each_index
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance
 

@@ -32,9 +32,23 @@ ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope::inline ROPE_ABI::detail {
 
+/// Calls body(i) for each i in [first, last), in inner loops of 16, because g++ -O2 vectorises only loops of
+/// constant length.
+template <class Body>
+EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
+  constexpr Index block = 16;
+  for (; first + block <= last; first += block)
+    for (Index i = 0; i < block; ++i) body(first + i);
+  for (; first < last; ++first) body(first);
+}
+
 template <class P>
 EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
   return Eigen::internal::psub(a, b);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P divide(const P& a, const P& b) {
+  return Eigen::internal::pdiv(a, b);
 }
 
 /// The larger of a and b, or a if a is NaN.
