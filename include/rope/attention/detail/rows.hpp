@@ -3,6 +3,7 @@
 #define ROPE_ATTENTION_DETAIL_ROWS_HPP
 
 #include <cmath>
+#include <cstdint>
 #include <initializer_list>
 #include <type_traits>
 #include <utility>  // std::exchange, std::pair
@@ -160,7 +161,7 @@ void write_query(const T* row, Index depth, arithmetic<T> factor, arithmetic<T>*
   for (; d < depth; ++d) write(d);
   if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
     for (d = 0; d < depth; ++d)
-      if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
+      if (is_finite(static_cast<double>(row[d]))) to[d * step] = saturated(to[d * step]);
 }
 
 /// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
@@ -169,6 +170,10 @@ template <class T, class Rotation, class C>
 void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
   const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
+  constexpr Index ahead = 4;  // tokens of a head may be far apart, where processors do not prefetch
+  for (Index g = 0; g < heads && i + ahead < call.q.tokens; ++g)
+    for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
+      prefetch_after(call.q.at(b, i + ahead, head + g), static_cast<std::uintptr_t>(d * Index(sizeof(T))));
   for (Index g = 0; g < heads; ++g) {
     const auto [to, step] = place(g);
     write_query(rows.at(g), call.q.head_dim, factor, to, step);
