@@ -405,6 +405,9 @@ bool too_large(const Call& call) {
   expect(too_large([] { spatial_merge_order(1, half, half, 1); }), "an order");
   expect(too_large([] { qwen_vl_positions({vision_run{1, half, half}}); }), "a prompt");
   expect(too_large([] { frequencies((std::numeric_limits<Index>::max)() - 1); }), "a schedule");
+  std::vector<Index> sections(64);  // the last pair would be 63 + 64 (2^25 + 1) = 2^31 + 127
+  sections.back() = (1 << 25) + 2;
+  expect(too_large([&] { interleaved_sections(sections); }), "interleaved sections");
   const float number = 0;
   expect(too_large([&] { score_matrix(&number, half, 1, half, 1); }), "a bias");
   std::vector<float> channels(2);

@@ -170,7 +170,7 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
   for (Index axis = 1; axis < axes; ++axis) {
     const Index count = sections[static_cast<std::size_t>(axis)];
-    if (count > 0 && axis + axes * (count - 1) >= pairs)
+    if (count > 0 && (axis >= pairs || count - 1 > (pairs - 1 - axis) / axes))
       detail::throw_invalid("interleaved_sections", "axis ", axis, " must find its pairs at ", axis, ", ",
                             axis + axes, ", ... below ", pairs, ", got a section of ", count);
     for (Index k = 0; k < count; ++k)
