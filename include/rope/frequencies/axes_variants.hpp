@@ -34,7 +34,7 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
                           sections.size(), " of them");
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
   for (Index i = 0; i < pairs; ++i)
-    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
+    if (i < std::int64_t{3} * sections[static_cast<std::size_t>(i % 3)])
       assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
   return assignment;
 }
