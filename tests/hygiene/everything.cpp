@@ -408,6 +408,7 @@ bool too_large(const Call& call) {
   std::vector<Index> sections(64);  // the last pair would be 63 + 64 (2^25 + 1) = 2^31 + 127
   sections.back() = (1 << 25) + 2;
   expect(too_large([&] { interleaved_sections(sections); }), "interleaved sections");
+  expect(too_large([] { frequencies((std::int64_t{1} << 32) + 128); }), "a schedule of 2^32 + 128 channels");
   const float number = 0;
   expect(too_large([&] { score_matrix(&number, half, 1, half, 1); }), "a bias");
   std::vector<float> channels(2);

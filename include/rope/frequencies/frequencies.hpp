@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <rope/base/coordinates.hpp>  // at_most
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
@@ -92,16 +93,12 @@ class frequencies {
   /// \param rotary_dim  number of channels that rotate, an even integer in [2, 65536]
   /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
   ///
-  /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
-  ///            and greater than 1; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim and base are as above
   /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two doubles. The
   ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
-  explicit frequencies(Integer rotary_dim, double base = 10000.0)
-      : frequencies(original(static_cast<Index>(rotary_dim), base)) {
-    require_integer<Integer>();
-  }
+  explicit frequencies(Integer rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
 
   /// The original schedule after one scaling, or several in the given order.
   ///
@@ -111,9 +108,7 @@ class frequencies {
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(static_cast<Index>(rotary_dim), base), first, rest...)) {
-    require_integer<Integer>();
-  }
+      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
 
   /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
   ///
@@ -129,7 +124,9 @@ class frequencies {
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
     if (!detail::is_finite(max_freq) || max_freq < 2)
       detail::throw_invalid("frequencies::pixel", "max_freq must be finite and at least 2, got ", max_freq);
-    const Index pairs = checked_pairs(rotary_dim);
+    require_even(rotary_dim);
+    const Index pairs = rotary_dim / 2;
+    require_addressable(pairs);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
@@ -142,8 +139,7 @@ class frequencies {
 
   /// Every pair rotates by one radian per unit of position, on one axis.
   ///
-  /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
-  ///          space
+  /// Throws:  std::invalid_argument unless pairs > 0, std::length_error if they exceed the address space
   /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
   static frequencies constant(Index pairs = 1) {
     if (pairs <= 0) detail::throw_invalid("frequencies::constant", "pairs must be positive, got ", pairs);
@@ -227,22 +223,21 @@ class frequencies {
   }
 
   template <class Integer>
-  static constexpr void require_integer() {
+  static schedule original(Integer rotary_dim, double base) {
     static_assert(!std::is_floating_point_v<Integer>,
                   "frequencies: rotary_dim is an integer and comes first, then the base: frequencies(128, "
                   "500000.0)");
-  }
-
-  static schedule original(Index rotary_dim, double base) {
-    checked_pairs(rotary_dim);
+    // Integers are checked before they become an Index, which may have too few bits.
+    const std::conditional_t<std::is_integral_v<Integer>, Integer, Index> given = rotary_dim;
+    require_even(given);
     if (!detail::is_finite(base) || base <= 1)
       detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
-    if (rotary_dim > 65536)
+    if (!detail::at_most(given, 65536))
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "
                             "frequencies(128, 500000.0), got rotary_dim ",
-                            rotary_dim, " and base ", base);
-    schedule axis{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
+                            given, " and base ", base);
+    schedule axis{.rotary_dim = detail::to_index(given), .base = base, .inv_freq = {}};
     axis.restart(base);
     return axis;
   }
@@ -253,11 +248,10 @@ class frequencies {
     return axis;
   }
 
-  static Index checked_pairs(Index rotary_dim) {
+  template <class Integer>
+  static void require_even(Integer rotary_dim) {
     if (rotary_dim <= 0 || rotary_dim % 2 != 0)
       detail::throw_invalid("frequencies", "rotary_dim must be even and positive, got ", rotary_dim);
-    require_addressable(rotary_dim / 2);
-    return rotary_dim / 2;
   }
 
   static void require_addressable(Index pairs) {
