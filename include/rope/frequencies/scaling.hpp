@@ -375,7 +375,8 @@ struct longrope_scaling {
   ///          other fields are finite and in the ranges above
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be above 1", original_max_position);
+                          "longrope_scaling: original_max_position must be finite and above 1",
+                          original_max_position);
     detail::require_positive("longrope_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "longrope_scaling: length must be finite and not negative", length);

@@ -92,8 +92,8 @@ TEST_CASE("longrope_scaling throws for fields out of range and lists of the wron
   };
   for (const auto& [bad, value] : not_positive) {
     const double x = bad;
-    CHECK(reports([x](auto& r) { r.original_max_position = x; }, "original_max_position must be above 1",
-                  value));
+    CHECK(reports([x](auto& r) { r.original_max_position = x; },
+                  "original_max_position must be finite and above 1", value));
     CHECK(reports([x](auto& r) { r.max_position = x; }, "max_position must be positive", value));
     CHECK(reports([x](auto& r) { r.factor = x; }, "factor must be positive", value));
     CHECK(reports([x](auto& r) { r.attention_factor = x; }, "attention_factor must be positive", value));
@@ -103,8 +103,8 @@ TEST_CASE("longrope_scaling throws for fields out of range and lists of the wron
     if (x != 0)
       CHECK(reports([x](auto& r) { r.length = x; }, "length must be finite and not negative", value));
   }
-  CHECK(reports([](auto& r) { r.original_max_position = 1; }, "original_max_position must be above 1",
-                "got 1"));
+  CHECK(reports([](auto& r) { r.original_max_position = 1; },
+                "original_max_position must be finite and above 1", "got 1"));
   CHECK(reports([](auto& r) { r.short_factor.pop_back(); }, "short_factor must have one value per pair, 4",
                 "got 3"));
   CHECK(reports([](auto& r) { r.long_factor.push_back(1); }, "long_factor must have one value per pair, 4",
