@@ -409,6 +409,10 @@ bool too_large(const Call& call) {
   sections.back() = (1 << 25) + 2;
   expect(too_large([&] { interleaved_sections(sections); }), "interleaved sections");
   expect(too_large([] { frequencies((std::int64_t{1} << 32) + 128); }), "a schedule of 2^32 + 128 channels");
+  const std::int8_t one_of_mask = 1;
+  const Eigen::Map<const Eigen::Array<std::int8_t, Eigen::Dynamic, Eigen::Dynamic>> mask(&one_of_mask, half,
+                                                                                         half);
+  expect(too_large([&] { positions_of_mask(mask); }), "a mask");
   const float number = 0;
   expect(too_large([&] { score_matrix(&number, half, 1, half, 1); }), "a bias");
   std::vector<float> channels(2);

@@ -69,6 +69,16 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 /// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+/// rows * columns.
+///
+/// Throws:  std::length_error if an Index does not hold it
+inline Index integer_count(Index rows, Index columns) {
+  if (!product_fits({rows, columns}))
+    throw_length("list of integers", "the matrix exceeds the address space, got ",
+                 shape_text({rows, columns}));
+  return rows * columns;
+}
+
 
 /// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
@@ -85,7 +95,8 @@ struct integer_list {
       : data(first), columns(length), column_stride(stride) {}
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+      : integer_list(first, integer_count(row_count, column_count),
+                     column_count == 1 ? to_next_row : to_next_column) {
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
     columns = column_count;

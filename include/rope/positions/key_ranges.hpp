@@ -252,7 +252,8 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 ///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row
 /// \param causal  false: tokens of a row attend to each other both ways, as in encoders
 ///
-/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent;
+///          std::length_error if an Index does not hold batch * tokens
 /// Cost:    O(batch * tokens)
 template <position_list X, class Rows = padded_rows>
 Rows positions_of_mask(const X& mask, bool causal = true) {

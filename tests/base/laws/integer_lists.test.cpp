@@ -4,13 +4,16 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <unsupported/Eigen/CXX11/Tensor>
 
 #include "support/catch.hpp"
+#include "support/errors.hpp"
 
 namespace {
 
@@ -94,6 +97,16 @@ TEST_CASE("an integer matrix with a single row or column is a vector", "[base]")
   check_vector(list(numbers, 4, 0, 2, 99), 0);
   check_vector(list(), 0);
   CHECK(list().data == nullptr);
+}
+
+TEST_CASE("a matrix with more integers than an Index counts is a length error", "[base]") {
+  using list = rope::detail::integer_list<int>;
+  constexpr Index largest = std::numeric_limits<Index>::max();
+  const int number = 0;
+  CHECK(list(&number, largest / 3, 3, 0, 0).size() == largest / 3 * 3);
+  CHECK(testing::throws_saying<std::length_error>(
+      [&] { list(&number, largest / 2 + 1, 2, 0, 0); },
+      "the matrix exceeds the address space, got [" + std::to_string(largest / 2 + 1) + ", 2]"));
 }
 
 TEST_CASE("an expression of integers is evaluated once, and a copy owns its memory", "[base]") {
