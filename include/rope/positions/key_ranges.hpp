@@ -145,7 +145,8 @@ std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
 /// \return  [tokens]
 ///
 /// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
-///          have one entry per segment, in [0, tokens of the segment]
+///          have one entry per segment, in [0, tokens of the segment]; std::length_error if an Index does not
+///          hold the last offset
 /// Cost:    O(tokens)
 template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
 std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
@@ -154,8 +155,10 @@ std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& length
   const auto counts = detail::list_in_memory(lengths).as_vector(function);
   const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
   const Index segment_count = bounds.size() - 1;
-  detail::check_offsets(function, "offsets", bounds.size(),
-                        bounds.size() == 0 ? 0 : static_cast<Index>(bound(segment_count)), bound);
+  const std::int64_t end = bounds.size() == 0 ? 0 : bound(segment_count);
+  if (!detail::is_index(end))
+    detail::throw_length(function, "offsets must be in [0, 2^", 8 * sizeof(Index) - 1, "), got ", end);
+  detail::check_offsets(function, "offsets", bounds.size(), detail::to_index(end), bound);
   if (counts.size() != 0 && counts.size() != segment_count)
     detail::throw_invalid(function, "lengths must be empty or one per segment, ", segment_count, ", got ",
                           counts.size());
