@@ -336,6 +336,9 @@ TEST_CASE("entries without an inverse throw", "[tables][given_table]") {
     CHECK(throws_saying<std::invalid_argument>([&] { table_of_entries(cos, sin); }, "row 1, pair 2",
                                                "sqrt(cos^2 + sin^2) within [2^-126, 2^126], "));
   }
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { table_of_entries(cos, sin); },
+      "got cos = 3.4028234663852886e+38 and sin = 0, rounded to float, at row 1, pair 2"));  // of 1e300
   const auto rejects_m = [](double radius, double other, const char* got) {
     matrix both = matrix::Constant(1, 2, radius);
     both(0, 1) = other;

@@ -16,6 +16,7 @@
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/tables/detail/table_arguments.hpp>
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
@@ -65,7 +66,7 @@ struct given_entries {
             c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
           throw_invalid(function, "an entry must be finite and sqrt(cos^2 + sin^2) within [2^",
                         -std::ilogb(largest), ", 2^", std::ilogb(largest), "], got cos = ", c,
-                        " and sin = ", s, " at row ", r, ", pair ", i);
+                        " and sin = ", s, ", rounded to ", type_name<S>, ", at row ", r, ", pair ", i);
         if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, bit_cast<std::uint64_t>(c)), bit_cast<std::uint64_t>(s));

@@ -180,7 +180,7 @@ class frequency_table {
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
-  /// Throws:    as for an exact table
+  /// Throws:    as for an exact table, but attention_factor must be in the normal range of float for every S
   /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
   ///            at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. For the same angle, cos and sin
   ///            are within an ulp of PyTorch's. The inv_freq of PyTorch may itself differ by an ulp of float

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include <rope/base/coordinates.hpp>  // at_most
 #include <rope/base/integer_list.hpp>
@@ -66,6 +67,10 @@ Index checked_entries(Index rows, Index pairs, const char* function = "frequency
   return rows;
 }
 
+/// The type of entries in messages.
+template <class S>
+inline constexpr const char* type_name = std::is_same_v<S, float> ? "float" : "double";
+
 /// Returns the attention_factor m.
 ///
 /// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
@@ -77,7 +82,7 @@ double checked_magnitude(double attention_factor, const char* function = "freque
       attention_factor > static_cast<double>((limits::max)()))
     throw_invalid(function, "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
                   limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
-                  "], the normal numbers of the type of its entries, got ", attention_factor);
+                  "], the normal numbers of ", type_name<S>, ", got ", attention_factor);
   return attention_factor;
 }
 
