@@ -201,4 +201,10 @@ TEST_CASE("mixtures that do not fit throw", "[tables][fourier]") {
       "fourier_table"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] { fourier_table(frequencies::custom(matrix::Ones(3, 2)), mix, mix, 4, 0, 1); }, "2 axes"));
+  constexpr std::int64_t many = std::int64_t{1} << 61;
+  CHECK(throws_saying<std::length_error>([&] { fourier_table(schedule, mix, mix, 4, 0, many); },
+                                         "rope::fourier_table: "));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { fourier_table(frequencies::custom(matrix::Ones(3, 1), 1e-40), mix, mix, 4, 0, 1); },
+      "rope::fourier_table: attention_factor must be"));
 }

@@ -356,6 +356,11 @@ TEST_CASE("xPos without a causal mask, or beyond the range of its entries, throw
   CHECK(throws_saying<std::invalid_argument>([&] { tables_of_float(with_m(0x1p125), 400, {.center = 1}); },
                                              "rope::xpos: the growth exp(",
                                              ") for an attention_factor of 4.2535295865117308e+37; move"));
+  CHECK(throws_saying<std::length_error>(
+      [&] {
+        tables_of_float(frequencies, std::int64_t{1} << 61, {.center = 0, .rates = Eigen::ArrayXd::Zero(4)});
+      },
+      "rope::xpos: "));
   // Without growth, any center and length give the exact rotation.
   const rope::xpos<float> still(frequencies, 3,
                                 {.center = 1e300, .scale_base = 1e-100, .rates = Eigen::ArrayXd::Zero(4)});

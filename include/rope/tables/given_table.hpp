@@ -51,7 +51,7 @@ struct given_entries {
                                   Index rows, const WriteRow& write) {
     if (!sum_is_position(first, rows))
       throw_length(function, "the positions of ", rows, " rows from ", first, " on exceed int64");
-    frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
+    frequency_table<S> table(origin, first, rows, function);
     table.source_ = table_source::entries;
     table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
     table.at_origin_ = number_array<unsigned char>(rows, 1, 1);

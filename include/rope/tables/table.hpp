@@ -189,7 +189,7 @@ class frequency_table {
   static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
     detail::checked_magnitude<float>(of.attention_factor());
     frequency_table table(of, static_cast<std::int64_t>(first),
-                          detail::checked_rows("frequency_table", first, last), unwritten_tag{});
+                          detail::checked_rows("frequency_table", first, last), "frequency_table");
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
     table.source_ = table_source::float_angles;
@@ -294,25 +294,25 @@ class frequency_table {
   friend struct detail::given_entries;
   friend struct detail::borrowed_table;
 
-  struct unwritten_tag {};
   struct range_tag {};
   struct coordinates_tag {};
 
-  frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
+  /// Leaves the rows unwritten. Messages name `function`.
+  frequency_table(const frequencies& of, std::int64_t first, Index rows, const char* function)
       : frequencies_(of),
         first_(first),
-        fingerprint_(detail::checked_fingerprint<S>(of)),
-        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
+        fingerprint_(detail::checked_fingerprint<S>(of, function)),
+        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs(), function)) {}
 
   frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
-      : frequency_table(of, first, rows, unwritten_tag{}) {
+      : frequency_table(of, first, rows, "frequency_table") {
     require_one_axis();
     const detail::row_angles angles(of);
     for (Index r = 0; r < this->rows(); ++r) write_row(r, angles, [&](Index) { return first + r; });
   }
 
   frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
-      : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
+      : frequency_table(of, 0, coordinates.rows(), "frequency_table") {
     at_origin_ = number_array<unsigned char>(rows(), 1);
     write_rows(std::move(coordinates), detail::row_angles(of));
   }

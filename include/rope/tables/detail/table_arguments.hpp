@@ -57,7 +57,7 @@ Index checked_rows(const char* function, First first, Last last) {
 /// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
 ///          space
 template <class S>
-Index checked_entries(Index rows, Index pairs, const char* function = "frequency_table") {
+Index checked_entries(Index rows, Index pairs, const char* function) {
   if (pairs == 0)
     throw_invalid(
         function,
@@ -95,7 +95,7 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
 ///
 /// Throws:  as checked_magnitude
 template <class S>
-std::uint64_t checked_fingerprint(const frequencies& of, const char* function = "frequency_table") {
+std::uint64_t checked_fingerprint(const frequencies& of, const char* function) {
   return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor(), function)), of);
 }
 
