@@ -189,7 +189,9 @@ TEST_CASE("mixtures that do not fit throw", "[tables][fourier]") {
   CHECK(rejected(matrix(3, 0), matrix(3, 0), 4, "[3, 0]"));
   matrix bad = mix;
   bad(1, 1) = std::numeric_limits<double>::quiet_NaN();
-  CHECK(rejected(bad, mix, 4, "row 0, pair 1"));
+  CHECK(rejected(bad, mix, 4, "cos_mix must be finite, got nan at row 1, column 1"));
+  CHECK(throws_saying<std::invalid_argument>([&] { fourier_table(schedule, mix, bad, 4, 7, 7); },
+                                             "sin_mix must be finite, got nan at row 1, column 1"));
   bad(1, 1) = 0;
   CHECK(rejected(bad, bad, 4, "row 0, pair 1"));
   CHECK(throws_saying<std::invalid_argument>([&] { fourier_table(schedule, mix, mix, 4, 3, 2); }, "[3, 2)"));
@@ -199,12 +201,12 @@ TEST_CASE("mixtures that do not fit throw", "[tables][fourier]") {
                       std::numeric_limits<std::int64_t>::max());
       },
       "fourier_table"));
-  CHECK(throws_saying<std::invalid_argument>(
-      [&] { fourier_table(frequencies::custom(matrix::Ones(3, 2)), mix, mix, 4, 0, 1); }, "2 axes"));
   constexpr std::int64_t many = std::int64_t{1} << 61;
   CHECK(throws_saying<std::length_error>([&] { fourier_table(schedule, mix, mix, 4, 0, many); },
                                          "rope::fourier_table: "));
   CHECK(throws_saying<std::invalid_argument>(
       [&] { fourier_table(frequencies::custom(matrix::Ones(3, 1), 1e-40), mix, mix, 4, 0, 1); },
       "rope::fourier_table: attention_factor must be"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { fourier_table(frequencies::custom(matrix::Ones(3, 2)), mix, mix, 4, 0, 1); }, "2 axes"));
 }

@@ -69,8 +69,9 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 /// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
 ///
 /// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
-///            not fit, an entry is not finite, or a pair of a row is mixed to (almost) nothing, so that it
-///            has no inverse; std::length_error if the positions or entries exceed the address space
+///            not fit, an entry of a mixture is not finite, m is not in the normal range of S, or a pair of a
+///            row is mixed to (almost) nothing, so that it has no inverse; std::length_error if the positions
+///            or entries exceed the address space
 /// Accuracy:  the sums, computed in double, have errors of at most (kept + 2) 2^-53 sum_j |mix(j, d)|. They
 ///            are rounded once to S
 /// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
@@ -89,6 +90,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
     detail::throw_invalid("fourier_table", "mixtures must be [kept, mixed] = [", count,
                           ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got ",
                           detail::shape_text({to_cos.rows(), mixed}), " and ", kept.axes(), " axes");
+  detail::checked_pairs("fourier_table", "cos_mix", to_cos, table_form::half_width);
+  detail::checked_pairs("fourier_table", "sin_mix", to_sin, table_form::half_width);
   const std::int64_t start = detail::checked_position("fourier_table", first);
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
