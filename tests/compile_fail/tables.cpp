@@ -2,6 +2,9 @@
 
 #include <rope/rope.hpp>
 
+#include <cstddef>
+#include <vector>
+
 using rope::frequencies;
 
 void schedules(const Eigen::ArrayXf& values, const Eigen::ArrayXXf& directions) {
@@ -49,6 +52,13 @@ void tables(const Eigen::ArrayXf& coordinates, const Eigen::ArrayXXf& angles) {
 #ifdef HALF_COORDINATES
   // EXPECT: error: .*frequency_table.*: coordinates are integers, float or double
   rope::frequency_table<float>(frequencies(8), coordinates.cast<Eigen::half>().eval());
+#endif
+  const rope::row_maker<float> maker(frequencies(8));
+  std::vector<float> rows(static_cast<std::size_t>(8 * angles.rows()));
+  maker.write(angles.matrix() + angles.matrix(), rows);
+#ifdef MATRIX_PRODUCT_OF_COORDINATES
+  // EXPECT: error: .*row_maker: evaluate a matrix product into memory of your own first
+  maker.write(angles.matrix() * angles.matrix(), rows);
 #endif
   rope::table_of_angles(angles, rope::table_form::half_width);
 #ifdef HALF_ANGLES

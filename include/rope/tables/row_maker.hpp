@@ -24,6 +24,12 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
+/// Whether an expression is a matrix product, of which Eigen gives no single coefficient.
+template <class Derived>
+inline constexpr bool is_matrix_product = false;
+template <class Left, class Right>
+inline constexpr bool is_matrix_product<Eigen::Product<Left, Right, Eigen::DefaultProduct>> = true;
+
 /// Makes tables that do not own their memory; a friend of frequency_table.
 struct borrowed_table {
   /// Makes the table at `coordinates`. Writes its entries to `entries`, and writes to at_origin whether all
@@ -86,7 +92,8 @@ class row_maker {
   ///
   ///     rows[r * rotary_dim + i] = m cos(angle_i(r)),   rows[r * rotary_dim + pairs + i] = m sin(angle_i(r))
   ///
-  /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read many times
+  /// \param coordinates  [rows, axes] Eigen expression, integer or real, without a matrix product; its
+  ///                     coefficients are read many times
   /// \param rows         [rows * rotary_dim] entries, which share no memory with the coordinates
   ///
   /// Throws:  std::invalid_argument, before anything is written, if the number of columns differs from the
@@ -137,7 +144,8 @@ class row_maker {
   /// coordinates) and can be used wherever a table can. The row_maker and the memory must outlive the table
   /// and stay unchanged, because the table refers to both. A copy of the table has its own memory.
   ///
-  /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
+  /// \param coordinates  [rows, axes] Eigen expression, integer or real, without a matrix product; its
+  ///                     coefficients are read twice
   /// \param memory       at least memory_size(rows) bytes, at any address. The coordinates must not lie in it
   ///
   /// Throws:  std::invalid_argument, before anything is written, if the number of columns differs from the
@@ -170,6 +178,9 @@ class row_maker {
  private:
   template <class Derived>
   void check_coordinates(const Eigen::DenseBase<Derived>& coordinates) const {
+    static_assert(!detail::is_matrix_product<Derived>,
+                  "row_maker: evaluate a matrix product into memory of your own first; its coefficients are "
+                  "read one at a time");
     detail::check_row_coordinates("row_maker", axes(), coordinates.rows(), coordinates.cols(),
                                   [&](Index r, Index a) { return coordinates.derived().coeff(r, a); });
   }
