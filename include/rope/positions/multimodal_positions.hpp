@@ -10,6 +10,7 @@
 #include <utility>  // std::move
 #include <vector>
 
+#include <rope/base/coordinates.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
@@ -210,7 +211,7 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
   prompt_walk<Scalar> walk{{{tokens_of_prompt(function, runs), 3}, start}};
   Scalar& next = walk.prompt.next;
   for (const auto& run : runs) {
-    if (!is_within_2_53(static_cast<double>(next)))
+    if (!is_coordinate(next))
       throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", next);
     if constexpr (!std::is_null_pointer_v<AddBoth>)
       if (run.has_sound) {
