@@ -289,6 +289,8 @@ TEST_CASE("an assignment must fit the schedule", "[frequencies][axes]") {
     own.axes = axes;
     CHECK(throws_saying<std::invalid_argument>([&] { rope::on_axes(schedule, own); }, "for pair 0"));
   }
+  own.axes = std::numeric_limits<Index>::max() / 64;
+  CHECK_THROWS_AS(rope::on_axes(schedule, own), std::length_error);
 }
 
 TEST_CASE("blocks must fit", "[frequencies][axes]") {

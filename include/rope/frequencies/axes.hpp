@@ -92,7 +92,8 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 ///
 /// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ;
+///          std::length_error if the entries exceed the address space
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -102,7 +103,8 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
-/// Throws:  std::invalid_argument unless axes is positive and the number of entries fits an Index
+/// Throws:  std::invalid_argument unless axes is positive and the number of entries fits an Index;
+///          std::length_error as above
 inline frequencies axial(const frequencies& block, Index axes) {
   if (axes <= 0 || !detail::product_fits({axes, block.pairs(), axes, block.axes()}))
     detail::throw_invalid("axial", "axes must be positive, and pairs * axes^2 an Index, got ", axes);
@@ -214,7 +216,8 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 /// axis.
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, the assignment does not have one
-///          axis per pair ("sections do not add up"), or an axis is not in [0, axes)
+///          axis per pair ("sections do not add up"), or an axis is not in [0, axes);
+///          std::length_error if the entries exceed the address space
 inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
   detail::require_one_axis_schedule("on_axes", schedule);
   const auto& axis_of_pair = assignment.axis_of_pair;

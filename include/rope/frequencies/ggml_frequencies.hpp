@@ -177,7 +177,7 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 /// Throws:    std::invalid_argument unless n_dims is even, positive and below 2^31, every field is in the
 ///            range that its comment states, and m is positive; if sections are given for normal or neox; in
 ///            the other modes, if a section is negative or none of the first three is positive; or as
-///            frequencies::custom
+///            frequencies::custom. std::length_error if the entries exceed the address space
 /// Accuracy:  0.51 ulp of the formula. With ext_factor below 0 or above 1, 0.51 ulp of the larger term,
 ///            because the two terms may cancel
 /// Source:    ggml, ggml_rope_cache_init, ggml_mrope_cache_init, rope_yarn and ggml_rope_yarn_corr_dims

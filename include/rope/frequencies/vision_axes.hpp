@@ -361,7 +361,7 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
 /// \param axes       positive
 ///
 /// Throws:  std::invalid_argument unless axes is positive, inner_dim is even and at least 2 * axes, and base
-///          is finite and greater than 1
+///          is finite and greater than 1; std::length_error if the entries exceed the address space
 /// Source:  LTXVideoRotaryPosEmbed and LTX2AudioVideoRotaryPosEmbed of Hugging Face diffusers
 inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
   if (axes <= 0) detail::throw_invalid("ltx_frequencies", "axes must be positive, got ", axes);
