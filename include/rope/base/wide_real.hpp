@@ -136,8 +136,9 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Invariant: significand is 0, or its highest bit is set. A number of at least 2^1048703, a quotient by 0,
 ///            and sums and products with such numbers are infinite. A number below 2^-1048448 is 0
-/// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
-///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
+/// Accuracy:  relative errors below 2^-125 of + - * / (of the larger operand if digits cancel), 2^-119 of
+///            log (absolute if |log x| < 1), and in the range of double 2^-117 of exp and 2^-115 of pow
+///            (tests/oracle/wide_real.test.cpp)
 class wide_real {
  public:
   /// 0.

@@ -156,8 +156,9 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
 /// `count` coordinates from `first` to `last`, both included; a single coordinate is `first`. Each half is
 /// computed from its own end, so for first = -last the halves are exact negatives of each other.
 ///
-/// Throws:  std::invalid_argument if count is negative; std::length_error if it exceeds the address space
-/// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
+/// Requires:  (last - first) * count is finite
+/// Throws:    std::invalid_argument if count is negative; std::length_error if it exceeds the address space
+/// Source:    `torch.linspace`; pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
 template <class Real = double>
 owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first = -1,
                                    std::type_identity_t<Real> last = 1) {
@@ -174,8 +175,9 @@ owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first
 
 /// `count` coordinates from `first` up to, but not including, `end`: first + (end - first) i / count.
 ///
-/// Throws:  as evenly_spaced
-/// Source:  with (0, reference_extent), timm's `ref_feat_shape`
+/// Requires:  (end - first) * count is finite
+/// Throws:    as evenly_spaced
+/// Source:    with (0, reference_extent), timm's `ref_feat_shape`
 template <class Real = double>
 owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real> first,
                                           std::type_identity_t<Real> end) {
@@ -193,6 +195,7 @@ owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real
 ///
 /// For first = 0 they are those of evenly_spaced_before. Otherwise the last one is smaller by first / count.
 ///
+/// Requires:  (end - first) * count is finite
 /// Throws:    as evenly_spaced
 /// Accuracy:  in double; diffusers rounds every coordinate to float
 /// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
@@ -249,8 +252,9 @@ owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {
 
 /// The centers of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
 ///
-/// Throws:  as evenly_spaced
-/// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
+/// Requires:  2 * (high - low) * count is finite
+/// Throws:    as evenly_spaced
+/// Source:    Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
 template <class Real = double>
 owned_array<Real, 1> cell_centers(Index count, std::type_identity_t<Real> low,
                                   std::type_identity_t<Real> high) {

@@ -26,7 +26,8 @@
 ///     Attend to each kind in a separate call with attention_options::log_sum_exp, and weight each output by
 ///     the exponential of its log_sum_exp (tests/attention/laws/position_maps_prefill.test.cpp).
 ///
-/// Both need a table of positions 0 .. p.
+/// The first way needs a table of positions 0 .. p. The ids of queries of the second way may exceed p, up to
+/// `window`, or up to chunk_size + length() - 1 of dual_chunk.
 
 namespace rope::inline ROPE_ABI {
 
@@ -40,7 +41,7 @@ inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
 }  // namespace detail
 
 /// Self-Extend: keys nearer than `window` keep their distance. Positions of farther keys are divided by
-/// `group`. The distance is continuous at the window.
+/// `group`. The distance is continuous at the window if group divides window; otherwise it may skip `window`.
 ///
 ///     distance = p - k                                                          p - k < window
 ///     distance = (floor(p / group) + window - floor(window / group)) - floor(k / group)    else

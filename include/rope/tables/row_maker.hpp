@@ -69,7 +69,7 @@ class row_maker {
   ///
   /// Throws:  std::invalid_argument if attention_factor is outside the normal range of S, or the frequencies
   ///          were moved from
-  /// Cost:    72 bytes per pair and axis
+  /// Cost:    at most 72 bytes per pair and axis, with the pairs rounded up to a multiple of 16
   explicit row_maker(const frequencies& of)
       : frequencies_(of),
         fingerprint_(detail::checked_fingerprint<S>(of, "row_maker")),

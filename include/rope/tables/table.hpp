@@ -109,10 +109,10 @@ enum class table_source {
 /// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
 ///            (tests/oracle/). A float entry is the nearest float, except if the value is within 2^-48 ulp
 ///            of the middle between two floats. A normal double entry is within 0.51 ulp, with one more
-///            rounding if attention_factor is not 1. With several axes the angle has an additional error of
-///            2^-159 rad per axis, which matters only if coordinates cancel. Integer arithmetic decides all
-///            roundings: entries have the same bits on every processor, with every compiler and at every
-///            optimisation level
+///            rounding if attention_factor is not 1, for angles above 2^-1142 rad. With several axes the
+///            angle has an additional error of 2^-159 rad per axis, which matters only if coordinates cancel.
+///            Integer arithmetic decides all roundings: entries have the same bits on every processor, with
+///            every compiler and at every optimisation level
 /// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
 template <class S = float>
 class frequency_table {

@@ -35,7 +35,7 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// The rates of the paper, [pairs], all negative.
+/// The rates of the paper, [pairs], all negative, or 0 if gamma is so large that they round to 0.
 ///
 ///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
 ///

@@ -181,7 +181,8 @@ EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
 // 2^-140 rad.
 
 /// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal and lose
-/// digits, which shows in m sin if m is large. In this unit it is a normal number.
+/// digits, which shows in m sin if m is large. In this unit it is a normal number down to 2^-1142 rad. A
+/// smaller angle matters only if m is above 2^120.
 inline constexpr double small_unit = 0x1p-120;
 
 /// inv_freq * coordinate in units of small_unit.
