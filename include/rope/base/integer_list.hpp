@@ -20,8 +20,7 @@
 /// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
 /// Types that do not expose them are rejected.
 ///
-/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
-/// before the operation.
+/// Checks of sums of positions and products of extents before the operation, whose overflow is undefined.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -69,6 +68,7 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 /// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+
 /// rows * columns.
 ///
 /// Throws:  std::length_error if an Index does not hold it
@@ -78,7 +78,6 @@ inline Index integer_count(Index rows, Index columns) {
                  shape_text({rows, columns}));
   return rows * columns;
 }
-
 
 /// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///

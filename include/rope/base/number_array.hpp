@@ -20,8 +20,7 @@
 /// Second, an Eigen class that a non-template function uses is compiled by every program. With these arrays,
 /// only programs that call map() compile Eigen's map.
 ///
-/// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
-/// initialised.
+/// Memory of tables, caches and scratch: uninitialised, aligned to a cache line under all compiler flags.
 
 namespace rope::inline ROPE_ABI::detail {
 

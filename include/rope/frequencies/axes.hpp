@@ -155,8 +155,7 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
   return assignment;
 }
 
-/// The axes alternate, 0 1 2 0 1 2 ... Once an axis has all its pairs, the pairs that would follow for it go
-/// to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ... Once an axis has all its pairs, axis 0 gets those that would follow.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
@@ -181,14 +180,12 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   return assignment;
 }
 
-/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
-/// (time, height, width).
+/// Axes (time, height, width): the fast pairs alternate, and the slow ones go to time: 1 2 1 2 ... 0 0.
 ///
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
 ///     const axis_assignment video_rope = height_width_then_time(24, 16);
 ///
-/// Ernie 4.5 VL's [22, 22, 20] lists (height, width, time). VideoRoPE's [16, 24, 24] lists (time, height,
-/// width).
+/// Ernie 4.5 VL's [22, 22, 20] is (height, width, time), VideoRoPE's [16, 24, 24] (time, height, width).
 ///
 /// \param spatial_pairs  number of pairs of height, and also of width
 /// \param time_pairs     number of pairs of time
@@ -212,8 +209,7 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
 /// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
-/// schedule itself (tests/frequencies/axes.test.cpp). So text that follows images can be decoded with one
-/// axis.
+/// schedule itself (tests/frequencies/axes.test.cpp). So text after images can be decoded with one axis.
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, the assignment does not have one
 ///          axis per pair ("sections do not add up"), or an axis is not in [0, axes);

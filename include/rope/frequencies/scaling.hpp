@@ -314,8 +314,7 @@ struct llama3_scaling {
 ///
 ///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
 ///
-/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
-///         (Gemma 4).
+/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of transformers (Gemma 4).
 struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s > 0

@@ -175,8 +175,7 @@ class frequency_table {
         "the tables of a model are model_tables(model, count)");
   }
 
-  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to those
-  /// of such pipelines.
+  /// A table computed entirely in float, for results as close as possible to those of float32 pipelines.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
