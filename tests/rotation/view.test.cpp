@@ -310,3 +310,12 @@ TEST_CASE("a part outside its view throws", "[rotation]") {
                   [&] { x.batch_range(asked.first, asked.count); }));
   }
 }
+
+TEST_CASE("extents fit if the bytes of their elements, at least one, are an Index", "[rotation]") {
+  using rope::detail::extents_fit;
+  const Index edge = Index{1} << (std::numeric_limits<Index>::digits - 3) / 4;  // 8 edge^4 is 2^63 or 2^31
+  CHECK(extents_fit(edge - 1, edge - 1, edge - 1, edge - 1, 8));
+  CHECK_FALSE(extents_fit(edge, edge, edge, edge, 8));
+  CHECK(extents_fit(0, 0, 0, largest / 8, 8));
+  CHECK_FALSE(extents_fit(0, 0, 0, largest / 8 + 1, 8));
+}

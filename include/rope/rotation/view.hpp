@@ -153,8 +153,9 @@ inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
 
 /// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
-/// as 1, because strides are products of some of the extents.
+/// as 1: strides are products of some extents. Extents below 2^15 (32-bit Index: 2^7) fit for 8 bytes.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
@@ -168,8 +169,7 @@ constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
 template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
-  if (a < 0 || b < 0 || c < 0 || d < 0)
-    throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
+  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
