@@ -467,28 +467,28 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
   using list = projection<double>::bias_map;
   rejected(
       invalid, g + "the gradient with respect to x must be empty or [6, 4], got [5, 4]",
-      [&](auto& d) { new (&d.x) map(space.data(), 5, 4); }, self);
+      [&](auto& d) { d.x = map(space.data(), 5, 4); }, self);
   rejected(
       invalid, g + "the gradient with respect to the q weight must be empty or [12, 4], got [4, 12]",
-      [&](auto& d) { new (&d.weights.q.weight) map(space.data(), 4, 12); }, self);
+      [&](auto& d) { d.weights.q.weight = map(space.data(), 4, 12); }, self);
   rejected(
       invalid, g + "the gradient with respect to the k weight must be empty or [6, 4], got [12, 4]",
-      [&](auto& d) { new (&d.weights.k.weight) map(space.data(), 12, 4); }, self);
+      [&](auto& d) { d.weights.k.weight = map(space.data(), 12, 4); }, self);
   rejected(
       invalid, g + "the gradient with respect to the v weight must be empty or [4, 4], got [6, 4]",
-      [&](auto& d) { new (&d.weights.v.weight) map(space.data(), 6, 4); }, self);
+      [&](auto& d) { d.weights.v.weight = map(space.data(), 6, 4); }, self);
   rejected(
       invalid, g + "the gradient with respect to the o weight must be empty or [4, 8], got [4, 4]",
-      [&](auto& d) { new (&d.weights.o.weight) map(space.data(), 4, 4); }, self);
+      [&](auto& d) { d.weights.o.weight = map(space.data(), 4, 4); }, self);
   rejected(
       invalid, g + "the gradient with respect to the q bias must be empty or [1, 12], got [1, 6]",
-      [&](auto& d) { new (&d.weights.q.bias) list(space.data(), 6); }, self);
+      [&](auto& d) { d.weights.q.bias = list(space.data(), 6); }, self);
   rejected(
       invalid, g + "the gradient with respect to q_norm must be empty or [1, 6], got [1, 12]",
-      [&](auto& d) { new (&d.weights.q_norm) list(space.data(), 12); }, self);
+      [&](auto& d) { d.weights.q_norm = list(space.data(), 12); }, self);
   rejected(
       invalid, g + "self-attention has no context, got memory for 6 of its tokens",
-      [&](auto& d) { new (&d.context) map(space.data(), 6, 4); }, self);
+      [&](auto& d) { d.context = map(space.data(), 6, 4); }, self);
   rejected(invalid, g + "self-attention has no context, got memory for 6 of its tokens", as_it_is,
            [&](const auto& d) {
              multi_head_attention_gradient(block, {.x = x, .context = x, .batch = 2, .d_out = d_out}, d,
@@ -498,7 +498,7 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
       invalid,
       "cross_attention_gradient: the gradient with respect to the context must be empty or [6, 4], got [5, "
       "4]",
-      [&](auto& d) { new (&d.context) map(space.data(), 5, 4); },
+      [&](auto& d) { d.context = map(space.data(), 5, 4); },
       [&](const auto& d) {
         cross_attention_gradient(block, {.x = x, .context = x, .batch = 2, .d_out = d_out}, d);
       });
@@ -516,7 +516,7 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
   CHECK(throws_saying<std::invalid_argument>(
       [&] {
         multi_head_gradients<double> d;
-        new (&d.weights.v.bias) list(space.data(), 8);
+        d.weights.v.bias = {space.data(), 8};
         multi_head_attention_gradient(multi_head_attention<double>(bare.weights(), bare.options()),
                                       {.x = five, .batch = 2, .d_out = five}, d);
       },
@@ -537,6 +537,26 @@ TEST_CASE("a tape has no context, and gradients no memory, by default", "[block]
   CHECK(none.weights.k_norm.size() == 0);
   CHECK(none.options.sink_logits.empty());
   CHECK(none.options.bias.empty());
+}
+
+TEST_CASE("gradients can be named one after another", "[block]") {
+  const random_block<double> memory(kinds[2], 614);
+  testing::random numbers(615);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 6, 4, 2),
+                        d_out = testing::random_rows<double>(numbers, 6, 4, 1), none(0, 0);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  memory_of_gradients d(memory, x, none), expected = d;
+  multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, expected.all());
+  multi_head_gradients<double> named;
+  named.x = multi_head_gradients<double>::token_map(d.x.data(), 6, 4);
+  named.weights.q = {d.q.data(), d.q.rows(), d.q.cols(), d.q_bias.data()};
+  named.weights.q_norm = {d.q_norm.data(), d.q_norm.size()};
+  multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, named);
+  CHECK(d.x == expected.x);
+  CHECK(d.q == expected.q);
+  CHECK(d.q_bias == expected.q_bias);
+  CHECK(d.q_norm == expected.q_norm);
+  CHECK((d.k.array() == -77).all());
 }
 
 TEST_CASE("gradients are written to the memory that the tape and the gradients name, with any row stride",

@@ -5,6 +5,7 @@
 #include <rope/block/multi_head_attention.hpp>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -157,6 +158,38 @@ TEST_CASE("a weight is a row-major matrix in memory, and a bias a vector", "[blo
   CHECK(throws_saying<std::invalid_argument>(
       [&] { projection<const float> gaps(w.leftCols(2)); },
       "rope::projection: the rows of a weight must lie next to each other, got a stride of 4 for 2 columns"));
+}
+
+TEST_CASE("assigning a weight maps other memory and copies no number", "[block]") {
+  std::vector<float> first(6, 1), second(6, 2), norm(3, 3);
+  projection<float> a(first.data(), 2, 3), b(second.data(), 3, 2, second.data());
+  a = b;
+  CHECK(a.weight.data() == second.data());
+  CHECK(a.weight.rows() == 3);
+  CHECK(a.bias.size() == 3);
+  CHECK(first == std::vector<float>(6, 1));
+  a.weight = {first.data(), 1, 6};
+  a.weight = *&a.weight;
+  a.bias = projection<float>::bias_map(first.data(), 1);
+  CHECK(a.weight.data() == first.data());
+  CHECK(a.weight.cols() == 6);
+  CHECK(a.bias.data() == first.data());
+  a.weight = Eigen::Map<projection<float>::matrix>(second.data(), 2, 2);
+  CHECK(a.weight.data() == second.data());
+  multi_head_weights<float> weights;
+  weights.q = {first.data(), 2, 3};
+  weights.k_norm = {norm.data(), 3};
+  const multi_head_weights<float> others = weights;
+  weights = {};
+  CHECK(weights.q.weight.size() == 0);
+  weights = others;
+  CHECK(weights.q.weight.data() == first.data());
+  CHECK(weights.k_norm.data() == norm.data());
+  // A map computes, and is written by name.
+  a.weight.array() = 5;
+  CHECK((a.weight * a.weight.transpose()).eval()(0, 0) == 50);
+  CHECK(second == std::vector<float>{5, 5, 5, 5, 2, 2});
+  CHECK(!std::is_assignable_v<projection<float>::weight_map&, const projection<float>::matrix&>);
 }
 
 TEST_CASE("a weight without memory throws", "[block]") {

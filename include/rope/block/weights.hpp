@@ -3,6 +3,7 @@
 #define ROPE_BLOCK_WEIGHTS_HPP
 
 #include <concepts>  // std::convertible_to
+#include <new>       // placement new
 #include <type_traits>
 
 #include <rope/attention/attention.hpp>  // attention_options
@@ -23,6 +24,25 @@ concept no_map = !std::convertible_to<W, Map>;
 template <class W, class Weight, class B, class Bias>
 concept no_maps = !std::convertible_to<W, Weight> || !std::convertible_to<B, Bias>;
 
+/// An Eigen::Map that can be assigned: it then maps other memory. Assigning to an Eigen::Map copies numbers
+/// to the memory that it maps.
+template <class Matrix>
+class memory_map : public Eigen::Map<Matrix> {
+  using map = Eigen::Map<Matrix>;
+
+ public:
+  using map::map;
+  memory_map(const map& other) : map(other) {}
+  memory_map(const memory_map&) = default;
+  memory_map& operator=(const memory_map& other) {
+    if (this != &other) new (this) memory_map(other);  // as the documentation of Eigen::Map suggests
+    return *this;
+  }
+  /// Rejects expressions and matrices. To copy their numbers, write `map.array() = ...`.
+  template <class Other>
+  requires(!std::is_same_v<Other, map>) memory_map& operator=(const Eigen::EigenBase<Other>&) = delete;
+};
+
 }  // namespace detail
 
 /// A linear layer: y = x W^T + b for rows of tokens. Does not own its weights.
@@ -38,10 +58,10 @@ struct projection {
   using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   /// One row.
   using vector = Eigen::Matrix<scalar, 1, Eigen::Dynamic>;
-  /// A weight in your memory.
-  using weight_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
-  /// A bias, or the weight of a norm, in your memory.
-  using bias_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
+  /// A weight in your memory: an Eigen::Map, but assigning to it maps other memory.
+  using weight_map = detail::memory_map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
+  /// A bias, or the weight of a norm, in your memory, likewise.
+  using bias_map = detail::memory_map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
 
   /// W [out_features, in_features], row-major: `nn.Linear.weight` of PyTorch, `*_proj.weight` of Hugging
   /// Face.

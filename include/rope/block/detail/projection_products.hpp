@@ -5,8 +5,10 @@
 #include <algorithm>  // std::min, std::copy_n, std::fill_n
 #include <cstddef>
 #include <type_traits>
+#include <utility>  // std::declval
 
-#include <rope/base/numbers.hpp>  // channels_map
+#include <rope/base/integer_list.hpp>  // dense_of
+#include <rope/base/numbers.hpp>       // channels_map
 #include <rope/base/parallel.hpp>
 #include <rope/base/parallel_tasks.hpp>
 #include <rope/base/scratch.hpp>
@@ -16,6 +18,7 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/block/weights.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/view.hpp>  // dense
 
 /// The matrix products of a linear layer, forward and backward, as tiles that can run in parallel.
 
@@ -32,8 +35,8 @@ class token_view {
   token_view(T* data, Index rows, Index cols, Index stride)
       : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
 
-  template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
-  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression> token_view(Matrix&& matrix)
+  template <dense Matrix, class Expression = std::remove_cvref_t<decltype(dense_of(std::declval<Matrix&>()))>>
+  token_view(Matrix&& matrix)
       : data_(const_cast<T*>(matrix.data())),  // also of a const map of writable numbers
         rows_(matrix.rows()),
         cols_(matrix.cols()),
