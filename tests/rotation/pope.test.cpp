@@ -340,6 +340,10 @@ TEST_CASE("pope throws before it writes if an argument does not fit", "[rotation
     CHECK(throws_saying<std::invalid_argument>(
         [&] { pope<interleaved>(in, to, table, pope_bias(matrix::Zero(shape.first, shape.second))); },
         "pope: bias must be [heads, pairs] = [3, 4]"));
+  // Heads that become wider in place.
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { pope<interleaved>(thd(out.data() + 10, 1, 3, 6), to.token_range(0, 1), table); },
+      "rope::pope: out must share no memory with x"));
   CHECK(testing::same_bits(out, before));
 
   matrix bias = matrix::Zero(2, 2);

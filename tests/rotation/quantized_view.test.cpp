@@ -88,3 +88,23 @@ TEST_CASE("heads that are quantized or dequantized must not overlap, and neither
   CHECK(scales == std::vector<float>(2, 7.0f));
   CHECK_NOTHROW(rope::dequantize(same_data, x));
 }
+
+TEST_CASE("heads that are quantized or dequantized share no memory with the result", "[rotation]") {
+  std::vector<float> numbers(12, 1.0f), scales(4, 7.0f);
+  std::vector<std::int8_t> integers(12, 7);
+  const auto x = rope::thd(numbers.data(), 2, 1, 6);
+  const auto rejects = [](const auto& call, const char* text) {
+    return testing::throws_saying<std::invalid_argument>(call, text);
+  };
+  const auto in_place = rope::thd(reinterpret_cast<std::int8_t*>(numbers.data() + 3), scales.data(), 2, 1, 6);
+  const auto scales_in_x = rope::thd(integers.data(), numbers.data() + 10, 2, 1, 6);
+  const auto scales_in_data =
+      rope::thd(reinterpret_cast<std::int8_t*>(scales.data()), scales.data() + 2, 2, 1, 6);
+  CHECK(rejects([&] { rope::quantize(x, in_place); }, "rope::quantize: x and out must share no memory"));
+  CHECK(rejects([&] { rope::quantize(x, scales_in_x); }, "rope::quantize: x and out must share no memory"));
+  CHECK(rejects([&] { rope::dequantize(in_place, x); }, "rope::dequantize: x and out must share no memory"));
+  CHECK(rejects([&] { rope::dequantize(scales_in_x, x); }, "dequantize: x and out must share no memory"));
+  CHECK(rejects([&] { rope::quantize(x, scales_in_data); }, "the channels and the scales of out must share"));
+  CHECK(numbers == std::vector<float>(12, 1.0f));
+  CHECK(scales == std::vector<float>(4, 7.0f));
+}

@@ -320,7 +320,7 @@ class norm_gradient {
 /// \param d_weight  overwritten, of the length of norm.weight; empty if not needed
 /// \param threads   your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// Requires:  d shares no element with x
+/// Requires:  d shares no element with x; throws if an overlap is detected
 /// Throws:    as normalize_heads, and std::invalid_argument if a shape or length differs; nothing is then
 ///            written
 /// Accuracy:  products and sums in double, one rounding to the arithmetic type and one to 16 bits
@@ -339,6 +339,8 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
     detail::check_memory(function, x, d);
     detail::check_written(function, d);
     detail::check_same_shape(function, x, d, "d");
+    if (detail::share_memory(x, d))
+      detail::throw_invalid(function, "d must share no memory with x; give other memory");
     const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())
       detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",

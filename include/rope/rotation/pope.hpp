@@ -124,6 +124,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
       out.head_dim != x.head_dim + pairs)
     throw_invalid("pope", "out must be [batch, tokens, heads, head_dim + pairs] for ", pairs, " pairs of x ",
                   shape_text(x), ", got ", shape_text(out));
+  if (share_memory(x, out)) throw_invalid("pope", "out must share no memory with x; give other memory");
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
     throw_invalid("pope", "bias must be [heads, pairs] = ", shape_text({x.heads, pairs}), ", got ",
                   shape_text({bias->heads(), bias->channels()}));
@@ -177,7 +178,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
 ///                    x, and channels before them are copied unchanged
 /// \param  positions  as in `rotate`
 ///
-/// Requires:  out shares no element with x
+/// Requires:  out shares no element with x; throws if an overlap is detected
 /// Throws:    std::invalid_argument if shapes disagree or a list has the wrong length; std::out_of_range if a
 ///            position is outside the table; out is then unchanged
 /// Accuracy:  computed in double, one final rounding: 1.75 eps softplus(x) per channel, eps = 2^-24 (float),

@@ -96,7 +96,7 @@ requires detail::is_quantized<std::remove_const_t<T>> head_view<T> thd(
 
 namespace detail {
 
-/// Throws if the views have different shapes, or a view with elements has a null pointer.
+/// Throws if the views have different shapes or share memory, or a view with elements has a null pointer.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class X, class T>
@@ -109,6 +109,8 @@ void check_quantization(const char* function, const head_view<X>& x, const quant
   if (!have_same_shape(x, integers))
     throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
                   shape_text(integers));
+  if (share_memory(x, integers) || share_memory(x, integers.scales))
+    throw_invalid(function, "x and out must share no memory; give out other memory");
 }
 
 /// Quantizes every head of checked views.
@@ -143,7 +145,7 @@ void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const T
 /// A head with a NaN or an infinity gets a scale of NaN, so exactly the queries that attend to it get NaN
 /// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
 ///
-/// Requires:  x and out share no memory
+/// Requires:  x and out share no memory; throws if an overlap is detected
 /// Throws:    std::invalid_argument if the shapes differ, a view has no memory, or heads of out overlap each
 ///            other; out is then unchanged
 /// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
@@ -160,6 +162,8 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
                 "quantize: channels are float, Eigen::half or Eigen::bfloat16");
   detail::check_quantization("quantize", x, out);
   detail::check_written("quantize", out);
+  if (detail::share_memory(out, out.scales))
+    detail::throw_invalid("quantize", "the channels and the scales of out must share no memory");
   detail::quantize_all(x, out, threads);
 }
 
@@ -170,7 +174,7 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
 /// \param x    [batch, tokens, heads, head_dim]
 /// \param out  of the same shape, of float or a 16-bit type
 ///
-/// Requires:  x and out share no memory
+/// Requires:  x and out share no memory; throws if an overlap is detected
 /// Throws:    as quantize
 /// Accuracy:  one rounding to float, and one to the type of out
 /// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per

@@ -234,14 +234,22 @@ TEST_CASE("an output that overlaps a part of its input throws", "[rotation]") {
         call, std::string("rope::") + name +
                   ": out must be x or share no channel with it, and covers a part of x; give other memory");
   };
+  const auto overlaps_x = [&](const head_view<float>& d) {
+    return testing::throws_saying<std::invalid_argument>(
+        [&] { normalize_heads_gradient(fitting(d), norm, d); },
+        "rope::normalize_heads_gradient: d must share no memory with x");
+  };
   for (const head_view<float>& out : parts) {
     CHECK(rejected("rotate_to", [&] { rotate_to<half_split>(x, out, table); }));
     CHECK(rejected("unrotate_to", [&] { unrotate_to<interleaved>(x, out, table); }));
     CHECK(rejected("normalize_heads_to", [&] { normalize_heads_to(x, out, norm); }));
     CHECK(rejected("normalize_and_rotate_to",
                    [&] { normalize_and_rotate_to<half_split>(x, out, norm, table); }));
+    CHECK(overlaps_x(out));
   }
+  CHECK(overlaps_x(fits[0]));
   CHECK(testing::same_bits(memory, before));
+  CHECK_NOTHROW(normalize_heads_gradient(fitting(fits[1]), norm, fits[1]));
   for (const head_view<float>& out : fits) CHECK_NOTHROW(rotate_to<half_split>(fitting(out), out, table));
 }
 
