@@ -446,23 +446,52 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
     CHECK(d.o_bias == before.o_bias);
   };
   const std::invalid_argument invalid("");
-  const std::string g = "multi_head_attention_gradient: ", m = "multi_head_attention: ";
+  const std::string g = "multi_head_attention_gradient: ", c = "cross_attention_gradient: ";
   const auto as_it_is = [](multi_head_gradients<double>&) {};
   std::vector<double> space(1000);
   const auto self = [&](const multi_head_gradients<double>& d) {
     multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d, table);
   };
-  rejected(invalid, m + "the columns of out and out_dim must be equal, got 3 and 4", as_it_is,
+  rejected(invalid, g + "the columns of d_out and out_dim must be equal, got 3 and 4", as_it_is,
            [&](const auto& d) {
              multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = narrow_d}, d, table);
            });
   rejected(
-      invalid, m + "the rows of tokens must be a multiple of batch, got 6 and 4", as_it_is,
+      invalid, g + "the rows of tokens must be a multiple of batch, got 6 and 4", as_it_is,
       [&](const auto& d) { multi_head_attention_gradient(block, {.x = x, .batch = 4, .d_out = d_out}, d); });
-  rejected(std::out_of_range(""), m + "position 4 is outside the table's [0, 4)", as_it_is,
+  rejected(std::out_of_range(""), g + "position 4 is outside the table's [0, 4)", as_it_is,
            [&](const auto& d) {
              multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d, table, 2);
            });
+  const std::vector<int> halves = {0, 3, 6}, whole = {0, 6};
+  rejected(invalid, c + "d_out and x must have the same rows, got 5 and 6", as_it_is, [&](const auto& d) {
+    cross_attention_gradient(block, {.x = x, .context = x, .batch = 2, .d_out = d_out.topRows(5)}, d);
+  });
+  rejected(invalid, c + "the columns of the keys' tokens and context_dim must be equal, got 0 and 4",
+           as_it_is,
+           [&](const auto& d) { cross_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d); });
+  rejected(invalid, c + "queries and keys must have the same number of segments, got 2 and 1", as_it_is,
+           [&](const auto& d) {
+             cross_attention_gradient(block, {.x = x, .context = x, .batch = 1, .d_out = d_out}, d,
+                                      frequency_table<double>(narrow, 6), segments{halves}, segments{whole});
+           });
+  const auto with_options = [&](const attention_options& options, const auto&... positions) {
+    multi_head_options all = memory.options();
+    all.attention = options;
+    return [=, &memory, &x, &d_out](const auto& d) {
+      multi_head_attention_gradient(multi_head_attention<double, half_split>(memory.weights(), all),
+                                    {.x = x, .batch = 1, .d_out = d_out}, d, positions...);
+    };
+  };
+  const std::vector<std::int64_t> six = {0, 1, 2, 3, 4, 5}, three = {1, 2, 3};
+  const std::vector<key_range> ranges(6, {0, 3});
+  const frequency_table<double> longer(narrow, 6);
+  rejected(invalid, g + "query_positions must be empty or have length 6, got 3", as_it_is,
+           with_options({.query_positions = three}));
+  rejected(invalid, g + "segments say where tokens are; leave query_positions", as_it_is,
+           with_options({.query_positions = six}, longer, segments{whole}));
+  rejected(invalid, g + "segments limit the keys of their queries; leave key_ranges", as_it_is,
+           with_options({.key_ranges = ranges}, longer, segments{whole}));
   using map = multi_head_gradients<double>::token_map;
   using list = projection<double>::bias_map;
   rejected(
@@ -506,9 +535,8 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
       invalid, g + "gradients with respect to options are those of one segment, got 2",
       [&](auto& d) { d.options.sink_logits = std::span<double>(space).first(2); },
       [&](const auto& d) {
-        const std::vector<int> offsets = {0, 3, 6};
         multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, d, table,
-                                      segments<int>{std::span<const int>(offsets)});
+                                      segments{halves});
       });
   // A block without biases has no gradient with respect to them.
   const random_block<double> bare(kinds[0], 610);

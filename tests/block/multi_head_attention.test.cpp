@@ -368,8 +368,7 @@ TEST_CASE("an invalid call of a block throws, and neither output nor cache chang
   const std::string m = "multi_head_attention: ";
   rejected(invalid, m + "the rows of tokens must be a multiple of batch, got 6 and 4",
            [&] { itself.forward(x, 4, out); });
-  rejected(invalid, m + "the rows of tokens must be a multiple of batch, got 6 and -1",
-           [&] { itself.forward(x, -1, out); });
+  rejected(invalid, m + "batch must not be negative, got -1", [&] { itself.forward(x, -1, out); });
   rejected(invalid, m + "the rows of tokens must be a multiple of batch, got 6 and 0",
            [&] { itself.forward(x, 0, out); });
   rejected(invalid, m + "the columns of x and model_dim must be equal, got 9 and 10",

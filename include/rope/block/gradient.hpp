@@ -68,7 +68,8 @@ class block_gradient {
   block_gradient(const multi_head_attention<T, Layout>& block, const multi_head_tape<T>& tape,
                  const multi_head_gradients<T>& gradients, bool self, const Rotation& rotation,
                  const Threads& threads)
-      : pass_{block.weights(), block.options(), block.shape()},
+      : pass_{block.weights(), block.options(), block.shape(),
+              self ? "multi_head_attention_gradient" : "cross_attention_gradient", "d_out"},
         tape_(tape),
         context_(self ? tape.x : tape.context),
         gradients_(gradients),
@@ -80,7 +81,8 @@ class block_gradient {
     if (self)
       for (const Index rows : {tape.context.rows(), gradients.context.rows()})
         if (rows > 0)
-          throw_invalid(function(), "self-attention has no context, got memory for ", rows, " of its tokens");
+          throw_invalid(pass_.function, "self-attention has no context, got memory for ", rows,
+                        " of its tokens");
     check_call();
   }
 
@@ -129,16 +131,13 @@ class block_gradient {
   using token_map = typename multi_head_gradients<T>::token_map;
   using scratch = block_scratch;
 
-  const char* function() const {
-    return self_ ? "multi_head_attention_gradient" : "cross_attention_gradient";
-  }
   template <class Map, class Of>
   void check_shape(const char* name, const Map& given, const Of& of) const {
     if (given.size() > 0 && of.size() == 0)
-      throw_invalid(function(), "the gradient with respect to ", name, " must be empty, as ", name,
+      throw_invalid(pass_.function, "the gradient with respect to ", name, " must be empty, as ", name,
                     " is, got ", shape_text({given.rows(), given.cols()}));
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
-      throw_invalid(function(), "the gradient with respect to ", name, " must be empty or ",
+      throw_invalid(pass_.function, "the gradient with respect to ", name, " must be empty or ",
                     shape_text({of.rows(), of.cols()}), ", got ", shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
@@ -159,9 +158,9 @@ class block_gradient {
     check_shape("the context", gradients_.context, context_);
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
-      throw_invalid(function(), "gradients with respect to options are those of one segment, got ",
+      throw_invalid(pass_.function, "gradients with respect to options are those of one segment, got ",
                     rotation_.segment_count());
-    check_option_gradients(function(), gradients_.options, options_);
+    check_option_gradients(pass_.function, gradients_.options, options_);
   }
   template <class Purpose>
   head_view<T> like(const head_view<T>& x, Index head_dim) const {

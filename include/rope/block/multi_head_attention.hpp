@@ -289,7 +289,7 @@ class multi_head_attention {
     const detail::block_pass<T> pass = {weights_, options_, shape_};
     pass.check_context(context);
     const Index keys = pass.tokens_per_row(context, batch);
-    rotation.keys.check_positions(batch, keys, shape_.head_dim);
+    rotation.keys.check_positions(pass.function, batch, keys, shape_.head_dim);
     projected_context<T> to(batch, keys, shape_);
     const head_view<T> k = to.writable_keys(), v = to.writable_values();
     detail::run_products(threads, detail::projected<T>(context, weights_.k, detail::as_rows(k)),

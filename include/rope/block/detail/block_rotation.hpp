@@ -46,10 +46,9 @@ struct token_rotation {
       "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
 
   /// Throws:  as check_rotation, unless Table is no_table
-  void check_positions(Index batch, Index tokens, Index head_dim) const {
+  void check_positions(const char* function, Index batch, Index tokens, Index head_dim) const {
     if constexpr (rotates)
-      check_rotation<Layout>("multi_head_attention", batch, tokens, head_dim, table,
-                             position_source(positions, tokens));
+      check_rotation<Layout>(function, batch, tokens, head_dim, table, position_source(positions, tokens));
   }
   /// Normalises the heads if the norm has weights, and rotates them unless Table is no_table.
   template <class T, class Threads>
@@ -90,28 +89,29 @@ struct block_rotation {
   static_assert(is_segmented<PQ> == is_segmented<PK>,
                 "multi_head_attention: queries and keys are both in segments or neither is");
 
-  void check_call(Index batch, Index query_tokens, Index key_tokens, Index head_dim) const {
-    queries.check_positions(batch, query_tokens, head_dim);
-    keys.check_positions(batch, key_tokens, head_dim);
+  void check_call(const char* function, Index batch, Index query_tokens, Index key_tokens,
+                  Index head_dim) const {
+    queries.check_positions(function, batch, query_tokens, head_dim);
+    keys.check_positions(function, batch, key_tokens, head_dim);
     if constexpr (is_segmented<PQ>)
       if (queries.positions.offsets.size() != keys.positions.offsets.size())
-        throw_invalid("multi_head_attention", "queries and keys must have the same number of segments, got ",
+        throw_invalid(function, "queries and keys must have the same number of segments, got ",
                       queries.positions.offsets.size() - 1, " and ", keys.positions.offsets.size() - 1);
   }
   /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
   ///          offsets or key_ranges
-  void check_options(const attention_options& options) const {
+  void check_options(const char* function, const attention_options& options) const {
     if constexpr (is_segmented<PQ>) {
       if (!options.query_positions.empty() || !options.key_positions.empty() ||
           !options.query_counts.empty() || !options.key_counts.empty() || !options.query_offsets.empty())
-        throw_invalid("multi_head_attention",
+        throw_invalid(function,
                       "segments say where tokens are; leave query_positions, key_positions, query_counts, "
                       "key_counts and query_offsets empty in the options, got lengths ",
                       options.query_positions.size(), ", ", options.key_positions.size(), ", ",
                       options.query_counts.size(), ", ", options.key_counts.size(), " and ",
                       options.query_offsets.size());
       if (!options.key_ranges.empty())
-        throw_invalid("multi_head_attention",
+        throw_invalid(function,
                       "segments limit the keys of their queries; leave key_ranges empty in the options, got ",
                       options.key_ranges.size());
     }

@@ -53,7 +53,7 @@ class block_forward {
                         const Rotation& rotation, const Threads& threads) const {
     pass_.check_queries(x, out);
     const Index queries = pass_.tokens_per_row(x, k.batch);
-    rotation.queries.check_positions(k.batch, queries, pass_.shape.head_dim);
+    rotation.queries.check_positions(pass_.function, k.batch, queries, pass_.shape.head_dim);
     pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
     check_probabilities(x.rows(), k.tokens);
     const head_view<T> q = pass_.template scratch_heads<scratch::queries>(k.batch, queries, pass_.shape.heads,

@@ -56,25 +56,31 @@ struct block_pass {
   const multi_head_weights<T>& weights;
   const multi_head_options& options;
   const multi_head_shape& shape;
+  const char* function = "multi_head_attention";  // the name of the call in messages
+  const char* out_name = "out";                   // and of its output or d_out
 
   /// Throws:  std::invalid_argument if the tokens, the output or the gradient with respect to the output have
   ///          a wrong shape, here and in check_queries
   void check_context(const token_ref<T>& context) const {
-    demand_of_block(context.cols() == shape.context_dim,
-                    "the columns of the keys' tokens and context_dim must be equal", context.cols(),
-                    shape.context_dim);
+    check_rule(function, context.cols() == shape.context_dim,
+               "the columns of the keys' tokens and context_dim must be equal", context.cols(),
+               shape.context_dim);
   }
   template <class Out>
   void check_queries(const token_ref<T>& x, const Out& out) const {
-    demand_of_block(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
-                    shape.model_dim);
-    demand_of_block(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    demand_of_block(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
-                    shape.out_dim);
+    check_rule(function, x.cols() == shape.model_dim, "the columns of x and model_dim must be equal",
+               x.cols(), shape.model_dim);
+    if (out.rows() != x.rows())
+      throw_invalid(function, out_name, " and x must have the same rows, got ", out.rows(), " and ",
+                    x.rows());
+    if (out.cols() != shape.out_dim)
+      throw_invalid(function, "the columns of ", out_name, " and out_dim must be equal, got ", out.cols(),
+                    " and ", shape.out_dim);
   }
-  static Index tokens_per_row(const token_ref<T>& x, Index batch) {
-    demand_of_block(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-                    "the rows of tokens must be a multiple of batch", x.rows(), batch);
+  Index tokens_per_row(const token_ref<T>& x, Index batch) const {
+    if (batch < 0) throw_invalid(function, "batch must not be negative, got ", batch);
+    check_rule(function, batch == 0 ? x.rows() == 0 : x.rows() % batch == 0,
+               "the rows of tokens must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
@@ -85,15 +91,15 @@ struct block_pass {
     check_queries(x, out);
     check_context(context);
     const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
-    rotation.check_call(batch, queries, keys, shape.head_dim);
+    rotation.check_call(function, batch, queries, keys, shape.head_dim);
     check_attention(rotation, attention, batch, queries, keys);
   }
   /// Checks the options of attention against the shape of the tokens.
   template <class Rotation>
   void check_attention(const Rotation& rotation, const attention_options& attention, Index batch,
                        Index queries, Index keys) const {
-    check_options("multi_head_attention", attention, {batch, queries, keys, shape.heads, shape.head_dim});
-    rotation.check_options(attention);
+    check_options(function, attention, {batch, queries, keys, shape.heads, shape.head_dim});
+    rotation.check_options(function, attention);
   }
 
   /// [batch, tokens, heads, head_dim] in the scratch of `Purpose`; valid until the next call with that
