@@ -467,6 +467,10 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
   rejected(invalid, c + "d_out and x must have the same rows, got 5 and 6", as_it_is, [&](const auto& d) {
     cross_attention_gradient(block, {.x = x, .context = x, .batch = 2, .d_out = d_out.topRows(5)}, d);
   });
+  rejected(invalid, g + "d_out must have memory, got null for [6, 4]", as_it_is, [&](const auto& d) {
+    multi_head_attention_gradient(
+        block, {.x = x, .batch = 2, .d_out = Eigen::Map<const rows_of<double>>(nullptr, 6, 4)}, d);
+  });
   rejected(invalid, c + "the columns of the keys' tokens and context_dim must be equal, got 0 and 4",
            as_it_is,
            [&](const auto& d) { cross_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d); });
@@ -515,6 +519,12 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
   rejected(
       invalid, g + "the gradient with respect to q_norm must be empty or [1, 6], got [1, 12]",
       [&](auto& d) { d.weights.q_norm = list(space.data(), 12); }, self);
+  rejected(
+      invalid, g + "the gradient with respect to x must have memory, got null for [6, 4]",
+      [&](auto& d) { d.x = map(nullptr, 6, 4); }, self);
+  rejected(
+      invalid, g + "the gradient with respect to the o bias must have memory, got null for [1, 4]",
+      [&](auto& d) { d.weights.o.bias = list(nullptr, 4); }, self);
   rejected(
       invalid, g + "self-attention has no context, got memory for 6 of its tokens",
       [&](auto& d) { d.context = map(space.data(), 6, 4); }, self);

@@ -383,6 +383,17 @@ TEST_CASE("an invalid call of a block throws, and neither output nor cache chang
            [&] { itself.forward(x, 2, narrow_out); });
   rejected(invalid, m + "out and x must have the same rows, got 5 and 6",
            [&] { itself.forward(x, 2, short_out); });
+  using map = Eigen::Map<rows_of<double>>;
+  const map null(nullptr, 6, 10), no_context(nullptr, 8, 6);
+  rejected(invalid, m + "x must have memory, got null for [6, 10]", [&] { itself.forward(null, 2, out); });
+  rejected(invalid, m + "x must have memory, got null for [6, 10]",
+           [&] { itself.forward(null, cache, out, table); });
+  rejected(invalid, m + "out must have memory, got null for [6, 10]",
+           [&] { itself.forward(x, 2, map(nullptr, 6, 10)); });
+  rejected(invalid, m + "the keys' tokens must have memory, got null for [8, 6]",
+           [&] { block.cross(x, no_context, 2, out); });
+  rejected(invalid, m + "the keys' tokens must have memory, got null for [8, 6]",
+           [&] { block.project_context(no_context, 2); });
   rejected(range, m + "position 4 is outside the table's [0, 4)",
            [&] { itself.forward(x, 2, out, table, 2); });
   rejected(range, m + "position 4 is outside the table's [0, 4)",

@@ -201,4 +201,18 @@ TEST_CASE("a weight without memory throws", "[block]") {
             {.q = {static_cast<const float*>(nullptr), 4, 4}, .k = w, .v = w, .o = w}, {.heads = 2});
       },
       "rope::multi_head_attention: a weight must have memory, got null for [4, 4]"));
+  const projection<const float>::bias_map null(nullptr, 4), two(nullptr, 2);
+  const auto rejects = [](const multi_head_weights<float>& weights, const char* text) {
+    return throws_saying<std::invalid_argument>([&] { multi_head_attention<float>(weights, {.heads = 2}); },
+                                                "rope::multi_head_attention: ", text);
+  };
+  for (int i = 0; i < 4; ++i) {
+    multi_head_weights<float> weights = {.q = w, .k = w, .v = w, .o = w};
+    (i == 0 ? weights.q : i == 1 ? weights.k : i == 2 ? weights.v : weights.o).bias = null;
+    CHECK(rejects(weights, "a bias must have memory, got null for [1, 4]"));
+  }
+  CHECK(rejects({.q = w, .k = w, .v = w, .o = w, .q_norm = two},
+                "q_norm must have memory, got null for [1, 2]"));
+  CHECK(rejects({.q = w, .k = w, .v = w, .o = w, .k_norm = two},
+                "k_norm must have memory, got null for [1, 2]"));
 }

@@ -39,8 +39,8 @@ struct multi_head_tape {
   detail::token_ref<T> d_out;                      // [batch * tokens, out_dim]
 };
 
-/// Memory for the gradients of a block, each with the shape of its parameter or input. Gradients without
-/// memory are not computed.
+/// Memory for the gradients of a block, each with the shape of its parameter or input. Empty
+/// gradients are not computed.
 ///
 ///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
 ///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
@@ -139,6 +139,9 @@ class block_gradient {
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
       throw_invalid(pass_.function, "the gradient with respect to ", name, " must be empty or ",
                     shape_text({of.rows(), of.cols()}), ", got ", shape_text({given.rows(), given.cols()}));
+    if (given.size() > 0 && given.data() == nullptr)
+      throw_invalid(pass_.function, "the gradient with respect to ", name, " must have memory, got null for ",
+                    shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
     pass_.check_call(tape_.x, context_, tape_.d_out, tape_.batch, rotation_, options_);

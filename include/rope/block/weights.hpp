@@ -220,6 +220,13 @@ inline void demand_of_block(bool holds, const char* rule, Index first, Index sec
   check_rule("multi_head_attention", holds, rule, first, second);
 }
 
+/// Throws:  std::invalid_argument if a matrix or a vector with elements has no memory
+template <class Matrix>
+void demand_memory(const char* function, const char* name, const Matrix& x) {
+  if (x.data() == nullptr && x.rows() > 0 && x.cols() > 0)
+    throw_invalid(function, name, " must have memory, got null for ", shape_text({x.rows(), x.cols()}));
+}
+
 /// Throws:  std::invalid_argument if weights and options do not fit together
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
@@ -249,9 +256,8 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   const auto bias = [&](const projection<T>& of, const char* rule) {
     demand_of_block(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
                     of.weight.rows());
-    if (of.weight.size() > 0 && of.weight.data() == nullptr)
-      throw_invalid("multi_head_attention", "a weight must have memory, got null for ",
-                    shape_text({of.weight.rows(), of.weight.cols()}));
+    demand_memory("multi_head_attention", "a weight", of.weight);
+    demand_memory("multi_head_attention", "a bias", of.bias);
   };
   bias(weights.q, "the length of the q bias must be 0 or the rows of its weight");
   bias(weights.k, "the length of the k bias must be 0 or the rows of its weight");
@@ -261,6 +267,8 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
                   "the length of q_norm must be 0 or head_dim", weights.q_norm.size(), head_dim);
   demand_of_block(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
                   "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
+  demand_memory("multi_head_attention", "q_norm", weights.q_norm);
+  demand_memory("multi_head_attention", "k_norm", weights.k_norm);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
     throw_invalid("multi_head_attention",
                   "norm_epsilon must be finite and not negative, norm_offset finite, got ",

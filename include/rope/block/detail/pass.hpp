@@ -60,11 +60,12 @@ struct block_pass {
   const char* out_name = "out";                   // and of its output or d_out
 
   /// Throws:  std::invalid_argument if the tokens, the output or the gradient with respect to the output have
-  ///          a wrong shape, here and in check_queries
+  ///          a wrong shape or no memory, here and in check_queries
   void check_context(const token_ref<T>& context) const {
     check_rule(function, context.cols() == shape.context_dim,
                "the columns of the keys' tokens and context_dim must be equal", context.cols(),
                shape.context_dim);
+    demand_memory(function, "the keys' tokens", context);
   }
   template <class Out>
   void check_queries(const token_ref<T>& x, const Out& out) const {
@@ -76,6 +77,8 @@ struct block_pass {
     if (out.cols() != shape.out_dim)
       throw_invalid(function, "the columns of ", out_name, " and out_dim must be equal, got ", out.cols(),
                     " and ", shape.out_dim);
+    demand_memory(function, "x", x);
+    demand_memory(function, out_name, out);
   }
   Index tokens_per_row(const token_ref<T>& x, Index batch) const {
     if (batch < 0) throw_invalid(function, "batch must not be negative, got ", batch);
