@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <rope/attention/dropout.hpp>
 #include <string>
 #include <vector>
@@ -337,6 +338,29 @@ TEST_CASE("a block reads tokens from any rows of a matrix and does not copy them
   CHECK(result.middleCols(3, 10) == out);
   CHECK((result.leftCols(3).array() == -77).all());
   CHECK((result.rightCols(12).array() == -77).all());
+}
+
+TEST_CASE("a call whose heads exceed the address space throws", "[block]") {
+  // Neither tokens nor outputs have columns, so there can be any number of them.
+  const double memory[1] = {};
+  const auto linear = [&](Index out, Index in) { return projection<const double>(memory, out, in); };
+  const multi_head_attention<double> block(
+      {.q = linear(24, 0), .k = linear(12, 0), .v = linear(6, 0), .o = linear(0, 12)},
+      {.heads = 4, .kv_heads = 2});
+  const Index rows = (std::numeric_limits<Index>::max)() / 2;
+  const Eigen::Map<const rows_of<double>> x(memory, rows, 0);
+  double written[1];
+  Eigen::Map<rows_of<double>> out(written, rows, 0);
+  const auto rejected = [&](const std::string& heads, const auto& call) {
+    CHECK(throws_saying<std::length_error>(
+        call, "rope::multi_head_attention: the heads of a call must not exceed the address space, got [1, " +
+                  std::to_string(rows) + heads));
+  };
+  std::vector<double> sums(5);
+  rejected(", 4, 6]", [&] { block.forward(x, 1, out); });
+  rejected(", 4, 6]", [&] { block.reporting({.log_sum_exp = sums}).forward(x, 1, out); });
+  rejected(", 2, 6]", [&] { block.cross(x.topRows(1), x, 1, out.topRows(1)); });
+  rejected(", 2, 6]", [&] { block.project_context(x, 1); });
 }
 
 TEST_CASE("an invalid call of a block throws, and neither output nor cache changes", "[block]") {

@@ -160,6 +160,17 @@ TEST_CASE("a weight is a row-major matrix in memory, and a bias a vector", "[blo
       "rope::projection: the rows of a weight must lie next to each other, got a stride of 4 for 2 columns"));
 }
 
+TEST_CASE("heads of values that exceed the address space throw", "[block]") {
+  const Index heads = Index{1} << 4 * sizeof(Index);  // its square is 0 as an Index
+  const auto no_columns = [](Index rows) { return linear(rows, 0); };
+  const multi_head_weights<double> weights = {
+      .q = no_columns(heads), .k = no_columns(1), .v = no_columns(heads), .o = no_columns(1)};
+  CHECK(throws_saying<std::length_error>(
+      [&] { multi_head_attention<double>(weights, {.heads = heads, .kv_heads = 1}); },
+      "rope::multi_head_attention: heads * value_dim must not exceed the address space, got " +
+          std::to_string(heads) + " * " + std::to_string(heads)));
+}
+
 TEST_CASE("assigning a weight maps other memory and copies no number", "[block]") {
   std::vector<float> first(6, 1), second(6, 2), norm(3, 3);
   projection<float> a(first.data(), 2, 3), b(second.data(), 3, 2, second.data());

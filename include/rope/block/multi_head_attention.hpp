@@ -82,7 +82,8 @@ class multi_head_attention {
   /// Output tokens.
   using writable_tokens = detail::writable_token_ref<T>;
 
-  /// Throws:  std::invalid_argument if weights and options do not fit together
+  /// Throws:  std::invalid_argument if weights and options do not fit together; std::length_error if heads *
+  ///          value_dim exceeds the address space
   multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
       : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
     if (options.attention.selected)
@@ -111,7 +112,8 @@ class multi_head_attention {
   /// \param out  [batch * tokens, out_dim]
   ///
   /// Requires:  out shares no element with x or a weight
-  /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged, here and below
+  /// Throws:    std::invalid_argument if shapes disagree, std::length_error if the heads of the call exceed the
+  ///            address space; out is then unchanged, here and below
   template <parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
     run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation, threads);
@@ -288,7 +290,7 @@ class multi_head_attention {
                                const Threads& threads) const {
     const detail::block_pass<T> pass = {weights_, options_, shape_};
     pass.check_context(context);
-    const Index keys = pass.tokens_per_row(context, batch);
+    const Index keys = pass.keys_per_row(context, batch);
     rotation.keys.check_positions(pass.function, batch, keys, shape_.head_dim);
     projected_context<T> to(batch, keys, shape_);
     const head_view<T> k = to.writable_keys(), v = to.writable_values();

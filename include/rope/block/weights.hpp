@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include <rope/attention/attention.hpp>  // attention_options
+#include <rope/base/integer_list.hpp>    // product_fits
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/tensor_shape.hpp>
@@ -227,7 +228,8 @@ void demand_memory(const char* function, const char* name, const Matrix& x) {
     throw_invalid(function, name, " must have memory, got null for ", shape_text({x.rows(), x.cols()}));
 }
 
-/// Throws:  std::invalid_argument if weights and options do not fit together
+/// Throws:  std::invalid_argument if weights and options do not fit together; std::length_error if heads *
+///          value_dim exceeds the address space
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
@@ -250,6 +252,9 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   demand_of_block(weights.k.weight.cols() == weights.v.weight.cols(),
                   "the k and v weights must have the same columns", weights.k.weight.cols(),
                   weights.v.weight.cols());
+  if (!product_fits({heads, value_dim}))
+    throw_length("multi_head_attention", "heads * value_dim must not exceed the address space, got ", heads,
+                 " * ", value_dim);
   demand_of_block(weights.o.weight.cols() == heads * value_dim,
                   "the columns of the o weight and heads * value_dim must be equal", weights.o.weight.cols(),
                   heads * value_dim);

@@ -2,6 +2,7 @@
 #ifndef ROPE_BLOCK_DETAIL_PASS_HPP
 #define ROPE_BLOCK_DETAIL_PASS_HPP
 
+#include <algorithm>  // std::max
 #include <cstddef>
 #include <type_traits>
 
@@ -80,11 +81,15 @@ struct block_pass {
     demand_memory(function, "x", x);
     demand_memory(function, out_name, out);
   }
-  Index tokens_per_row(const token_ref<T>& x, Index batch) const {
-    if (batch < 0) throw_invalid(function, "batch must not be negative, got ", batch);
-    check_rule(function, batch == 0 ? x.rows() == 0 : x.rows() % batch == 0,
-               "the rows of tokens must be a multiple of batch", x.rows(), batch);
-    return batch == 0 ? 0 : x.rows() / batch;
+  /// The tokens per row of the batch.
+  ///
+  /// Throws:  std::invalid_argument unless batch divides the rows; std::length_error if their heads exceed the
+  ///          address space
+  Index queries_per_row(const token_ref<T>& x, Index batch) const {
+    return tokens_per_row(x, batch, shape.heads);
+  }
+  Index keys_per_row(const token_ref<T>& context, Index batch) const {
+    return tokens_per_row(context, batch, shape.kv_heads);
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
   /// keys and values from `context`.
@@ -93,7 +98,7 @@ struct block_pass {
                   const Rotation& rotation, const attention_options& attention) const {
     check_queries(x, out);
     check_context(context);
-    const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
+    const Index queries = queries_per_row(x, batch), keys = keys_per_row(context, batch);
     rotation.check_call(function, batch, queries, keys, shape.head_dim);
     check_attention(rotation, attention, batch, queries, keys);
   }
@@ -120,7 +125,7 @@ struct block_pass {
   template <class Threads>
   projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
                           const Threads& threads) const {
-    const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
+    const Index queries = queries_per_row(x, batch), keys = keys_per_row(context, batch);
     const projected_heads to = {
         scratch_heads<block_scratch::queries>(batch, queries, shape.heads, shape.head_dim),
         scratch_heads<block_scratch::keys>(batch, keys, shape.kv_heads, shape.head_dim),
@@ -134,6 +139,15 @@ struct block_pass {
   head_norm<T> k_norm() const { return norm(weights.k_norm); }
 
  private:
+  Index tokens_per_row(const token_ref<T>& x, Index batch, Index heads) const {
+    if (batch < 0) throw_invalid(function, "batch must not be negative, got ", batch);
+    check_rule(function, batch == 0 ? x.rows() == 0 : x.rows() % batch == 0,
+               "the rows of tokens must be a multiple of batch", x.rows(), batch);
+    const Index tokens = batch == 0 ? 0 : x.rows() / batch;
+    check_extents(function, static_cast<const T*>(nullptr), batch, tokens, heads,
+                  (std::max)(shape.head_dim, shape.value_dim), "the heads of a call");
+    return tokens;
+  }
   head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
     return {
         {weight.data(), static_cast<std::size_t>(weight.size())}, options.norm_epsilon, options.norm_offset};
