@@ -288,6 +288,12 @@ TEST_CASE("a part of a view may be empty, also at the end", "[rotation]") {
   CHECK(x.head_range(H, 0).size() == 0);
   CHECK(x.token_range(S, 0).size() == 0);
   CHECK(x.batch_range(B, 0).size() == 0);
+  // The stride of an extent of 1 is arbitrary, and not added to the pointer.
+  auto one = rope::bshd(memory.data(), 1, S, 1, D);
+  one.batch_stride = one.head_stride = largest / 2;
+  CHECK(one.head_range(1, 0).data == one.data);
+  CHECK(one.batch_range(1, 0).data == one.data);
+  CHECK(one.batch_range(0, 1).at(0, 1, 0) == memory.data() + D);
 }
 
 TEST_CASE("a part outside its view throws", "[rotation]") {

@@ -137,7 +137,7 @@ struct head_view {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
       detail::throw_outside_view(name, first, count, part.*extent);
-    if (data != nullptr) part.data += first * stride;  // null in a view without elements
+    if (data != nullptr && count != 0) part.data += first * stride;  // otherwise the part has no elements
     part.*extent = count;
     part.scales = scales_of_part;
     return part;
