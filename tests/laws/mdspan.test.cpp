@@ -76,6 +76,10 @@ TEST_CASE("indices with the same letter are one axis of an mdspan, or throw", "[
   const span_of_strides<float, 4> with_gap(x.data(), {B, S, H, D}, {S * H * D + 1, H * D, D, 1});
   CHECK(throws_saying<std::invalid_argument>([&] { static_cast<void>(rope::view_as<"sshd">(with_gap)); },
                                              "indices of one letter must be contiguous"));
+  const std::size_t far = std::size_t{1} << (8 * sizeof(rope::Index) - 2);  // five times this overflows to it
+  const span_of_strides<float, 3> wrapped(x.data(), {5, 5, D}, {far, far, 1});
+  CHECK(throws_saying<std::invalid_argument>([&] { static_cast<void>(rope::view_as<"ssd">(wrapped)); },
+                                             "indices of one letter must be contiguous"));
 }
 
 TEST_CASE("channels of an mdspan that are not contiguous throw", "[library]") {

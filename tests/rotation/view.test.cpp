@@ -147,6 +147,11 @@ TEST_CASE("a block or a map with a stride keeps the stride of its matrix", "[rot
   const Eigen::Map<matrix, Eigen::Unaligned, Eigen::OuterStride<>> map(&packed(1, 5), S, H * D,
                                                                        Eigen::OuterStride<>(packed.cols()));
   CHECK(is_at(rope::thd(map, H), in_packed, 1));
+  // Two rows of this map end far below a multiple of its stride, which overflows.
+  const Eigen::Map<matrix, Eigen::Unaligned, Eigen::OuterStride<>> far(&packed(0, 0), 2, D,
+                                                                       Eigen::OuterStride<>(largest / 2 + 1));
+  CHECK(rope::thd(far, 1).token_stride == largest / 2 + 1);
+  CHECK(rope::thd(far, 1).batch_stride == 0);
 }
 
 TEST_CASE("a const matrix is read only", "[rotation]") {

@@ -271,7 +271,7 @@ auto view_of_indices(const char* name, X& x) {
       const auto take = [&](Index& of_letter, Index& of_stride) {
         if (of_letter == 1)
           of_stride = stride;
-        else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
+        else if (extent > 1 && of_letter > 1 && (stride % of_letter != 0 || stride / of_letter != of_stride))
           throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
                         of_letter, " entries and then ", stride);
         of_letter *= extent;
@@ -327,7 +327,7 @@ auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
     if (batch <= 0 || rows % batch != 0)
       throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
     const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
-    return head_view<T>{m.data(), batch, tokens, heads, head_dim, tokens * row, row, head_dim};
+    return head_view<T>{m.data(), batch, tokens, heads, head_dim, (batch > 1) * tokens * row, row, head_dim};
   }
 }
 
