@@ -84,6 +84,8 @@ TEST_CASE("heads that are quantized or dequantized must not overlap, and neither
   CHECK(rejects([&] { rope::quantize(x, same_data); }));
   CHECK(rejects([&] { rope::quantize(x, same_scale); }));
   CHECK(rejects([&] { rope::dequantize(same_scale, same_numbers); }));
+  // Heads without channels have scales all the same.
+  CHECK(rejects([&] { rope::quantize(x.channels(0, 0), same_scale.channels(0, 0)); }));
   CHECK(data == std::vector<std::int8_t>(12, 7));
   CHECK(scales == std::vector<float>(2, 7.0f));
   CHECK_NOTHROW(rope::dequantize(same_data, x));

@@ -227,6 +227,7 @@ void check_same_shape(const char* function, const head_view<X>& x, const head_vi
 /// head_dim in magnitude, as in an expanded tensor. Other overlaps are not detected.
 template <class T>
 void check_written(const char* function, const head_view<T>& x) {
+  if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
   if (x.size() == 0) return;
   for (const auto& [extent, stride] :
        {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
@@ -234,7 +235,6 @@ void check_written(const char* function, const head_view<T>& x) {
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
-  if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
 }
 
 /// A distance of `least` to `most` steps in memory, `stride` bytes each.
