@@ -63,7 +63,17 @@ TEST_CASE("ranges of integers have the same ranges of scales", "[rotation]") {
 TEST_CASE("factories of quantized views throw for the extents for which those of heads throw", "[rotation]") {
   std::int8_t data[1] = {};
   float scales[1] = {};
-  CHECK_THROWS_AS(rope::bshd(data, scales, 1, -1, 1, 1), std::invalid_argument);
+  const auto rejects = [](const auto& call, const char* text) {
+    return testing::throws_saying<std::invalid_argument>(call, text);
+  };
+  CHECK(rejects([&] { rope::bshd(data, scales, 1, -1, 2, 4); },
+                "rope::bshd: extents must not be negative, got [1, -1, 2, 4]"));
+  CHECK(rejects([&] { rope::bhsd(data, scales, -1, 2, 3, 4); },
+                "rope::bhsd: extents must not be negative, got [-1, 2, 3, 4]"));
+  CHECK(rejects([&] { rope::sbhd(data, scales, 5, 2, -3, 4); },
+                "rope::sbhd: extents must not be negative, got [5, 2, -3, 4]"));
+  CHECK(rejects([&] { rope::thd(data, scales, -5, 2, 4); },
+                "rope::thd: extents must not be negative, got [1, -5, 2, 4]"));
   CHECK_THROWS_AS(rope::bhsd(data, scales, 1, 1, 1, -1), std::invalid_argument);
   CHECK_THROWS_AS(rope::sbhd(data, scales, (std::numeric_limits<Index>::max)(), 2, 1, 1), std::length_error);
   CHECK_THROWS_AS(rope::thd(data, scales, 1, (std::numeric_limits<Index>::max)(), 2), std::length_error);

@@ -45,11 +45,11 @@ template <class T>
 using numbers_of = std::conditional_t<is_quantized<T>, float, T>;
 
 /// Contiguous int8 values whose axes have the order of their contiguous scales.
+///
+/// Requires:  the extents are checked
 template <class T>
-head_view<T> with_scales(const char* name, T* data, const typename scales_of<T>::type& scales,
-                         Index head_dim) {
+head_view<T> with_scales(T* data, const typename scales_of<T>::type& scales, Index head_dim) {
   head_view<T> x = {data, scales.batch, scales.tokens, scales.heads, head_dim, 0, 0, 0, scales};
-  check_extents(name, x);
   x.batch_stride = scales.batch_stride * head_dim;
   x.token_stride = scales.token_stride * head_dim;
   x.head_stride = scales.head_stride * head_dim;
@@ -65,7 +65,8 @@ template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bshd(
     T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens, Index heads,
     Index head_dim) {
-  return detail::with_scales("bshd", data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  return detail::with_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
 /// int8 values [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
 ///
@@ -74,7 +75,8 @@ template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bhsd(
     T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads, Index tokens,
     Index head_dim) {
-  return detail::with_scales("bhsd", data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  return detail::with_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
 /// int8 values [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
 ///
@@ -83,7 +85,8 @@ template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
     T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch, Index heads,
     Index head_dim) {
-  return detail::with_scales("sbhd", data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  return detail::with_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
 /// int8 values [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
 ///
@@ -91,7 +94,8 @@ requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
 template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> thd(
     T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads, Index head_dim) {
-  return detail::with_scales("thd", data, thd(scales, tokens, heads, Index{1}), head_dim);
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  return detail::with_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
 
 namespace detail {
