@@ -471,8 +471,13 @@ TEST_CASE("arguments of a gradient that do not fit throw by name, before anythin
         [&] { rope::rotate_gradient_to<half_split>(gradient, rope::bshd(b.data(), 1, 2, 3, 8), table); },
         "rope::rotate_gradient_to: "));
   };
-  all_reject(x, rope::bshd(b.data(), 1, 3, 2, 8),
-             "d_x must have the shape of x, [1, 2, 3, 8], got [1, 3, 2, 8]", std::invalid_argument(""));
+  const auto other = rope::bshd(b.data(), 1, 3, 2, 8);
+  all_reject(x, other, " must have the shape of x, [1, 2, 3, 8], got [1, 3, 2, 8]",
+             std::invalid_argument(""));
+  CHECK(throws_saying<std::invalid_argument>([&] { rope::angle_gradient<half_split>(x, other, table); },
+                                             "rope::angle_gradient: d_x must have"));
+  CHECK(throws_saying<std::invalid_argument>([&] { rope::table_gradient<half_split>(x, other, table); },
+                                             "rope::table_gradient: d_y must have"));
   all_reject(x, rope::bshd(b.data(), 1, 2, 3, 9), "got [1, 2, 3, 9]", std::invalid_argument(""));
   all_reject(longer, longer, "position 5 is outside the table's [0, 5)", std::out_of_range(""));
   all_reject(narrow, narrow, "rotary_dim must not exceed head_dim, got 8 of 7", std::invalid_argument(""));

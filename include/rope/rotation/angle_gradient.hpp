@@ -86,15 +86,17 @@ struct rotated_heads {
   Source positions;  // of token t of row b: positions(b, t)
 };
 
+/// \param name  the name of d_x in messages
+///
 /// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
 template <class Layout, class X, class G, class Table, class P>
 auto checked_gradient(const char* function, const head_view<X>& x, const head_view<G>& d_x,
-                      const Table& table, const P& positions) {
+                      const Table& table, const P& positions, const char* name = "d_x") {
   const auto place = placed(table);
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, place, source);
   check_view(function, d_x);
-  check_same_shape(function, x, d_x, "d_x");
+  check_same_shape(function, x, d_x, name);
   check_memory(function, d_x);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
   return rotated_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
@@ -292,7 +294,7 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
                                                           const Table& table, const P& positions = P{},
                                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
-  const auto heads = detail::checked_gradient<Layout>("table_gradient", x, d_y, table, positions);
+  const auto heads = detail::checked_gradient<Layout>("table_gradient", x, d_y, table, positions, "d_y");
   return {detail::sums_by_row(detail::sums_by_token<Layout, detail::part::along>(heads, threads), heads),
           detail::sums_by_row(detail::sums_by_token<Layout, detail::part::across>(heads, threads), heads)};
 }
