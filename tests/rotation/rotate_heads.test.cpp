@@ -102,6 +102,16 @@ TEST_CASE("a call that is invalid for one head changes no head", "[rotation][rot
   CHECK(rejects(range, list{{frequencies(8), 9}, {frequencies(8), 9}, {frequencies(8), 5}}, 0, "position 5"));
   CHECK(rejects(argument, list(3, {frequencies(8), 9}), std::vector<int>{1, 2}, "ids must be [tokens] = 6"));
 
+  // Without heads, too.
+  const auto rejects_no_heads = [&](Index batch, const std::vector<int>& ids, const char* text) {
+    std::vector<float> x = before;
+    const rope::head_view<float> view = {x.data(), batch, L, 0, D, 0, 0, 0};
+    return throws_saying<std::invalid_argument>([&] { rope::rotate_heads<half_split>(view, list{}, ids); },
+                                                "rope::rotate_heads: ", text);
+  };
+  CHECK(rejects_no_heads(-1, {}, "the extents of a view must not be negative, got [-1, "));
+  CHECK(rejects_no_heads(1, {1, 2}, "ids must be [tokens] = 6, got 2"));
+
   // The factor of the last table has no inverse in its type.
   std::vector<float> x = before;
   const frequencies growing = frequencies::custom(frequencies(8).inv_freq(), 0x1p127);

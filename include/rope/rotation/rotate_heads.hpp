@@ -68,6 +68,8 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
   if (static_cast<Index>(tables.size()) != x.heads)
     throw_invalid(function, "give one table per head, ", x.heads, ", got ", tables.size());
   const auto source = position_source(positions, x.tokens);
+  check_heads(function, x);
+  source.range(function, x.batch, x.tokens);  // checks lists also if there are no heads
   for (const Table& table : tables) {
     check_rotation<Layout>(function, x, placed(table), source);
     if (inverse) check_inverse(function, placed(table));
