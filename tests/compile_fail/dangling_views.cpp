@@ -20,6 +20,7 @@ void take(rope::head_view<float> view);
 void read(rope::head_view<const float> view);
 void take(const rope::projection<const float>& weight);
 rope::frequency_table<float> make_table();
+rope::multi_head_attention<float> make_block();
 
 #ifdef DANGLING_VIEWS
 // EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will.*'g' will.*'h' will.*'i' will.*'j' will.*'k' will.*'l' will.*'m' will.*'n' will.*'o' will.*'p' will.*'q' will
@@ -64,10 +65,24 @@ void test(rows& r, Eigen::MatrixXf& matrix, tensor& t, std::vector<int>& list, f
   const rope::segments p{list, std::span<const int>(list)};
   const rope::page_view<float> q({}, list, std::span<const int>(list));
   const rope::projection<const float> s(r, matrix.col(0)), u(matrix.transpose(), matrix.col(0));
+  const rope::projected_context<float> context = make_block().project_context(r, 1);
+  const auto v = context.keys(), w = context.values();
+  const rope::multi_head_shape x = make_block().shape();
   take(rope::bshd(tensor(t)));  // temporaries that live as long as the call
   read(rope::staged<"bshd">(t).view());
   take(rows(r * r));
   rope::rotate<half_split>(a, make_table(), rope::row_starts{std::vector<int>{1}});
   rope::attention(a, a, a, b, {.bias = rope::score_matrix(Eigen::MatrixXf(matrix))});
+}
+#endif
+
+#ifdef DANGLING_BLOCK
+// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will
+void test(const rows& r) {
+  const auto a = make_block().project_context(r, 1).keys();
+  const auto b = make_block().project_context(r, 1).values();
+  const rope::multi_head_shape& c = make_block().shape();
+  const rope::multi_head_options& d = make_block().options();
+  const rope::multi_head_weights<float>& e = make_block().weights();
 }
 #endif

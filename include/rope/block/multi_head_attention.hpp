@@ -100,11 +100,11 @@ class multi_head_attention {
   }
 
   /// The weights passed to the constructor.
-  const multi_head_weights<T>& weights() const { return weights_; }
+  const multi_head_weights<T>& weights() const ROPE_DETAIL_LIFETIMEBOUND { return weights_; }
   /// The options passed to the constructor, with the log_sum_exp of `reporting` if given.
-  const multi_head_options& options() const { return options_; }
+  const multi_head_options& options() const ROPE_DETAIL_LIFETIMEBOUND { return options_; }
   /// The sizes derived from weights and options.
-  const multi_head_shape& shape() const { return shape_; }
+  const multi_head_shape& shape() const ROPE_DETAIL_LIFETIMEBOUND { return shape_; }
 
   /// Self-attention without rotation.
   ///

@@ -49,9 +49,13 @@ class projected_context {
 
   /// The keys, [batch, tokens, kv_heads, head_dim], rotated if project_context got a table; valid while this
   /// object lives.
-  head_view<const T> keys() const { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
+  head_view<const T> keys() const ROPE_DETAIL_LIFETIMEBOUND {
+    return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_);
+  }
   /// The values, [batch, tokens, kv_heads, value_dim]; valid while this object lives.
-  head_view<const T> values() const { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
+  head_view<const T> values() const ROPE_DETAIL_LIFETIMEBOUND {
+    return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_);
+  }
 
  private:
   template <class, class>
