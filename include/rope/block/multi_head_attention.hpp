@@ -65,8 +65,9 @@ struct multi_head_report {
 /// The attention options apply to every call. Bias, mask and lists have the extents of the whole call, over
 /// all segments. log_sum_exp [batch, queries, heads] is overwritten by each call.
 ///
-/// Requires:  the weights outlive the block. The block is immutable, so threads may share it. Exception:
-///            calls write the log_sum_exp of the options, if there is one
+/// Requires:  the weights, and the lists, bias, mask and sink_logits of the options, outlive the block. The
+///            block is immutable, so threads may share it. Exception: calls write the log_sum_exp of the
+///            options, if there is one
 /// Cost:      2 flops per token and weight, plus attention. The heads of a call are in scratch memory of the
 ///            thread, so only the first call of a size on a thread allocates (base/scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and

@@ -140,8 +140,8 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
 
 /// Writes the normalised `x` to `out`.
 ///
-/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
-///            strides)
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (for equal
+///            strides nearly always)
 /// Throws:    as normalize_heads, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class X, class T, class W, class Threads = this_thread>
 void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm,
@@ -208,8 +208,8 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
 
 /// Writes the normalised and rotated `x` to `out`.
 ///
-/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
-///            strides)
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (for equal
+///            strides nearly always)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, class W, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>

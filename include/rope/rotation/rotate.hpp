@@ -245,8 +245,8 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
 
 /// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
 ///
-/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
-///            strides)
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (for equal
+///            strides nearly always)
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>

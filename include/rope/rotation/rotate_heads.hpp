@@ -36,7 +36,8 @@ namespace rope::inline ROPE_ABI {
 /// \param x         keys, values, queries or outputs, in the memory order of bhsd, or with a batch of 1
 /// \param kv_heads  the number of heads of keys and values, also if x are queries or outputs
 ///
-/// Throws:  std::invalid_argument unless kv_heads divides the heads and batch_stride is heads * head_stride
+/// Throws:  std::invalid_argument unless kv_heads divides the heads and, with more than one row and key head,
+///          batch_stride is heads * head_stride; std::length_error if the rows exceed the address space
 /// Cost:    nothing is copied
 template <class T>
 head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
