@@ -328,8 +328,9 @@ TEST_CASE("pope throws before it writes if an argument does not fit", "[rotation
                                              "[1, 2, 3, 9]"));
   CHECK(throws_saying<std::invalid_argument>([&] { pope<interleaved>(in, to.head_range(0, 2), table); },
                                              "[1, 2, 2, 10]"));
-  CHECK(throws_saying<std::invalid_argument>([&] { pope<interleaved>(in.channels(0, 3), to, table); },
-                                             "pope: out must be"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { pope<interleaved>(in.channels(0, 3), to.channels(0, 7), table); },
+      "pope: x must have a channel for each pair, got 3 channels for 4 pairs"));
   CHECK(throws_saying<std::out_of_range>([&] { pope<interleaved>(in, to, table, 9); }, "position 10"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] {

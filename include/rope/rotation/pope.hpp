@@ -117,13 +117,16 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
   const auto source = position_source(positions, out.tokens);
   check_heads("pope", x);
   check_written("pope", out);
-  check_rotation<Layout>("pope", out, placed, source);
   const Index pairs = placed.table().pairs(), before = placed.first_channel(),
               rest = x.head_dim - before - pairs;
-  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
+  if (rest < 0)
+    throw_invalid("pope", "x must have a channel for each pair, got ", x.head_dim, " channels for ", pairs,
+                  " pairs from channel ", before, " on");
+  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads ||
       out.head_dim != x.head_dim + pairs)
     throw_invalid("pope", "out must be [batch, tokens, heads, head_dim + pairs] for ", pairs, " pairs of x ",
                   shape_text(x), ", got ", shape_text(out));
+  check_rotation<Layout>("pope", out, placed, source);
   if (share_memory(x, out)) throw_invalid("pope", "out must share no memory with x; give other memory");
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
     throw_invalid("pope", "bias must be [heads, pairs] = ", shape_text({x.heads, pairs}), ", got ",
