@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <rope/rotation/staged.hpp>
 
+#include <cstddef>
+#include <limits>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <unsupported/Eigen/CXX11/Tensor>
 #include <utility>
@@ -11,6 +15,7 @@
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/span_of_strides.hpp"
 
 using rope::Index;
 
@@ -50,6 +55,16 @@ TEST_CASE("a tensor of any rank is described by a letter for each of its indices
   CHECK(rope::view_as<"ds">(one).at(0, 2, 0) + 1 == &one(1, 2));
   Eigen::Tensor<float, 3, Eigen::RowMajor> merged(S, H, D);
   CHECK(rope::view_as<"sdd">(merged).head_dim == H * D);
+}
+
+TEST_CASE("a copy that exceeds the address space throws", "[rotation]") {
+  float number = 0;
+  const std::size_t tokens = (std::numeric_limits<std::size_t>::max)() / 4;  // an Index, but not their bytes
+  const testing::span_of_strides<float, 2> repeated(&number, {tokens, 1}, {0, 1});
+  CHECK(testing::throws_saying<std::length_error>(
+      [&] { static_cast<void>(rope::staged<"sd">(repeated)); },
+      "rope::staged: the numbers must not exceed the address space, got an extent of " +
+          std::to_string(tokens)));
 }
 
 TEST_CASE("a staged tensor has the numbers of the tensor by index, in every storage order", "[rotation]") {

@@ -5,6 +5,7 @@
 #include <algorithm>  // std::max
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <type_traits>
 
 #include <rope/base/integer_list.hpp>  // product_fits
@@ -100,6 +101,7 @@ class staged_tensor {
     extents_ = memory.extents;
     // The memory order of the copy, from the fastest axis. Equal letters are numbered in the memory order of
     // x.
+    constexpr Index most = (std::numeric_limits<Index>::max)() / Index(sizeof(T));
     Index size = 1, stride = 1;
     Index* extents[] = {&head_dim_, &heads_, &tokens_, &batch_};
     for (int axis = 0; axis < 4; ++axis)
@@ -107,7 +109,7 @@ class staged_tensor {
         if (letters.letter[index] != "dhsb"[axis]) continue;
         const Index extent = extents_[index];
         if (extent < 0) detail::throw_invalid("staged", "extents must not be negative, got ", extent);
-        if (!detail::product_fits({stride, (std::max)(extent, Index{1})}))
+        if (!detail::product_fits({stride, (std::max)(extent, Index{1})}, most))
           detail::throw_length("staged", "the numbers must not exceed the address space, got an extent of ",
                                extent, " after ", stride, " numbers");
         strides_[index] = stride;
