@@ -50,6 +50,8 @@ struct log_n_query_scaling {
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + offset) / floor_scale))
 ///
+/// The factor is infinite if the quotient exceeds the range of double, as with a floor_scale of 1e-308.
+///
 ///     scale_queries(q, llama4_query_scaling{}, start);
 ///     scale_queries(q, llama4_query_scaling{.floor_scale = 16384, .offset = 0}, start);  // Ministral 3
 ///
