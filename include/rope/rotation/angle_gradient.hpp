@@ -205,7 +205,8 @@ namespace rope::inline ROPE_ABI {
 /// \param  table, positions, threads  as in `rotate`
 ///
 /// Returns:   owned_array<double> [table.rows(), pairs]
-/// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
+/// Throws:    as `rotate`, std::invalid_argument if the shapes differ, and std::length_error if pairs doubles
+///            per token exceed the address space
 /// Accuracy:  products and sums in double (products of float channels are exact)
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
