@@ -113,8 +113,8 @@ class multi_head_attention {
   /// \param out  [batch * tokens, out_dim]
   ///
   /// Requires:  out shares no element with x or a weight
-  /// Throws:    std::invalid_argument if shapes disagree, std::length_error if the heads of the call exceed the
-  ///            address space; out is then unchanged, here and below
+  /// Throws:    std::invalid_argument if shapes disagree, std::length_error if the heads of the call exceed
+  ///            the address space; out is then unchanged, here and below
   template <parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
     run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation, threads);

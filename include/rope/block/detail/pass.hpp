@@ -83,8 +83,8 @@ struct block_pass {
   }
   /// The tokens per row of the batch.
   ///
-  /// Throws:  std::invalid_argument unless batch divides the rows; std::length_error if their heads exceed the
-  ///          address space
+  /// Throws:  std::invalid_argument unless batch divides the rows; std::length_error if their heads exceed
+  ///          the address space
   Index queries_per_row(const token_ref<T>& x, Index batch) const {
     return tokens_per_row(x, batch, shape.heads);
   }
