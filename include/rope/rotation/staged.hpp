@@ -86,6 +86,8 @@ auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
 ///     rotate<half_split>(s.view(), table);
 ///     s.store(x);
 ///
+/// An object that was moved from has no numbers and can only be assigned.
+///
 /// \tparam letters  a letter for each index of the tensor as for view_as, but in any order
 /// \tparam T        the channel type
 template <detail::index_letters letters, class T>
