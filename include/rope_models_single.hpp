@@ -261,26 +261,20 @@ template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-/// Calls body(i) for each i in [first, last), in inner loops of 16, because g++ -O2 vectorises only loops of
-/// constant length.
-template <class Body>
-EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
-  constexpr Index block = 16;
-  for (; first + block <= last; first += block)
-    for (Index i = 0; i < block; ++i) body(first + i);
-  for (; first < last; ++first) body(first);
-}
 /// Whether all of x[0 .. count) are finite.
 template <class X>
 bool all_finite(const X* x, Index count) {
   using A = arithmetic<X>;
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  });
-  return largest != exponent;
+  const auto exponent_of = [x](Index i) { return bit_cast<bits>(static_cast<A>(x[i])) & exponent; };
+  constexpr Index block = 16;  // g++ -O2 would find one largest exponent again after every 16 numbers
+  bits largest[block] = {};
+  Index i = 0;
+  for (; i + block <= count; i += block)
+    for (Index j = 0; j < block; ++j) largest[j] = (std::max)(largest[j], exponent_of(i + j));
+  for (; i < count; ++i) largest[0] = (std::max)(largest[0], exponent_of(i));
+  return *std::max_element(largest, largest + block) != exponent;
 }
 /// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result (the finaliser
 /// of SplitMix64).
@@ -304,6 +298,9 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 #ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_FREQUENCIES_HPP
 #include <limits>
+
+#ifndef ROPE_BASE_COORDINATES_HPP
+#define ROPE_BASE_COORDINATES_HPP
 
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
@@ -449,8 +446,7 @@ inline void check_equal(const char* function, const char* names, const char* ext
 /// Second, an Eigen class that a non-template function uses is compiled by every program. With these arrays,
 /// only programs that call map() compile Eigen's map.
 ///
-/// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
-/// initialised.
+/// Memory of tables, caches and scratch: uninitialised, aligned to a cache line under all compiler flags.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr std::size_t cache_line = 64;
 /// Rejects a block that exceeds the address space.
@@ -612,6 +608,60 @@ class number_array {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
+/// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
+template <std::integral Integer>
+constexpr bool at_most(Integer value, std::int64_t most) {
+  if constexpr (std::is_unsigned_v<Integer>)
+    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
+  else
+    return static_cast<std::int64_t>(value) <= most;
+}
+/// Whether a coordinate is finite and at most 2^53 in magnitude. A double holds every integer up to 2^53.
+template <class Scalar>
+bool is_coordinate(Scalar value) {
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if constexpr (std::is_integral_v<Scalar>)
+    return at_most(value, most) && (std::is_unsigned_v<Scalar> || static_cast<std::int64_t>(value) >= -most);
+  else
+    return is_within_2_53(static_cast<double>(value));
+}
+/// Checks the coordinates at(row, axis).
+///
+/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
+///          is infinite, NaN or above 2^53 in magnitude
+template <class At>
+void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
+  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
+  static_assert(
+      std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
+          std::is_same_v<coordinate, double>,
+      "frequency_table, row_maker and token_coordinates: coordinates are integers, float or double; "
+      "16-bit types lose the position");
+  if (columns != axes)
+    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
+  for (Index r = 0; r < rows; ++r)
+    for (Index a = 0; a < axes; ++a)
+      if (!is_coordinate(at(r, a)))
+        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ", at(r, a),
+                      " at row ", r, ", axis ", a);
+}
+/// Coordinates as doubles, [rows, axes].
+///
+/// Throws:  as check_row_coordinates
+template <class Derived>
+number_array<double> checked_coordinates(const char* function, Index axes,
+                                         const Eigen::DenseBase<Derived>& coordinates) {
+  const number_array<typename Derived::Scalar> given = coordinates;
+  check_row_coordinates(function, axes, given.rows(), given.cols(),
+                        [&](Index r, Index a) { return given(r, a); });
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_COORDINATES_HPP
 
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
@@ -725,8 +775,9 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Invariant: significand is 0, or its highest bit is set. A number of at least 2^1048703, a quotient by 0,
 ///            and sums and products with such numbers are infinite. A number below 2^-1048448 is 0
-/// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
-///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
+/// Accuracy:  relative errors below 2^-125 of + - * / (of the larger operand if digits cancel), 2^-119 of
+///            log (absolute if |log x| < 1), and in the range of double 2^-117 of exp and 2^-115 of pow
+///            (tests/oracle/wide_real.test.cpp)
 class wide_real {
  public:
   /// 0.
@@ -1001,16 +1052,12 @@ class frequencies {
   /// \param rotary_dim  number of channels that rotate, an even integer in [2, 65536]
   /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
   ///
-  /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
-  ///            and greater than 1; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim and base are as above
   /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two doubles. The
   ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
-  explicit frequencies(Integer rotary_dim, double base = 10000.0)
-      : frequencies(original(static_cast<Index>(rotary_dim), base)) {
-    require_integer<Integer>();
-  }
+  explicit frequencies(Integer rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
   /// The original schedule after one scaling, or several in the given order.
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
@@ -1019,9 +1066,7 @@ class frequencies {
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(static_cast<Index>(rotary_dim), base), first, rest...)) {
-    require_integer<Integer>();
-  }
+      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
   /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
   ///
   ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
@@ -1036,7 +1081,9 @@ class frequencies {
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
     if (!detail::is_finite(max_freq) || max_freq < 2)
       detail::throw_invalid("frequencies::pixel", "max_freq must be finite and at least 2, got ", max_freq);
-    const Index pairs = checked_pairs(rotary_dim);
+    require_even(rotary_dim);
+    const Index pairs = rotary_dim / 2;
+    require_addressable(pairs);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
@@ -1048,8 +1095,7 @@ class frequencies {
   }
   /// Every pair rotates by one radian per unit of position, on one axis.
   ///
-  /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
-  ///          space
+  /// Throws:  std::invalid_argument unless pairs > 0, std::length_error if they exceed the address space
   /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
   static frequencies constant(Index pairs = 1) {
     if (pairs <= 0) detail::throw_invalid("frequencies::constant", "pairs must be positive, got ", pairs);
@@ -1126,21 +1172,21 @@ class frequencies {
     return inv_freq;
   }
   template <class Integer>
-  static constexpr void require_integer() {
+  static schedule original(Integer rotary_dim, double base) {
     static_assert(!std::is_floating_point_v<Integer>,
                   "frequencies: rotary_dim is an integer and comes first, then the base: frequencies(128, "
                   "500000.0)");
-  }
-  static schedule original(Index rotary_dim, double base) {
-    checked_pairs(rotary_dim);
+    // Integers are checked before they become an Index, which may have too few bits.
+    const std::conditional_t<std::is_integral_v<Integer>, Integer, Index> given = rotary_dim;
+    require_even(given);
     if (!detail::is_finite(base) || base <= 1)
       detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
-    if (rotary_dim > 65536)
+    if (!detail::at_most(given, 65536))
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "
                             "frequencies(128, 500000.0), got rotary_dim ",
-                            rotary_dim, " and base ", base);
-    schedule axis{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
+                            given, " and base ", base);
+    schedule axis{.rotary_dim = detail::to_index(given), .base = base, .inv_freq = {}};
     axis.restart(base);
     return axis;
   }
@@ -1149,11 +1195,10 @@ class frequencies {
     (scalings.apply(axis), ...);
     return axis;
   }
-  static Index checked_pairs(Index rotary_dim) {
+  template <class Integer>
+  static void require_even(Integer rotary_dim) {
     if (rotary_dim <= 0 || rotary_dim % 2 != 0)
       detail::throw_invalid("frequencies", "rotary_dim must be even and positive, got ", rotary_dim);
-    require_addressable(rotary_dim / 2);
-    return rotary_dim / 2;
   }
   static void require_addressable(Index pairs) {
     if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(wide_real)))
@@ -1277,8 +1322,7 @@ concept owns_memory = !std::is_reference_v<X> && (
 /// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
 /// Types that do not expose them are rejected.
 ///
-/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
-/// before the operation.
+/// Checks of sums of positions and products of extents before the operation, whose overflow is undefined.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether a + b is a position.
 constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
@@ -1309,18 +1353,25 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
 /// Whether the product of non-negative extents is at most `most`.
 constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
+  // Divisions are slow: decide with doubles, whose product is off by far less than a factor of 2.
+  double rounded = 1;
+  for (const Index extent : extents) rounded *= static_cast<double>(extent);
+  if (rounded <= static_cast<double>(most) / 2) return true;  // also if an extent is 0
+  for (const Index extent : extents) most /= extent;          // most / product, in the end
+  return most > 0;
 }
 /// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+/// rows * columns.
+///
+/// Throws:  std::length_error if an Index does not hold it
+inline Index integer_count(Index rows, Index columns) {
+  if (!product_fits({rows, columns}))
+    throw_length("list of integers", "the matrix exceeds the address space, got ",
+                 shape_text({rows, columns}));
+  return rows * columns;
+}
 /// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
 /// Invariant:  a row or a column is stored as one row, so rows > 1 only if columns > 1
@@ -1335,7 +1386,8 @@ struct integer_list {
       : data(first), columns(length), column_stride(stride) {}
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+      : integer_list(first, integer_count(row_count, column_count),
+                     column_count == 1 ? to_next_row : to_next_column) {
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
     columns = column_count;
@@ -1860,8 +1912,7 @@ struct llama3_scaling {
 ///
 ///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
 ///
-/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
-///         (Gemma 4).
+/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of transformers (Gemma 4).
 struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s > 0
@@ -1916,7 +1967,8 @@ struct longrope_scaling {
   ///          other fields are finite and in the ranges above
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be above 1", original_max_position);
+                          "longrope_scaling: original_max_position must be finite and above 1",
+                          original_max_position);
     detail::require_positive("longrope_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "longrope_scaling: length must be finite and not negative", length);
@@ -3076,7 +3128,7 @@ struct head_view {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
       detail::throw_outside_view(name, first, count, part.*extent);
-    if (data != nullptr) part.data += first * stride;  // null in a view without elements
+    if (data != nullptr && count != 0) part.data += first * stride;  // otherwise the part has no elements
     part.*extent = count;
     part.scales = scales_of_part;
     return part;
@@ -3089,8 +3141,9 @@ template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
 /// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
-/// as 1, because strides are products of some of the extents.
+/// as 1: strides are products of some extents. Extents below 2^15 (32-bit Index: 2^7) fit for 8 bytes.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
@@ -3103,8 +3156,7 @@ constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
 template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
-  if (a < 0 || b < 0 || c < 0 || d < 0)
-    throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
+  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
@@ -3195,7 +3247,7 @@ auto view_of_indices(const char* name, X& x) {
       const auto take = [&](Index& of_letter, Index& of_stride) {
         if (of_letter == 1)
           of_stride = stride;
-        else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
+        else if (extent > 1 && of_letter > 1 && (stride % of_letter != 0 || stride / of_letter != of_stride))
           throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
                         of_letter, " entries and then ", stride);
         of_letter *= extent;
@@ -3247,7 +3299,7 @@ auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
     if (batch <= 0 || rows % batch != 0)
       throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
     const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
-    return head_view<T>{m.data(), batch, tokens, heads, head_dim, tokens * row, row, head_dim};
+    return head_view<T>{m.data(), batch, tokens, heads, head_dim, (batch > 1) * tokens * row, row, head_dim};
   }
 }
 }  // namespace detail
@@ -3362,63 +3414,6 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
 
-#ifndef ROPE_BASE_COORDINATES_HPP
-#define ROPE_BASE_COORDINATES_HPP
-/// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
-template <std::integral Integer>
-constexpr bool at_most(Integer value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<Integer>)
-    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
-  else
-    return static_cast<std::int64_t>(value) <= most;
-}
-/// Whether a coordinate is finite and at most 2^53 in magnitude. A double holds every integer up to 2^53.
-template <class Scalar>
-bool is_coordinate(Scalar value) {
-  constexpr std::int64_t most = std::int64_t{1} << 53;
-  if constexpr (std::is_integral_v<Scalar>)
-    return at_most(value, most) && (std::is_unsigned_v<Scalar> || static_cast<std::int64_t>(value) >= -most);
-  else
-    return is_within_2_53(static_cast<double>(value));
-}
-/// Checks the coordinates at(row, axis).
-///
-/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
-///          is infinite, NaN or above 2^53 in magnitude
-template <class At>
-void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
-  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
-  static_assert(
-      std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
-          std::is_same_v<coordinate, double>,
-      "frequency_table, row_maker and token_coordinates: coordinates are integers, float or double; "
-      "16-bit types lose the position");
-  if (columns != axes)
-    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
-  for (Index r = 0; r < rows; ++r)
-    for (Index a = 0; a < axes; ++a)
-      if (!is_coordinate(at(r, a)))
-        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ", at(r, a),
-                      " at row ", r, ", axis ", a);
-}
-/// Coordinates as doubles, [rows, axes].
-///
-/// Throws:  as check_row_coordinates
-template <class Derived>
-number_array<double> checked_coordinates(const char* function, Index axes,
-                                         const Eigen::DenseBase<Derived>& coordinates) {
-  const number_array<typename Derived::Scalar> given = coordinates;
-  check_row_coordinates(function, axes, given.rows(), given.cols(),
-                        [&](Index r, Index a) { return given(r, a); });
-  number_array<double> checked(given.rows(), given.cols());
-  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
-  return checked;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_COORDINATES_HPP
-
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 /// Checks of the arguments of a table.
@@ -3457,7 +3452,7 @@ Index checked_rows(const char* function, First first, Last last) {
 /// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
 ///          space
 template <class S>
-Index checked_entries(Index rows, Index pairs, const char* function = "frequency_table") {
+Index checked_entries(Index rows, Index pairs, const char* function) {
   if (pairs == 0)
     throw_invalid(
         function,
@@ -3466,6 +3461,9 @@ Index checked_entries(Index rows, Index pairs, const char* function = "frequency
     throw_length(function, rows, " rows of ", pairs, " pairs exceed the address space");
   return rows;
 }
+/// The type of entries in messages.
+template <class S>
+inline constexpr const char* type_name = std::is_same_v<S, float> ? "float" : "double";
 /// Returns the attention_factor m.
 ///
 /// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
@@ -3477,7 +3475,7 @@ double checked_magnitude(double attention_factor, const char* function = "freque
       attention_factor > static_cast<double>((limits::max)()))
     throw_invalid(function, "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
                   limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
-                  "], the normal numbers of the type of its entries, got ", attention_factor);
+                  "], the normal numbers of ", type_name<S>, ", got ", attention_factor);
   return attention_factor;
 }
 /// Folds inv_freq [pairs, axes] into a hash.
@@ -3488,7 +3486,7 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
 ///
 /// Throws:  as checked_magnitude
 template <class S>
-std::uint64_t checked_fingerprint(const frequencies& of, const char* function = "frequency_table") {
+std::uint64_t checked_fingerprint(const frequencies& of, const char* function) {
   return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor(), function)), of);
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -3969,7 +3967,8 @@ EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
 // A phase is a multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below
 // 2^-140 rad.
 /// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal and lose
-/// digits, which shows in m sin if m is large. In this unit it is a normal number.
+/// digits, which shows in m sin if m is large. In this unit it is a normal number down to 2^-1142 rad. A
+/// smaller angle matters only if m is above 2^120.
 inline constexpr double small_unit = 0x1p-120;
 /// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
@@ -4200,10 +4199,10 @@ enum class table_source {
 /// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
 ///            (tests/oracle/). A float entry is the nearest float, except if the value is within 2^-48 ulp
 ///            of the middle between two floats. A normal double entry is within 0.51 ulp, with one more
-///            rounding if attention_factor is not 1. With several axes the angle has an additional error of
-///            2^-159 rad per axis, which matters only if coordinates cancel. Integer arithmetic decides all
-///            roundings: entries have the same bits on every processor, with every compiler and at every
-///            optimisation level
+///            rounding if attention_factor is not 1, for angles above 2^-1142 rad. With several axes the
+///            angle has an additional error of 2^-159 rad per axis, which matters only if coordinates cancel.
+///            Integer arithmetic decides all roundings: entries have the same bits on every processor, with
+///            every compiler and at every optimisation level
 /// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
 template <class S = float>
 class frequency_table {
@@ -4260,12 +4259,11 @@ class frequency_table {
         "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count); "
         "the tables of a model are model_tables(model, count)");
   }
-  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to those
-  /// of such pipelines.
+  /// A table computed entirely in float, for results as close as possible to those of float32 pipelines.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
-  /// Throws:    as for an exact table
+  /// Throws:    as for an exact table, but attention_factor must be in the normal range of float for every S
   /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
   ///            at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. For the same angle, cos and sin
   ///            are within an ulp of PyTorch's. The inv_freq of PyTorch may itself differ by an ulp of float
@@ -4274,7 +4272,7 @@ class frequency_table {
   static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
     detail::checked_magnitude<float>(of.attention_factor());
     frequency_table table(of, static_cast<std::int64_t>(first),
-                          detail::checked_rows("frequency_table", first, last), unwritten_tag{});
+                          detail::checked_rows("frequency_table", first, last), "frequency_table");
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
     table.source_ = table_source::float_angles;
@@ -4370,22 +4368,22 @@ class frequency_table {
  private:
   friend struct detail::given_entries;
   friend struct detail::borrowed_table;
-  struct unwritten_tag {};
   struct range_tag {};
   struct coordinates_tag {};
-  frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
+  /// Leaves the rows unwritten. Messages name `function`.
+  frequency_table(const frequencies& of, std::int64_t first, Index rows, const char* function)
       : frequencies_(of),
         first_(first),
-        fingerprint_(detail::checked_fingerprint<S>(of)),
-        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
+        fingerprint_(detail::checked_fingerprint<S>(of, function)),
+        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs(), function)) {}
   frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
-      : frequency_table(of, first, rows, unwritten_tag{}) {
+      : frequency_table(of, first, rows, "frequency_table") {
     require_one_axis();
     const detail::row_angles angles(of);
     for (Index r = 0; r < this->rows(); ++r) write_row(r, angles, [&](Index) { return first + r; });
   }
   frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
-      : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
+      : frequency_table(of, 0, coordinates.rows(), "frequency_table") {
     at_origin_ = number_array<unsigned char>(rows(), 1);
     write_rows(std::move(coordinates), detail::row_angles(of));
   }
@@ -4611,6 +4609,7 @@ void check_same_shape(const char* function, const head_view<X>& x, const head_vi
 /// head_dim in magnitude, as in an expanded tensor. Other overlaps are not detected.
 template <class T>
 void check_written(const char* function, const head_view<T>& x) {
+  if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
   if (x.size() == 0) return;
   for (const auto& [extent, stride] :
        {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
@@ -4618,7 +4617,6 @@ void check_written(const char* function, const head_view<T>& x) {
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
-  if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
 }
 /// A distance of `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
@@ -4865,6 +4863,8 @@ struct log_n_query_scaling {
 /// The factor of Llama 4, in its layers without rotation, and of Ministral 3 and Mistral 4, in every layer.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + offset) / floor_scale))
+///
+/// The factor is infinite if the quotient exceeds the range of double, as with a floor_scale of 1e-308.
 ///
 ///     scale_queries(q, llama4_query_scaling{}, start);
 ///     scale_queries(q, llama4_query_scaling{.floor_scale = 16384, .offset = 0}, start);  // Ministral 3
@@ -5274,7 +5274,8 @@ std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
 /// \return  [tokens]
 ///
 /// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
-///          have one entry per segment, in [0, tokens of the segment]
+///          have one entry per segment, in [0, tokens of the segment]; std::length_error if an Index does not
+///          hold the last offset
 /// Cost:    O(tokens)
 template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
 std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
@@ -5283,8 +5284,10 @@ std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& length
   const auto counts = detail::list_in_memory(lengths).as_vector(function);
   const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
   const Index segment_count = bounds.size() - 1;
-  detail::check_offsets(function, "offsets", bounds.size(),
-                        bounds.size() == 0 ? 0 : static_cast<Index>(bound(segment_count)), bound);
+  const std::int64_t end = bounds.size() == 0 ? 0 : bound(segment_count);
+  if (!detail::is_index(end))
+    detail::throw_length(function, "offsets must be in [0, 2^", 8 * sizeof(Index) - 1, "), got ", end);
+  detail::check_offsets(function, "offsets", bounds.size(), detail::to_index(end), bound);
   if (counts.size() != 0 && counts.size() != segment_count)
     detail::throw_invalid(function, "lengths must be empty or one per segment, ", segment_count, ", got ",
                           counts.size());
@@ -5374,7 +5377,8 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 ///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row
 /// \param causal  false: tokens of a row attend to each other both ways, as in encoders
 ///
-/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent;
+///          std::length_error if an Index does not hold batch * tokens
 /// Cost:    O(batch * tokens)
 template <position_list X, class Rows = padded_rows>
 Rows positions_of_mask(const X& mask, bool causal = true) {
@@ -13587,7 +13591,8 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 ///
 /// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ;
+///          std::length_error if the entries exceed the address space
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -13596,7 +13601,8 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
-/// Throws:  std::invalid_argument unless axes is positive and the number of entries fits an Index
+/// Throws:  std::invalid_argument unless axes is positive and the number of entries fits an Index;
+///          std::length_error as above
 inline frequencies axial(const frequencies& block, Index axes) {
   if (axes <= 0 || !detail::product_fits({axes, block.pairs(), axes, block.axes()}))
     detail::throw_invalid("axial", "axes must be positive, and pairs * axes^2 an Index, got ", axes);
@@ -13643,8 +13649,7 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
       assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
-/// The axes alternate, 0 1 2 0 1 2 ... Once an axis has all its pairs, the pairs that would follow for it go
-/// to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ... Once an axis has all its pairs, axis 0 gets those that would follow.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
@@ -13660,7 +13665,7 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
   for (Index axis = 1; axis < axes; ++axis) {
     const Index count = sections[static_cast<std::size_t>(axis)];
-    if (count > 0 && axis + axes * (count - 1) >= pairs)
+    if (count > 0 && (axis >= pairs || count - 1 > (pairs - 1 - axis) / axes))
       detail::throw_invalid("interleaved_sections", "axis ", axis, " must find its pairs at ", axis, ", ",
                             axis + axes, ", ... below ", pairs, ", got a section of ", count);
     for (Index k = 0; k < count; ++k)
@@ -13668,14 +13673,12 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   }
   return assignment;
 }
-/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
-/// (time, height, width).
+/// Axes (time, height, width): the fast pairs alternate, and the slow ones go to time: 1 2 1 2 ... 0 0.
 ///
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
 ///     const axis_assignment video_rope = height_width_then_time(24, 16);
 ///
-/// Ernie 4.5 VL's [22, 22, 20] lists (height, width, time). VideoRoPE's [16, 24, 24] lists (time, height,
-/// width).
+/// Ernie 4.5 VL's [22, 22, 20] is (height, width, time), VideoRoPE's [16, 24, 24] (time, height, width).
 ///
 /// \param spatial_pairs  number of pairs of height, and also of width
 /// \param time_pairs     number of pairs of time
@@ -13698,11 +13701,11 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
 /// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
-/// schedule itself (tests/frequencies/axes.test.cpp). So text that follows images can be decoded with one
-/// axis.
+/// schedule itself (tests/frequencies/axes.test.cpp). So text after images can be decoded with one axis.
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, the assignment does not have one
-///          axis per pair ("sections do not add up"), or an axis is not in [0, axes)
+///          axis per pair ("sections do not add up"), or an axis is not in [0, axes);
+///          std::length_error if the entries exceed the address space
 inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
   detail::require_one_axis_schedule("on_axes", schedule);
   const auto& axis_of_pair = assignment.axis_of_pair;
@@ -13742,7 +13745,7 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
                           sections.size(), " of them");
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
   for (Index i = 0; i < pairs; ++i)
-    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
+    if (i < std::int64_t{3} * sections[static_cast<std::size_t>(i % 3)])
       assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
   return assignment;
 }
@@ -14114,6 +14117,8 @@ T* workspace(Index count) {
 ///     for (int i = 0; i < pool_size; ++i)
 ///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
 ///     all->arrive_and_wait();
+///
+/// (The latch of libstdc++ 12 may wait forever except on Linux, so use a condition variable there.)
 ///
 /// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
 ///            loop that such a call has started. Parts of a program that are compiled for other instruction
@@ -15210,8 +15215,8 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
 }
 /// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
 ///
-/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
-///            strides)
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (for equal
+///            strides nearly always)
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>

@@ -299,26 +299,20 @@ template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-/// Calls body(i) for each i in [first, last), in inner loops of 16, because g++ -O2 vectorises only loops of
-/// constant length.
-template <class Body>
-EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
-  constexpr Index block = 16;
-  for (; first + block <= last; first += block)
-    for (Index i = 0; i < block; ++i) body(first + i);
-  for (; first < last; ++first) body(first);
-}
 /// Whether all of x[0 .. count) are finite.
 template <class X>
 bool all_finite(const X* x, Index count) {
   using A = arithmetic<X>;
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  });
-  return largest != exponent;
+  const auto exponent_of = [x](Index i) { return bit_cast<bits>(static_cast<A>(x[i])) & exponent; };
+  constexpr Index block = 16;  // g++ -O2 would find one largest exponent again after every 16 numbers
+  bits largest[block] = {};
+  Index i = 0;
+  for (; i + block <= count; i += block)
+    for (Index j = 0; j < block; ++j) largest[j] = (std::max)(largest[j], exponent_of(i + j));
+  for (; i < count; ++i) largest[0] = (std::max)(largest[0], exponent_of(i));
+  return *std::max_element(largest, largest + block) != exponent;
 }
 /// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result (the finaliser
 /// of SplitMix64).
@@ -478,8 +472,7 @@ inline void check_equal(const char* function, const char* names, const char* ext
 /// Second, an Eigen class that a non-template function uses is compiled by every program. With these arrays,
 /// only programs that call map() compile Eigen's map.
 ///
-/// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
-/// initialised.
+/// Memory of tables, caches and scratch: uninitialised, aligned to a cache line under all compiler flags.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr std::size_t cache_line = 64;
 /// Rejects a block that exceeds the address space.
@@ -742,8 +735,7 @@ concept owns_memory = !std::is_reference_v<X> && (
 /// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
 /// Types that do not expose them are rejected.
 ///
-/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
-/// before the operation.
+/// Checks of sums of positions and products of extents before the operation, whose overflow is undefined.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether a + b is a position.
 constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
@@ -774,18 +766,25 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
 /// Whether the product of non-negative extents is at most `most`.
 constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
+  // Divisions are slow: decide with doubles, whose product is off by far less than a factor of 2.
+  double rounded = 1;
+  for (const Index extent : extents) rounded *= static_cast<double>(extent);
+  if (rounded <= static_cast<double>(most) / 2) return true;  // also if an extent is 0
+  for (const Index extent : extents) most /= extent;          // most / product, in the end
+  return most > 0;
 }
 /// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+/// rows * columns.
+///
+/// Throws:  std::length_error if an Index does not hold it
+inline Index integer_count(Index rows, Index columns) {
+  if (!product_fits({rows, columns}))
+    throw_length("list of integers", "the matrix exceeds the address space, got ",
+                 shape_text({rows, columns}));
+  return rows * columns;
+}
 /// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
 /// Invariant:  a row or a column is stored as one row, so rows > 1 only if columns > 1
@@ -800,7 +799,8 @@ struct integer_list {
       : data(first), columns(length), column_stride(stride) {}
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+      : integer_list(first, integer_count(row_count, column_count),
+                     column_count == 1 ? to_next_row : to_next_column) {
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
     columns = column_count;
@@ -1581,7 +1581,8 @@ std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
 /// \return  [tokens]
 ///
 /// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
-///          have one entry per segment, in [0, tokens of the segment]
+///          have one entry per segment, in [0, tokens of the segment]; std::length_error if an Index does not
+///          hold the last offset
 /// Cost:    O(tokens)
 template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
 std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
@@ -1590,8 +1591,10 @@ std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& length
   const auto counts = detail::list_in_memory(lengths).as_vector(function);
   const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
   const Index segment_count = bounds.size() - 1;
-  detail::check_offsets(function, "offsets", bounds.size(),
-                        bounds.size() == 0 ? 0 : static_cast<Index>(bound(segment_count)), bound);
+  const std::int64_t end = bounds.size() == 0 ? 0 : bound(segment_count);
+  if (!detail::is_index(end))
+    detail::throw_length(function, "offsets must be in [0, 2^", 8 * sizeof(Index) - 1, "), got ", end);
+  detail::check_offsets(function, "offsets", bounds.size(), detail::to_index(end), bound);
   if (counts.size() != 0 && counts.size() != segment_count)
     detail::throw_invalid(function, "lengths must be empty or one per segment, ", segment_count, ", got ",
                           counts.size());
@@ -1681,7 +1684,8 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 ///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row
 /// \param causal  false: tokens of a row attend to each other both ways, as in encoders
 ///
-/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent;
+///          std::length_error if an Index does not hold batch * tokens
 /// Cost:    O(batch * tokens)
 template <position_list X, class Rows = padded_rows>
 Rows positions_of_mask(const X& mask, bool causal = true) {
@@ -2211,6 +2215,646 @@ inline void check_options(const char* function, const attention_options& options
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
                 name ": a layout needs a table: pass one, or remove the layout")
 #endif  // ROPE_ATTENTION_OPTIONS_HPP
+
+#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
+#define ROPE_BASE_SIMD_PACKET_MATH_HPP
+#include <cfloat>     // FLT_EVAL_METHOD
+#include <iterator>  // std::size
+
+#ifndef ROPE_BASE_SIMD_PACKET_HPP
+#define ROPE_BASE_SIMD_PACKET_HPP
+#include <complex>
+/// SIMD registers ("packets" in Eigen), and scalar versions of their operations. Every operation gives the
+/// same bits in a lane of a packet as on a scalar, so results do not depend on how a row of channels is split
+/// into packets.
+///
+/// Rounds channels to 16 bits, and converts half in x86 registers.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+/// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
+/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits, and callers remove the lower
+/// bits of others (usable_scale, norm_rule::gains). The conversion instruction
+/// of x86 makes a bfloat16 below 2^-126 zero. Builds that use the instruction therefore do this in scalar
+/// code too.
+template <class T, class A>
+EIGEN_ALWAYS_INLINE T rounded(A value) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+    auto bits = bit_cast<std::uint32_t>(static_cast<float>(value));
+    if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
+    return Eigen::numext::bit_cast<T>(
+        static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+#if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
+// Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+inline constexpr bool has_half_packets = true;
+#elif defined(EIGEN_VECTORIZE_SSE2)
+// Used on processors without these instructions. The steps are those of Eigen's scalar conversions, in four
+// lanes. Each lane selects one of the three cases of a conversion, so the bits are the same.
+EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
+  return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+  const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)),
+                                          _mm_setzero_si128()),
+                sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16),
+                magnitude = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13),
+                exponents = _mm_set1_epi32(0x7c00 << 13), exponent = _mm_and_si128(magnitude, exponents),
+                bias = _mm_set1_epi32((127 - 15) << 23), one = _mm_set1_epi32((127 - 14) << 23);
+  // Infinities and NaNs also have the largest exponent of a float. A subnormal half is 2^-14 (1 + x) - 2^-14.
+  const __m128i normal = _mm_add_epi32(_mm_add_epi32(magnitude, bias),
+                                       _mm_and_si128(_mm_cmpeq_epi32(exponent, exponents), bias)),
+                subnormal = _mm_castps_si128(
+                    _mm_sub_ps(_mm_castsi128_ps(_mm_add_epi32(magnitude, one)), _mm_castsi128_ps(one)));
+  const __m128i is_subnormal = _mm_cmpeq_epi32(exponent, _mm_setzero_si128());
+  return _mm_castsi128_ps(_mm_or_si128(select_lanes(is_subnormal, subnormal, normal), sign));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
+  const __m128i bits = _mm_castps_si128(values), sign = _mm_and_si128(bits, _mm_set1_epi32(INT32_MIN)),
+                magnitude = _mm_xor_si128(bits, sign), infinity = _mm_set1_epi32(255 << 23),
+                smallest = _mm_set1_epi32((127 - 14) << 23), largest = _mm_set1_epi32((127 + 16) << 23),
+                half_infinity = _mm_set1_epi32(0x7c00), half_nan = _mm_set1_epi32(0x7e00),
+                magic =
+                    _mm_set1_epi32((127 - 14 + 23 - 10) << 23);  // its last bit is that of a subnormal half
+  const __m128i odd = _mm_and_si128(_mm_srli_epi32(magnitude, 13), _mm_set1_epi32(1)),
+                rounding = _mm_add_epi32(_mm_set1_epi32(0xfff - ((127 - 15) << 23)), odd),
+                normal = _mm_srli_epi32(_mm_add_epi32(magnitude, rounding), 13),
+                subnormal = _mm_sub_epi32(
+                    _mm_castps_si128(_mm_add_ps(_mm_castsi128_ps(magnitude), _mm_castsi128_ps(magic))),
+                    magic),
+                beyond = select_lanes(_mm_cmpgt_epi32(magnitude, infinity), half_nan, half_infinity);
+  const __m128i finite = select_lanes(_mm_cmplt_epi32(magnitude, smallest), subnormal, normal),
+                half = select_lanes(_mm_cmplt_epi32(magnitude, largest), finite, beyond),
+                whole = _mm_or_si128(half, _mm_srli_epi32(sign, 16));
+  // Packing saturates to signed 16-bit numbers, so the 16-bit sign is extended to 32 bits.
+  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(whole, 16), 16);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
+}
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+  constexpr std::integral_constant<int, 4> four;
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
+                              1);
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
+  store_rounded(to, _mm256_castps256_ps128(values));
+  store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
+}
+#endif
+inline constexpr bool has_half_packets = true;
+#else
+inline constexpr bool has_half_packets = false;
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+#endif
+/// The widest packet of A, or A if there is none. A class, because GCC 14 warns about attributes at each use
+/// of an alias.
+template <class A>
+struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
+                                    typename Eigen::internal::packet_traits<A>::type, A> {};
+template <class A>
+using packet = typename packet_of<A>::type;
+template <class P>
+inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
+template <class P>
+struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
+/// The packet of half as many lanes if it exists, otherwise P.
+template <class P>
+using half_packet = typename half_packet_of<P>::type;
+/// Number of vector registers, which limits the table entries that a kernel keeps.
+inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
+/// a * b + c, rounded once if packets round it once, otherwise twice.
+template <class A>
+requires std::is_arithmetic_v<A>
+inline A multiply_add(A a, A b, A c) {
+#if ROPE_DETAIL_FUSED
+  return std::fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+namespace packet_search {
+/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
+template <class P, int n>
+constexpr auto narrow() {
+  using half = typename Eigen::internal::unpacket_traits<P>::half;
+  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
+    return std::type_identity<P>{};
+  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
+    return std::type_identity<void>{};
+  else
+    return narrow<half, n>();
+}
+}  // namespace packet_search
+/// Whether channels of type T can be rotated in packets P of their arithmetic type.
+template <class T, class P>
+constexpr bool has_packets_of() {
+  if constexpr (std::is_arithmetic_v<P>)
+    return false;
+  else if constexpr (std::is_same_v<T, Eigen::half>)
+    return has_half_packets;
+  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // split as 32-bit integers
+    return std::endian::native == std::endian::little &&
+           int(Eigen::internal::unpacket_traits<
+               typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
+  else
+    return true;
+}
+template <class T, class P>
+inline constexpr bool has_packets = has_packets_of<T, P>();
+/// The type from which rows of channels are loaded into packets: T if packets can be loaded from it,
+/// otherwise its arithmetic type.
+template <class T>
+using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
+                                    T, arithmetic<T>>;
+/// Loads lanes<P> channels. Narrower channels are widened: bfloat16 and int8 by simd/channel_rows.hpp on x86.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE P load(const T* from) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    return Eigen::internal::ploadu<P>(from);
+  else {
+#if defined(EIGEN_VECTORIZE_SSE)
+    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+#else
+    float wide[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
+    return Eigen::internal::ploadu<P>(wide);
+#endif
+  }
+}
+/// Stores lanes<P> channels, rounded if T is half. simd/packet_pairs.hpp stores bfloat16, in pairs.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    Eigen::internal::pstoreu(to, values);
+  else
+    store_rounded(to, values);
+}
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Two floats in the lower lanes of a register, zeros in the others.
+EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
+  double both;
+  std::memcpy(&both, from, sizeof both);
+  return _mm_castpd_ps(_mm_set_sd(both));
+}
+#endif
+/// Lanes {from[0], from[0], from[1], from[1], ...}.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
+    const __m128 entries = load_two(from);
+    return P(_mm_unpacklo_ps(entries, entries));
+  } else
+#endif
+    return Eigen::internal::ploaddup<P>(from);
+}
+/// Lanes {value, value, ...}.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE P fill(A value) {
+  return Eigen::internal::pset1<P>(value);
+}
+/// Lanes {-1, 1, -1, 1, ...}.
+template <class P>
+EIGEN_ALWAYS_INLINE P alternating_signs() {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  static constexpr A signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  static_assert(lanes<P> <= 16);
+  return Eigen::internal::ploadu<P>(signs);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P add(const P& a, const P& b) {
+  return Eigen::internal::padd(a, b);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
+  return Eigen::internal::pmul(a, b);
+}
+template <class P>
+requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
+  return Eigen::internal::pmadd(a, b, c);
+}
+/// a * b - c, rounded as multiply_add rounds. Eigen 3.4 has no such operation.
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
+#if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 5 defines the first on ARM too
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  constexpr std::size_t bytes = sizeof(P);
+  constexpr bool is_float = std::is_same_v<A, float>;
+  if constexpr (bytes == 16 && is_float)
+    return P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)));
+  else if constexpr (bytes == 16)
+    return P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  else if constexpr (bytes == 32 && is_float)
+    return P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)));
+  else if constexpr (bytes == 32)
+    return P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
+#if defined(EIGEN_VECTORIZE_AVX512)
+  else if constexpr (bytes == 64 && is_float)
+    return P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)));
+  else if constexpr (bytes == 64)
+    return P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
+#endif
+#else
+  return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
+#endif
+}
+/// Lanes {a[1], a[0], a[3], a[2], ...}: complex numbers with real and imaginary parts swapped.
+template <class P>
+EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  using complex_packet =
+      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
+                                              lanes<P> / 2>())::type;
+  return Eigen::internal::pcplxflip(complex_packet(a)).v;
+}
+/// The lanes of P as 32-bit integers, for P of float.
+template <class P>
+using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;
+template <class P>
+EIGEN_ALWAYS_INLINE bits_packet<P> to_bits(const P& values) {
+  return Eigen::internal::preinterpret<bits_packet<P>>(values);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
+  return Eigen::internal::preinterpret<P>(bits);
+}
+// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address. On other
+// processors Eigen's packets of integers need aligned integers. There the words are copied first, which
+// compilers turn into one load.
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
+#else
+  std::int32_t words[lanes<Bits>];
+  std::memcpy(words, from, sizeof words);
+  return Eigen::internal::ploadu<Bits>(words);
+#endif
+}
+template <class Bits>
+EIGEN_ALWAYS_INLINE void store_bits(void* to, const Bits& bits) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
+#else
+  std::int32_t words[lanes<Bits>];
+  Eigen::internal::pstoreu(words, bits);
+  std::memcpy(to, words, sizeof words);
+#endif
+}
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits bitwise_and(const Bits& a, const Bits& b) {
+  return Eigen::internal::pand(a, b);
+}
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits bitwise_or(const Bits& a, const Bits& b) {
+  return Eigen::internal::por(a, b);
+}
+template <int places, class Bits>
+EIGEN_ALWAYS_INLINE Bits shift_left(const Bits& a) {
+  return Eigen::internal::plogical_shift_left<places>(a);
+}
+template <int places, class Bits>
+EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
+  return Eigen::internal::plogical_shift_right<places>(a);
+}
+/// Calls body(i) for each i in [0, count), as an integral constant. Arrays of packets that are indexed by it
+/// stay in registers. g++ -O2 does not unroll longer loops, and then keeps the arrays in memory.
+template <class Body, std::size_t... i>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
+  (body(std::integral_constant<std::size_t, i>{}), ...);
+}
+template <std::size_t count, class Body>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
+  unrolled(body, std::make_index_sequence<count>{});
+}
+/// Keeps x in a register. Without this, GCC would load the operand again for every product. WebAssembly has
+/// the intrinsics of SSE but not its registers.
+template <class P>
+EIGEN_ALWAYS_INLINE P in_register(P x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE) && !defined(__wasm__)
+  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
+#endif
+  return x;
+}
+/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation.
+template <class T>
+EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
+  const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
+#if defined(__GNUC__)
+  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function
+#elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
+  _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
+#else
+  Eigen::internal::prefetch(target);
+#endif
+}
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+#endif  // ROPE_BASE_SIMD_PACKET_HPP
+// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, which is 100 ulp off.
+#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
+#else
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
+#endif
+/// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
+///
+/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
+/// and splitting an exponent into an integer and a remainder is exact.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+/// Calls body(i) for each i in [first, last), in inner loops of 16, because g++ -O2 vectorises only loops of
+/// constant length.
+template <class Body>
+EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
+  constexpr Index block = 16;
+  for (; first + block <= last; first += block)
+    for (Index i = 0; i < block; ++i) body(first + i);
+  for (; first < last; ++first) body(first);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
+  return Eigen::internal::psub(a, b);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P divide(const P& a, const P& b) {
+  return Eigen::internal::pdiv(a, b);
+}
+/// The larger of a and b, or a if a is NaN.
+template <class P>
+EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
+  return Eigen::internal::pmax(a, b);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
+  return Eigen::internal::predux(a);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
+  return Eigen::internal::predux_max(a);
+}
+/// Transposes a square matrix of rows in place.
+template <class P>
+EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
+  if constexpr (1 < lanes<P>) {
+    Eigen::internal::PacketBlock<P, lanes<P>> block;
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { block.packet[i] = rows[i]; });
+    Eigen::internal::ptranspose(block);
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { rows[i] = block.packet[i]; });
+  }
+}
+/// The integers in `bits` as floats, each rounded once.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
+  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
+}
+#if defined(EIGEN_VECTORIZE_AVX512)
+/// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
+/// of the shuffles. The k-th register to be read is register 4 (k % 4) + k / 4.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
+  __m512 quarters[4], pairs[2];
+  unrolled<4>([&](auto j) {
+    const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
+    const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  });
+  unrolled<2>([&](auto j) {
+    pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
+                   _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+  });
+  const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
+  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+/// Sums of the lanes of 8 registers: lane i is the sum of register i. Avoids Eigen's transpose, which GCC
+/// would call as a function. Lane 0 is ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of
+/// register 0.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
+  __m256 halves[4], quarters[2];
+  unrolled<4>([&](auto j) {
+    const __m256 a = packets[j], b = packets[4 + j];
+    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  });
+  unrolled<2>([&](auto j) {
+    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
+    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  });
+  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
+             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
+}
+#endif
+/// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (lanes<P> == 16)
+    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
+    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
+#endif
+  transpose(packets);
+  for (int width = lanes<P> / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+  return packets[0];
+}
+/// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
+/// maximum, so the instruction is written in assembly. With a NaN, this instruction returns its second
+/// operand.
+template <class P>
+EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
+#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) {
+    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
+    P result = bound;
+#if defined(EIGEN_VECTORIZE_AVX)
+    if constexpr (is_float)
+      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
+    else
+      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
+#else
+    if constexpr (is_float)
+      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
+    else
+      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
+#endif
+    return result;
+  } else
+#endif
+    return larger(x, bound);
+}
+/// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
+/// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
+/// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
+/// number, tanh is computed in double and rounded to A, because the compiler may or may not fuse the sums of
+/// Eigen's polynomial. The same is done if packets divide by estimates, because Eigen's tanh is a quotient.
+template <class A>
+void hyperbolic_tangents(const A* from, Index count, A* to) {
+  constexpr int L = int{lanes<packet<A>>};
+  using numbers = Eigen::Array<A, 1, L>;
+  for (Index n = 0; n < count; n += L)
+    if constexpr (L == 1 || ROPE_DETAIL_ESTIMATED_QUOTIENTS)
+      for (Index i = n; i < n + L; ++i) to[i] = static_cast<A>(std::tanh(static_cast<double>(from[i])));
+    else
+      Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
+}
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+namespace rope::inline ROPE_ABI::detail {
+#if defined(_M_FP_FAST)
+#pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
+#endif
+// Eigen's barrier is empty for some processors, and makes clang write x to memory.
+#if defined(__GNUC__) && defined(__SSE2__) && EIGEN_ARCH_i386_OR_x86_64
+#define ROPE_DETAIL_BARRIER(x) __asm__("" : "+v"(x))
+#elif defined(__clang__) && EIGEN_ARCH_ARM64
+#define ROPE_DETAIL_BARRIER(x) __asm__("" : "+w"(x))
+#elif EIGEN_ARCH_ARM_OR_ARM64 || EIGEN_ARCH_PPC
+#define ROPE_DETAIL_BARRIER(x) EIGEN_OPTIMIZATION_BARRIER(x)
+#endif
+/// x in the precision of its type. This is a barrier to the algebra of -ffast-math, which could make an exact
+/// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
+///
+/// \tparam needed  whether a result would be wrong without the barrier, and not only have other bits. clang
+///                 has no macro for a part of -ffast-math, such as -fassociative-math
+template <bool needed = false, class P>
+EIGEN_ALWAYS_INLINE P as_computed(P x) {
+  constexpr bool extended = FLT_EVAL_METHOD > 0;
+#if defined(ROPE_DETAIL_BARRIER)
+#if defined(__clang__)
+  constexpr bool algebra = needed || ROPE_DETAIL_FAST_MATH;
+#else
+  constexpr bool algebra = ROPE_DETAIL_FAST_MATH;
+#endif
+  if constexpr (algebra) ROPE_DETAIL_BARRIER(x);
+  constexpr bool to_memory = extended;
+#else
+  constexpr bool to_memory = extended || ROPE_DETAIL_FAST_MATH;
+#endif
+  if constexpr (std::is_floating_point_v<P> && to_memory) {
+    volatile P stored = x;
+    return stored;
+  }
+  return x;
+}
+/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer nearest to x, ties to
+/// even, and `power` is 2^(n - 1), or 0 if that is not a normal number. n is NaN if x is.
+template <class P>
+struct power_of_two {
+  P n, power;
+};
+template <class P>
+EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
+  // In the binade of this number the last place is 1, so the sum is rounded to an integer. Its low bits are
+  // the biased exponent of 2^(n - 1).
+  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
+  const P shifted = as_computed<true>(add(x, shift));
+#if defined(__GNUC__)
+  typedef bits words __attribute__((vector_size(sizeof(P))));
+  words exponent;
+  std::memcpy(&exponent, &shifted, sizeof exponent);
+  exponent <<= mantissa;
+#else
+  bits exponent[lanes<P>];
+  std::memcpy(exponent, &shifted, sizeof exponent);
+  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
+#endif
+  power_of_two<P> result = {as_computed<true>(subtract(shifted, shift)), P()};
+  std::memcpy(&result.power, &exponent, sizeof exponent);
+  return result;
+}
+inline constexpr double log2_e = 1.4426950408889634074;
+inline constexpr double ln_2 = 0.69314718055994530942;
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
+/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
+inline constexpr float exp2_coefficients_of_float[] = {0.00015453162945120690177f, 0.0013390863364671234381f,
+                                                       0.0096180825572778514913f,  0.055503571142190778186f,
+                                                       0.24022650760568126945f,    0.69314718802622878106f};
+inline constexpr double exp2_coefficients_of_double[] = {
+    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
+    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
+    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
+template <class A>
+constexpr const auto& exp2_coefficients() {
+  if constexpr (std::is_same_v<A, float>)
+    return exp2_coefficients_of_float;
+  else
+    return exp2_coefficients_of_double;
+}
+/// 2^x for x < 128 (float) or 1024 (double). It is 0 if x is below -125.5 (float) or -1021.5 (double),
+/// including -infinity, so no weight is denormal. (Denormals are slow on some processors.) It is exactly 1 at
+/// 0. It is NaN if x is any NaN, because the last operation is a product, not arithmetic on exponents.
+///
+/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
+template <class P>
+EIGEN_ALWAYS_INLINE P exp2(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
+  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
+  const auto [n, power] = nearest_power(bounded);
+  const P r = as_computed<true>(subtract(bounded, n));
+  // Twice the polynomial, times half of 2^n.
+  constexpr const auto& coefficients = exp2_coefficients<A>();
+  P p = fill<P>(2 * coefficients[0]);
+  for (std::size_t i = 1; i < std::size(coefficients); ++i)
+    p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
+  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
+}
+#if defined(_M_FP_FAST)
+#pragma float_control(pop)
+#endif
+/// x, or the largest finite number of its sign if x is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// Finds the keys that are visible to a query. They are index ranges if the caller gives ranges or key
 /// positions do not decrease. Otherwise each key is tested. If there is a mask or a bias, each key is tested
 /// too.
@@ -2720,6 +3364,8 @@ T* workspace(Index count) {
 ///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
 ///     all->arrive_and_wait();
 ///
+/// (The latch of libstdc++ 12 may wait forever except on Linux, so use a condition variable there.)
+///
 /// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
 ///            loop that such a call has started. Parts of a program that are compiled for other instruction
 ///            sets or floating-point models have their own scratch and their own release_scratch()
@@ -2979,361 +3625,6 @@ struct strip_in_tile {
 
 #ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 #define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-
-#ifndef ROPE_BASE_SIMD_PACKET_HPP
-#define ROPE_BASE_SIMD_PACKET_HPP
-#include <complex>
-/// SIMD registers ("packets" in Eigen), and scalar versions of their operations. Every operation gives the
-/// same bits in a lane of a packet as on a scalar, so results do not depend on how a row of channels is split
-/// into packets.
-///
-/// Rounds channels to 16 bits, and converts half in x86 registers.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-/// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
-/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits, and callers remove the lower
-/// bits of others (usable_scale, norm_rule::gains). The conversion instruction
-/// of x86 makes a bfloat16 below 2^-126 zero. Builds that use the instruction therefore do this in scalar
-/// code too.
-template <class T, class A>
-EIGEN_ALWAYS_INLINE T rounded(A value) {
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-    auto bits = bit_cast<std::uint32_t>(static_cast<float>(value));
-    if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
-    return Eigen::numext::bit_cast<T>(
-        static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-#if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
-// Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
-  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-inline constexpr bool has_half_packets = true;
-#elif defined(EIGEN_VECTORIZE_SSE2)
-// Used on processors without these instructions. The steps are those of Eigen's scalar conversions, in four
-// lanes. Each lane selects one of the three cases of a conversion, so the bits are the same.
-EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
-  return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
-  const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)),
-                                          _mm_setzero_si128()),
-                sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16),
-                magnitude = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13),
-                exponents = _mm_set1_epi32(0x7c00 << 13), exponent = _mm_and_si128(magnitude, exponents),
-                bias = _mm_set1_epi32((127 - 15) << 23), one = _mm_set1_epi32((127 - 14) << 23);
-  // Infinities and NaNs also have the largest exponent of a float. A subnormal half is 2^-14 (1 + x) - 2^-14.
-  const __m128i normal = _mm_add_epi32(_mm_add_epi32(magnitude, bias),
-                                       _mm_and_si128(_mm_cmpeq_epi32(exponent, exponents), bias)),
-                subnormal = _mm_castps_si128(
-                    _mm_sub_ps(_mm_castsi128_ps(_mm_add_epi32(magnitude, one)), _mm_castsi128_ps(one)));
-  const __m128i is_subnormal = _mm_cmpeq_epi32(exponent, _mm_setzero_si128());
-  return _mm_castsi128_ps(_mm_or_si128(select_lanes(is_subnormal, subnormal, normal), sign));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
-  const __m128i bits = _mm_castps_si128(values), sign = _mm_and_si128(bits, _mm_set1_epi32(INT32_MIN)),
-                magnitude = _mm_xor_si128(bits, sign), infinity = _mm_set1_epi32(255 << 23),
-                smallest = _mm_set1_epi32((127 - 14) << 23), largest = _mm_set1_epi32((127 + 16) << 23),
-                half_infinity = _mm_set1_epi32(0x7c00), half_nan = _mm_set1_epi32(0x7e00),
-                magic =
-                    _mm_set1_epi32((127 - 14 + 23 - 10) << 23);  // its last bit is that of a subnormal half
-  const __m128i odd = _mm_and_si128(_mm_srli_epi32(magnitude, 13), _mm_set1_epi32(1)),
-                rounding = _mm_add_epi32(_mm_set1_epi32(0xfff - ((127 - 15) << 23)), odd),
-                normal = _mm_srli_epi32(_mm_add_epi32(magnitude, rounding), 13),
-                subnormal = _mm_sub_epi32(
-                    _mm_castps_si128(_mm_add_ps(_mm_castsi128_ps(magnitude), _mm_castsi128_ps(magic))),
-                    magic),
-                beyond = select_lanes(_mm_cmpgt_epi32(magnitude, infinity), half_nan, half_infinity);
-  const __m128i finite = select_lanes(_mm_cmplt_epi32(magnitude, smallest), subnormal, normal),
-                half = select_lanes(_mm_cmplt_epi32(magnitude, largest), finite, beyond),
-                whole = _mm_or_si128(half, _mm_srli_epi32(sign, 16));
-  // Packing saturates to signed 16-bit numbers, so the 16-bit sign is extended to 32 bits.
-  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(whole, 16), 16);
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
-}
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
-  constexpr std::integral_constant<int, 4> four;
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
-                              1);
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
-  store_rounded(to, _mm256_castps256_ps128(values));
-  store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
-}
-#endif
-inline constexpr bool has_half_packets = true;
-#else
-inline constexpr bool has_half_packets = false;
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-#endif
-/// The widest packet of A, or A if there is none. A class, because GCC 14 warns about attributes at each use
-/// of an alias.
-template <class A>
-struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
-                                    typename Eigen::internal::packet_traits<A>::type, A> {};
-template <class A>
-using packet = typename packet_of<A>::type;
-template <class P>
-inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
-template <class P>
-struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
-/// The packet of half as many lanes if it exists, otherwise P.
-template <class P>
-using half_packet = typename half_packet_of<P>::type;
-/// Number of vector registers, which limits the table entries that a kernel keeps.
-inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
-/// a * b + c, rounded once if packets round it once, otherwise twice.
-template <class A>
-requires std::is_arithmetic_v<A>
-inline A multiply_add(A a, A b, A c) {
-#if ROPE_DETAIL_FUSED
-  return std::fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-namespace packet_search {
-/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
-template <class P, int n>
-constexpr auto narrow() {
-  using half = typename Eigen::internal::unpacket_traits<P>::half;
-  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
-    return std::type_identity<P>{};
-  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
-    return std::type_identity<void>{};
-  else
-    return narrow<half, n>();
-}
-}  // namespace packet_search
-/// Whether channels of type T can be rotated in packets P of their arithmetic type.
-template <class T, class P>
-constexpr bool has_packets_of() {
-  if constexpr (std::is_arithmetic_v<P>)
-    return false;
-  else if constexpr (std::is_same_v<T, Eigen::half>)
-    return has_half_packets;
-  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // split as 32-bit integers
-    return std::endian::native == std::endian::little &&
-           int(Eigen::internal::unpacket_traits<
-               typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
-  else
-    return true;
-}
-template <class T, class P>
-inline constexpr bool has_packets = has_packets_of<T, P>();
-/// The type from which rows of channels are loaded into packets: T if packets can be loaded from it,
-/// otherwise its arithmetic type.
-template <class T>
-using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
-                                    T, arithmetic<T>>;
-/// Loads lanes<P> channels. Narrower channels are widened: bfloat16 and int8 by simd/channel_rows.hpp on x86.
-template <class P, class T>
-EIGEN_ALWAYS_INLINE P load(const T* from) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>)
-    return Eigen::internal::ploadu<P>(from);
-  else {
-#if defined(EIGEN_VECTORIZE_SSE)
-    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-#else
-    float wide[lanes<P>];
-    for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
-    return Eigen::internal::ploadu<P>(wide);
-#endif
-  }
-}
-/// Stores lanes<P> channels, rounded if T is half. simd/packet_pairs.hpp stores bfloat16, in pairs.
-template <class P, class T>
-EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>)
-    Eigen::internal::pstoreu(to, values);
-  else
-    store_rounded(to, values);
-}
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Two floats in the lower lanes of a register, zeros in the others.
-EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
-  double both;
-  std::memcpy(&both, from, sizeof both);
-  return _mm_castpd_ps(_mm_set_sd(both));
-}
-#endif
-/// Lanes {from[0], from[0], from[1], from[1], ...}.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
-#if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
-  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
-    const __m128 entries = load_two(from);
-    return P(_mm_unpacklo_ps(entries, entries));
-  } else
-#endif
-    return Eigen::internal::ploaddup<P>(from);
-}
-/// Lanes {value, value, ...}.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE P fill(A value) {
-  return Eigen::internal::pset1<P>(value);
-}
-/// Lanes {-1, 1, -1, 1, ...}.
-template <class P>
-EIGEN_ALWAYS_INLINE P alternating_signs() {
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  static constexpr A signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
-  static_assert(lanes<P> <= 16);
-  return Eigen::internal::ploadu<P>(signs);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P add(const P& a, const P& b) {
-  return Eigen::internal::padd(a, b);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
-  return Eigen::internal::pmul(a, b);
-}
-template <class P>
-requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
-  return Eigen::internal::pmadd(a, b, c);
-}
-/// a * b - c, rounded as multiply_add rounds. Eigen 3.4 has no such operation.
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
-#if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 5 defines the first on ARM too
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  constexpr std::size_t bytes = sizeof(P);
-  constexpr bool is_float = std::is_same_v<A, float>;
-  if constexpr (bytes == 16 && is_float)
-    return P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)));
-  else if constexpr (bytes == 16)
-    return P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
-  else if constexpr (bytes == 32 && is_float)
-    return P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)));
-  else if constexpr (bytes == 32)
-    return P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
-#if defined(EIGEN_VECTORIZE_AVX512)
-  else if constexpr (bytes == 64 && is_float)
-    return P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)));
-  else if constexpr (bytes == 64)
-    return P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
-#endif
-#else
-  return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
-#endif
-}
-/// Lanes {a[1], a[0], a[3], a[2], ...}: complex numbers with real and imaginary parts swapped.
-template <class P>
-EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using complex_packet =
-      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
-                                              lanes<P> / 2>())::type;
-  return Eigen::internal::pcplxflip(complex_packet(a)).v;
-}
-/// The lanes of P as 32-bit integers, for P of float.
-template <class P>
-using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;
-template <class P>
-EIGEN_ALWAYS_INLINE bits_packet<P> to_bits(const P& values) {
-  return Eigen::internal::preinterpret<bits_packet<P>>(values);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
-  return Eigen::internal::preinterpret<P>(bits);
-}
-// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address. On other
-// processors Eigen's packets of integers need aligned integers. There the words are copied first, which
-// compilers turn into one load.
-template <class Bits>
-EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
-#if defined(EIGEN_VECTORIZE_SSE)
-  return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
-#else
-  std::int32_t words[lanes<Bits>];
-  std::memcpy(words, from, sizeof words);
-  return Eigen::internal::ploadu<Bits>(words);
-#endif
-}
-template <class Bits>
-EIGEN_ALWAYS_INLINE void store_bits(void* to, const Bits& bits) {
-#if defined(EIGEN_VECTORIZE_SSE)
-  Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
-#else
-  std::int32_t words[lanes<Bits>];
-  Eigen::internal::pstoreu(words, bits);
-  std::memcpy(to, words, sizeof words);
-#endif
-}
-template <class Bits>
-EIGEN_ALWAYS_INLINE Bits bitwise_and(const Bits& a, const Bits& b) {
-  return Eigen::internal::pand(a, b);
-}
-template <class Bits>
-EIGEN_ALWAYS_INLINE Bits bitwise_or(const Bits& a, const Bits& b) {
-  return Eigen::internal::por(a, b);
-}
-template <int places, class Bits>
-EIGEN_ALWAYS_INLINE Bits shift_left(const Bits& a) {
-  return Eigen::internal::plogical_shift_left<places>(a);
-}
-template <int places, class Bits>
-EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
-  return Eigen::internal::plogical_shift_right<places>(a);
-}
-/// Calls body(i) for each i in [0, count), as an integral constant. Arrays of packets that are indexed by it
-/// stay in registers. g++ -O2 does not unroll longer loops, and then keeps the arrays in memory.
-template <class Body, std::size_t... i>
-EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
-  (body(std::integral_constant<std::size_t, i>{}), ...);
-}
-template <std::size_t count, class Body>
-EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
-  unrolled(body, std::make_index_sequence<count>{});
-}
-/// Keeps x in a register. Without this, GCC would load the operand again for every product. WebAssembly has
-/// the intrinsics of SSE but not its registers.
-template <class P>
-EIGEN_ALWAYS_INLINE P in_register(P x) {
-#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE) && !defined(__wasm__)
-  if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
-#endif
-  return x;
-}
-/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation.
-template <class T>
-EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
-  const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
-#if defined(__GNUC__)
-  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function
-#elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
-  _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
-#else
-  Eigen::internal::prefetch(target);
-#endif
-}
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-#endif  // ROPE_BASE_SIMD_PACKET_HPP
 /// Widens and rounds rows of channels, and sums their products in double.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
@@ -3495,278 +3786,6 @@ void write_rounded(T* channels, Index count, const Write& write) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-
-#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
-#define ROPE_BASE_SIMD_PACKET_MATH_HPP
-#include <cfloat>     // FLT_EVAL_METHOD
-#include <iterator>  // std::size
-// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, which is 100 ulp off.
-#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
-#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
-#else
-#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
-#endif
-/// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
-///
-/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
-/// and splitting an exponent into an integer and a remainder is exact.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-template <class P>
-EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
-  return Eigen::internal::psub(a, b);
-}
-/// The larger of a and b, or a if a is NaN.
-template <class P>
-EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
-  return Eigen::internal::pmax(a, b);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
-  return Eigen::internal::predux(a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
-  return Eigen::internal::predux_max(a);
-}
-/// Transposes a square matrix of rows in place.
-template <class P>
-EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
-  if constexpr (1 < lanes<P>) {
-    Eigen::internal::PacketBlock<P, lanes<P>> block;
-    unrolled<std::size_t(lanes<P>)>([&](auto i) { block.packet[i] = rows[i]; });
-    Eigen::internal::ptranspose(block);
-    unrolled<std::size_t(lanes<P>)>([&](auto i) { rows[i] = block.packet[i]; });
-  }
-}
-/// The integers in `bits` as floats, each rounded once.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
-  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
-}
-#if defined(EIGEN_VECTORIZE_AVX512)
-/// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
-/// of the shuffles. The k-th register to be read is register 4 (k % 4) + k / 4.
-template <class P, class Add>
-EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
-  __m512 quarters[4], pairs[2];
-  unrolled<4>([&](auto j) {
-    const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
-    const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-    const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-    quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-  });
-  unrolled<2>([&](auto j) {
-    pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
-                   _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
-  });
-  const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
-  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-/// Sums of the lanes of 8 registers: lane i is the sum of register i. Avoids Eigen's transpose, which GCC
-/// would call as a function. Lane 0 is ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of
-/// register 0.
-template <class P, class Add>
-EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
-  __m256 halves[4], quarters[2];
-  unrolled<4>([&](auto j) {
-    const __m256 a = packets[j], b = packets[4 + j];
-    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  });
-  unrolled<2>([&](auto j) {
-    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
-    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-  });
-  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
-             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
-}
-#endif
-/// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16)
-    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
-    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
-#endif
-  transpose(packets);
-  for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
-  return packets[0];
-}
-/// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
-/// maximum, so the instruction is written in assembly. With a NaN, this instruction returns its second
-/// operand.
-template <class P>
-EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
-#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) {
-    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
-    P result = bound;
-#if defined(EIGEN_VECTORIZE_AVX)
-    if constexpr (is_float)
-      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
-    else
-      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
-#else
-    if constexpr (is_float)
-      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
-    else
-      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
-#endif
-    return result;
-  } else
-#endif
-    return larger(x, bound);
-}
-/// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
-/// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
-/// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
-/// number, tanh is computed in double and rounded to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. The same is done if packets divide by estimates, because Eigen's tanh is a quotient.
-template <class A>
-void hyperbolic_tangents(const A* from, Index count, A* to) {
-  constexpr int L = int{lanes<packet<A>>};
-  using numbers = Eigen::Array<A, 1, L>;
-  for (Index n = 0; n < count; n += L)
-    if constexpr (L == 1 || ROPE_DETAIL_ESTIMATED_QUOTIENTS)
-      for (Index i = n; i < n + L; ++i) to[i] = static_cast<A>(std::tanh(static_cast<double>(from[i])));
-    else
-      Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
-}
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-namespace rope::inline ROPE_ABI::detail {
-#if defined(_M_FP_FAST)
-#pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
-#endif
-// Eigen's barrier is empty for some processors, and makes clang write x to memory.
-#if defined(__GNUC__) && defined(__SSE2__) && EIGEN_ARCH_i386_OR_x86_64
-#define ROPE_DETAIL_BARRIER(x) __asm__("" : "+v"(x))
-#elif defined(__clang__) && EIGEN_ARCH_ARM64
-#define ROPE_DETAIL_BARRIER(x) __asm__("" : "+w"(x))
-#elif EIGEN_ARCH_ARM_OR_ARM64 || EIGEN_ARCH_PPC
-#define ROPE_DETAIL_BARRIER(x) EIGEN_OPTIMIZATION_BARRIER(x)
-#endif
-/// x in the precision of its type. This is a barrier to the algebra of -ffast-math, which could make an exact
-/// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
-///
-/// \tparam needed  whether a result would be wrong without the barrier, and not only have other bits. clang
-///                 has no macro for a part of -ffast-math, such as -fassociative-math
-template <bool needed = false, class P>
-EIGEN_ALWAYS_INLINE P as_computed(P x) {
-  constexpr bool extended = FLT_EVAL_METHOD > 0;
-#if defined(ROPE_DETAIL_BARRIER)
-#if defined(__clang__)
-  constexpr bool algebra = needed || ROPE_DETAIL_FAST_MATH;
-#else
-  constexpr bool algebra = ROPE_DETAIL_FAST_MATH;
-#endif
-  if constexpr (algebra) ROPE_DETAIL_BARRIER(x);
-  constexpr bool to_memory = extended;
-#else
-  constexpr bool to_memory = extended || ROPE_DETAIL_FAST_MATH;
-#endif
-  if constexpr (std::is_floating_point_v<P> && to_memory) {
-    volatile P stored = x;
-    return stored;
-  }
-  return x;
-}
-/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer nearest to x, ties to
-/// even, and `power` is 2^(n - 1), or 0 if that is not a normal number. n is NaN if x is.
-template <class P>
-struct power_of_two {
-  P n, power;
-};
-template <class P>
-EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
-  // In the binade of this number the last place is 1, so the sum is rounded to an integer. Its low bits are
-  // the biased exponent of 2^(n - 1).
-  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
-  const P shifted = as_computed<true>(add(x, shift));
-#if defined(__GNUC__)
-  typedef bits words __attribute__((vector_size(sizeof(P))));
-  words exponent;
-  std::memcpy(&exponent, &shifted, sizeof exponent);
-  exponent <<= mantissa;
-#else
-  bits exponent[lanes<P>];
-  std::memcpy(exponent, &shifted, sizeof exponent);
-  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
-#endif
-  power_of_two<P> result = {as_computed<true>(subtract(shifted, shift)), P()};
-  std::memcpy(&result.power, &exponent, sizeof exponent);
-  return result;
-}
-inline constexpr double log2_e = 1.4426950408889634074;
-inline constexpr double ln_2 = 0.69314718055994530942;
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
-/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-inline constexpr float exp2_coefficients_of_float[] = {0.00015453162945120690177f, 0.0013390863364671234381f,
-                                                       0.0096180825572778514913f,  0.055503571142190778186f,
-                                                       0.24022650760568126945f,    0.69314718802622878106f};
-inline constexpr double exp2_coefficients_of_double[] = {
-    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
-    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
-    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
-template <class A>
-constexpr const auto& exp2_coefficients() {
-  if constexpr (std::is_same_v<A, float>)
-    return exp2_coefficients_of_float;
-  else
-    return exp2_coefficients_of_double;
-}
-/// 2^x for x < 128 (float) or 1024 (double). It is 0 if x is below -125.5 (float) or -1021.5 (double),
-/// including -infinity, so no weight is denormal. (Denormals are slow on some processors.) It is exactly 1 at
-/// 0. It is NaN if x is any NaN, because the last operation is a product, not arithmetic on exponents.
-///
-/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
-template <class P>
-EIGEN_ALWAYS_INLINE P exp2(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
-  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
-  const auto [n, power] = nearest_power(bounded);
-  const P r = as_computed<true>(subtract(bounded, n));
-  // Twice the polynomial, times half of 2^n.
-  constexpr const auto& coefficients = exp2_coefficients<A>();
-  P p = fill<P>(2 * coefficients[0]);
-  for (std::size_t i = 1; i < std::size(coefficients); ++i)
-    p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
-  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
-}
-#if defined(_M_FP_FAST)
-#pragma float_control(pop)
-#endif
-/// x, or the largest finite number of its sign if x is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = bit_cast<bits>(x);
-  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// Converts the channels of a head to 8-bit integers with one scale, and back.
 namespace rope::inline ROPE_ABI::detail {
 /// The scale by which integers are multiplied. It is NaN if `scale` is NaN or infinite, so that every channel
@@ -4466,7 +4485,7 @@ struct head_view {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
       detail::throw_outside_view(name, first, count, part.*extent);
-    if (data != nullptr) part.data += first * stride;  // null in a view without elements
+    if (data != nullptr && count != 0) part.data += first * stride;  // otherwise the part has no elements
     part.*extent = count;
     part.scales = scales_of_part;
     return part;
@@ -4479,8 +4498,9 @@ template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
 /// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
-/// as 1, because strides are products of some of the extents.
+/// as 1: strides are products of some extents. Extents below 2^15 (32-bit Index: 2^7) fit for 8 bytes.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
@@ -4493,8 +4513,7 @@ constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
 template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
-  if (a < 0 || b < 0 || c < 0 || d < 0)
-    throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
+  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
   if (!extents_fit(a, b, c, d, Index(sizeof(T))))
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
@@ -4585,7 +4604,7 @@ auto view_of_indices(const char* name, X& x) {
       const auto take = [&](Index& of_letter, Index& of_stride) {
         if (of_letter == 1)
           of_stride = stride;
-        else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
+        else if (extent > 1 && of_letter > 1 && (stride % of_letter != 0 || stride / of_letter != of_stride))
           throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
                         of_letter, " entries and then ", stride);
         of_letter *= extent;
@@ -4637,7 +4656,7 @@ auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
     if (batch <= 0 || rows % batch != 0)
       throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
     const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
-    return head_view<T>{m.data(), batch, tokens, heads, head_dim, tokens * row, row, head_dim};
+    return head_view<T>{m.data(), batch, tokens, heads, head_dim, (batch > 1) * tokens * row, row, head_dim};
   }
 }
 }  // namespace detail
@@ -5312,8 +5331,9 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Invariant: significand is 0, or its highest bit is set. A number of at least 2^1048703, a quotient by 0,
 ///            and sums and products with such numbers are infinite. A number below 2^-1048448 is 0
-/// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
-///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
+/// Accuracy:  relative errors below 2^-125 of + - * / (of the larger operand if digits cancel), 2^-119 of
+///            log (absolute if |log x| < 1), and in the range of double 2^-117 of exp and 2^-115 of pow
+///            (tests/oracle/wide_real.test.cpp)
 class wide_real {
  public:
   /// 0.
@@ -5588,16 +5608,12 @@ class frequencies {
   /// \param rotary_dim  number of channels that rotate, an even integer in [2, 65536]
   /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
   ///
-  /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
-  ///            and greater than 1; std::length_error if the pairs exceed the address space
+  /// Throws:    std::invalid_argument unless rotary_dim and base are as above
   /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two doubles. The
   ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
-  explicit frequencies(Integer rotary_dim, double base = 10000.0)
-      : frequencies(original(static_cast<Index>(rotary_dim), base)) {
-    require_integer<Integer>();
-  }
+  explicit frequencies(Integer rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
   /// The original schedule after one scaling, or several in the given order.
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
@@ -5606,9 +5622,7 @@ class frequencies {
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(static_cast<Index>(rotary_dim), base), first, rest...)) {
-    require_integer<Integer>();
-  }
+      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
   /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
   ///
   ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
@@ -5623,7 +5637,9 @@ class frequencies {
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
     if (!detail::is_finite(max_freq) || max_freq < 2)
       detail::throw_invalid("frequencies::pixel", "max_freq must be finite and at least 2, got ", max_freq);
-    const Index pairs = checked_pairs(rotary_dim);
+    require_even(rotary_dim);
+    const Index pairs = rotary_dim / 2;
+    require_addressable(pairs);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
@@ -5635,8 +5651,7 @@ class frequencies {
   }
   /// Every pair rotates by one radian per unit of position, on one axis.
   ///
-  /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
-  ///          space
+  /// Throws:  std::invalid_argument unless pairs > 0, std::length_error if they exceed the address space
   /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
   static frequencies constant(Index pairs = 1) {
     if (pairs <= 0) detail::throw_invalid("frequencies::constant", "pairs must be positive, got ", pairs);
@@ -5713,21 +5728,21 @@ class frequencies {
     return inv_freq;
   }
   template <class Integer>
-  static constexpr void require_integer() {
+  static schedule original(Integer rotary_dim, double base) {
     static_assert(!std::is_floating_point_v<Integer>,
                   "frequencies: rotary_dim is an integer and comes first, then the base: frequencies(128, "
                   "500000.0)");
-  }
-  static schedule original(Index rotary_dim, double base) {
-    checked_pairs(rotary_dim);
+    // Integers are checked before they become an Index, which may have too few bits.
+    const std::conditional_t<std::is_integral_v<Integer>, Integer, Index> given = rotary_dim;
+    require_even(given);
     if (!detail::is_finite(base) || base <= 1)
       detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
-    if (rotary_dim > 65536)
+    if (!detail::at_most(given, 65536))
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "
                             "frequencies(128, 500000.0), got rotary_dim ",
-                            rotary_dim, " and base ", base);
-    schedule axis{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
+                            given, " and base ", base);
+    schedule axis{.rotary_dim = detail::to_index(given), .base = base, .inv_freq = {}};
     axis.restart(base);
     return axis;
   }
@@ -5736,11 +5751,10 @@ class frequencies {
     (scalings.apply(axis), ...);
     return axis;
   }
-  static Index checked_pairs(Index rotary_dim) {
+  template <class Integer>
+  static void require_even(Integer rotary_dim) {
     if (rotary_dim <= 0 || rotary_dim % 2 != 0)
       detail::throw_invalid("frequencies", "rotary_dim must be even and positive, got ", rotary_dim);
-    require_addressable(rotary_dim / 2);
-    return rotary_dim / 2;
   }
   static void require_addressable(Index pairs) {
     if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(wide_real)))
@@ -5790,7 +5804,7 @@ Index checked_rows(const char* function, First first, Last last) {
 /// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
 ///          space
 template <class S>
-Index checked_entries(Index rows, Index pairs, const char* function = "frequency_table") {
+Index checked_entries(Index rows, Index pairs, const char* function) {
   if (pairs == 0)
     throw_invalid(
         function,
@@ -5799,6 +5813,9 @@ Index checked_entries(Index rows, Index pairs, const char* function = "frequency
     throw_length(function, rows, " rows of ", pairs, " pairs exceed the address space");
   return rows;
 }
+/// The type of entries in messages.
+template <class S>
+inline constexpr const char* type_name = std::is_same_v<S, float> ? "float" : "double";
 /// Returns the attention_factor m.
 ///
 /// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
@@ -5810,7 +5827,7 @@ double checked_magnitude(double attention_factor, const char* function = "freque
       attention_factor > static_cast<double>((limits::max)()))
     throw_invalid(function, "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
                   limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
-                  "], the normal numbers of the type of its entries, got ", attention_factor);
+                  "], the normal numbers of ", type_name<S>, ", got ", attention_factor);
   return attention_factor;
 }
 /// Folds inv_freq [pairs, axes] into a hash.
@@ -5821,7 +5838,7 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
 ///
 /// Throws:  as checked_magnitude
 template <class S>
-std::uint64_t checked_fingerprint(const frequencies& of, const char* function = "frequency_table") {
+std::uint64_t checked_fingerprint(const frequencies& of, const char* function) {
   return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor(), function)), of);
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -6302,7 +6319,8 @@ EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
 // A phase is a multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below
 // 2^-140 rad.
 /// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal and lose
-/// digits, which shows in m sin if m is large. In this unit it is a normal number.
+/// digits, which shows in m sin if m is large. In this unit it is a normal number down to 2^-1142 rad. A
+/// smaller angle matters only if m is above 2^120.
 inline constexpr double small_unit = 0x1p-120;
 /// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
@@ -6533,10 +6551,10 @@ enum class table_source {
 /// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
 ///            (tests/oracle/). A float entry is the nearest float, except if the value is within 2^-48 ulp
 ///            of the middle between two floats. A normal double entry is within 0.51 ulp, with one more
-///            rounding if attention_factor is not 1. With several axes the angle has an additional error of
-///            2^-159 rad per axis, which matters only if coordinates cancel. Integer arithmetic decides all
-///            roundings: entries have the same bits on every processor, with every compiler and at every
-///            optimisation level
+///            rounding if attention_factor is not 1, for angles above 2^-1142 rad. With several axes the
+///            angle has an additional error of 2^-159 rad per axis, which matters only if coordinates cancel.
+///            Integer arithmetic decides all roundings: entries have the same bits on every processor, with
+///            every compiler and at every optimisation level
 /// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
 template <class S = float>
 class frequency_table {
@@ -6593,12 +6611,11 @@ class frequency_table {
         "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count); "
         "the tables of a model are model_tables(model, count)");
   }
-  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to those
-  /// of such pipelines.
+  /// A table computed entirely in float, for results as close as possible to those of float32 pipelines.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
-  /// Throws:    as for an exact table
+  /// Throws:    as for an exact table, but attention_factor must be in the normal range of float for every S
   /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
   ///            at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. For the same angle, cos and sin
   ///            are within an ulp of PyTorch's. The inv_freq of PyTorch may itself differ by an ulp of float
@@ -6607,7 +6624,7 @@ class frequency_table {
   static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
     detail::checked_magnitude<float>(of.attention_factor());
     frequency_table table(of, static_cast<std::int64_t>(first),
-                          detail::checked_rows("frequency_table", first, last), unwritten_tag{});
+                          detail::checked_rows("frequency_table", first, last), "frequency_table");
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
     table.source_ = table_source::float_angles;
@@ -6703,22 +6720,22 @@ class frequency_table {
  private:
   friend struct detail::given_entries;
   friend struct detail::borrowed_table;
-  struct unwritten_tag {};
   struct range_tag {};
   struct coordinates_tag {};
-  frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
+  /// Leaves the rows unwritten. Messages name `function`.
+  frequency_table(const frequencies& of, std::int64_t first, Index rows, const char* function)
       : frequencies_(of),
         first_(first),
-        fingerprint_(detail::checked_fingerprint<S>(of)),
-        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
+        fingerprint_(detail::checked_fingerprint<S>(of, function)),
+        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs(), function)) {}
   frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
-      : frequency_table(of, first, rows, unwritten_tag{}) {
+      : frequency_table(of, first, rows, "frequency_table") {
     require_one_axis();
     const detail::row_angles angles(of);
     for (Index r = 0; r < this->rows(); ++r) write_row(r, angles, [&](Index) { return first + r; });
   }
   frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
-      : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
+      : frequency_table(of, 0, coordinates.rows(), "frequency_table") {
     at_origin_ = number_array<unsigned char>(rows(), 1);
     write_rows(std::move(coordinates), detail::row_angles(of));
   }
@@ -6944,6 +6961,7 @@ void check_same_shape(const char* function, const head_view<X>& x, const head_vi
 /// head_dim in magnitude, as in an expanded tensor. Other overlaps are not detected.
 template <class T>
 void check_written(const char* function, const head_view<T>& x) {
+  if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
   if (x.size() == 0) return;
   for (const auto& [extent, stride] :
        {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
@@ -6951,7 +6969,6 @@ void check_written(const char* function, const head_view<T>& x) {
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
-  if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
 }
 /// A distance of `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
@@ -8160,10 +8177,12 @@ void write_query(const T* row, Index depth, arithmetic<T> factor, arithmetic<T>*
   if constexpr (std::is_same_v<loadable<T>, T>)
     if (step == 1)
       for (; d + lanes<P> <= depth; d += lanes<P>) store(to + d, multiply(load<P>(row + d), fill<P>(factor)));
-  for (; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
+  const auto write = [&](Index c) { to[c * step] = static_cast<arithmetic<T>>(row[c]) * factor; };
+  for (; d + 4 <= depth; d += 4) unrolled<4>([&](auto i) { write(d + i); });
+  for (; d < depth; ++d) write(d);
   if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
     for (d = 0; d < depth; ++d)
-      if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
+      if (is_finite(static_cast<double>(row[d]))) to[d * step] = saturated(to[d * step]);
 }
 /// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
 /// step], with {to, step} = place(g).
@@ -8171,6 +8190,10 @@ template <class T, class Rotation, class C>
 void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
   const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
+  constexpr Index ahead = 4;  // tokens of a head may be far apart, where processors do not prefetch
+  for (Index g = 0; g < heads && i + ahead < call.q.tokens; ++g)
+    for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
+      prefetch_after(call.q.at(b, i + ahead, head + g), static_cast<std::uintptr_t>(d * Index(sizeof(T))));
   for (Index g = 0; g < heads; ++g) {
     const auto [to, step] = place(g);
     write_query(rows.at(g), call.q.head_dim, factor, to, step);
@@ -8852,7 +8875,7 @@ class tile_softmax {
       if (!prepare(r, row, factors)) continue;
       const tile_range whole = packets_of<L>(strip_.visible[r].range);
       A found = largest_of(row, whole);
-      if (!all_finite(&found, 1)) {
+      if (!is_finite(static_cast<double>(found))) {
         for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
         found = largest_of(row, whole);
       }
@@ -8995,27 +9018,29 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
     state.sum[r] = logits.empty() ? A(0) : A(1);
   }
 }
-/// Channels divided by `divisor`. The address of a row decides which channels a loop processes as vectors and
-/// which one by one, and the bits must not depend on it. With -ffast-math and on 32-bit NEON, vectors are
+/// Writes the channels of an output: sums / (sum * (1 - dropout)), or zeros if no key was visible.
+///
+/// Packets and single channels must have the same bits. With -ffast-math and on 32-bit NEON, packets are
 /// divided by an estimated reciprocal, and single channels are not. In these builds the reciprocal is
 /// therefore computed once, before the loop, which only multiplies.
-template <class A>
-auto divided(const const_channels_map<A>& channels, A divisor) {
-#if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
-  return channels * as_computed(A(1) / divisor);
-#else
-  return channels / divisor;
-#endif
-}
-/// Writes the channels of an output: sums / (sum * (1 - dropout)), or zeros if no key was visible.
 template <class A, class T>
 void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
-  if (equal(sum, A(0)))
-    std::fill(out, out + count, T(0));
-  else
-    channels_map<T>(out, count) =
-        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
-            .template cast<T>();
+  using P = packet<A>;
+  if (equal(sum, A(0))) return void(std::fill(out, out + count, T(0)));
+  const A divisor = sum * static_cast<A>(1 - rules.options().dropout);
+#if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
+  const auto quotient = [by = as_computed(A(1) / divisor)](const auto& x) {
+    return multiply(x, fill<std::remove_cvref_t<decltype(x)>>(by));
+  };
+#else
+  const auto quotient = [divisor](const auto& x) {
+    return divide(x, fill<std::remove_cvref_t<decltype(x)>>(divisor));
+  };
+#endif
+  Index c = 0;
+  if constexpr (std::is_same_v<A, T>)
+    for (; c + lanes<P> <= count; c += lanes<P>) store(out + c, quotient(load<P>(sums + c)));
+  for (; c < count; ++c) out[c] = static_cast<T>(quotient(sums[c]));
 }
 template <class A>
 void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
@@ -11068,11 +11093,11 @@ namespace detail {
 template <class T>
 using numbers_of = std::conditional_t<is_quantized<T>, float, T>;
 /// Contiguous int8 values whose axes have the order of their contiguous scales.
+///
+/// Requires:  the extents are checked
 template <class T>
-head_view<T> with_scales(const char* name, T* data, const typename scales_of<T>::type& scales,
-                         Index head_dim) {
+head_view<T> with_scales(T* data, const typename scales_of<T>::type& scales, Index head_dim) {
   head_view<T> x = {data, scales.batch, scales.tokens, scales.heads, head_dim, 0, 0, 0, scales};
-  check_extents(name, x);
   x.batch_stride = scales.batch_stride * head_dim;
   x.token_stride = scales.token_stride * head_dim;
   x.head_stride = scales.head_stride * head_dim;
@@ -11086,7 +11111,8 @@ template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bshd(
     T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens, Index heads,
     Index head_dim) {
-  return detail::with_scales("bshd", data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  return detail::with_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
 /// int8 values [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
 ///
@@ -11095,7 +11121,8 @@ template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bhsd(
     T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads, Index tokens,
     Index head_dim) {
-  return detail::with_scales("bhsd", data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  return detail::with_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
 /// int8 values [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
 ///
@@ -11104,7 +11131,8 @@ template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
     T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch, Index heads,
     Index head_dim) {
-  return detail::with_scales("sbhd", data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  return detail::with_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
 /// int8 values [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
 ///
@@ -11112,10 +11140,11 @@ requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
 template <class T>
 requires detail::is_quantized<std::remove_const_t<T>> head_view<T> thd(
     T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads, Index head_dim) {
-  return detail::with_scales("thd", data, thd(scales, tokens, heads, Index{1}), head_dim);
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  return detail::with_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
 namespace detail {
-/// Throws if the views have different shapes, or a view with elements has a null pointer.
+/// Throws if the views have different shapes or share memory, or a view with elements has a null pointer.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class X, class T>
@@ -11128,6 +11157,8 @@ void check_quantization(const char* function, const head_view<X>& x, const quant
   if (!have_same_shape(x, integers))
     throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
                   shape_text(integers));
+  if (share_memory(x, integers) || share_memory(x, integers.scales))
+    throw_invalid(function, "x and out must share no memory; give out other memory");
 }
 /// Quantizes every head of checked views.
 template <class X, class T, class Threads = this_thread>
@@ -11158,7 +11189,7 @@ void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const T
 /// A head with a NaN or an infinity gets a scale of NaN, so exactly the queries that attend to it get NaN
 /// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
 ///
-/// Requires:  x and out share no memory
+/// Requires:  x and out share no memory; throws if an overlap is detected
 /// Throws:    std::invalid_argument if the shapes differ, a view has no memory, or heads of out overlap each
 ///            other; out is then unchanged
 /// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
@@ -11175,6 +11206,8 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
                 "quantize: channels are float, Eigen::half or Eigen::bfloat16");
   detail::check_quantization("quantize", x, out);
   detail::check_written("quantize", out);
+  if (detail::share_memory(out, out.scales))
+    detail::throw_invalid("quantize", "the channels and the scales of out must share no memory");
   detail::quantize_all(x, out, threads);
 }
 /// Converts int8 values and scales back to floating-point channels.
@@ -11184,7 +11217,7 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
 /// \param x    [batch, tokens, heads, head_dim]
 /// \param out  of the same shape, of float or a 16-bit type
 ///
-/// Requires:  x and out share no memory
+/// Requires:  x and out share no memory; throws if an overlap is detected
 /// Throws:    as quantize
 /// Accuracy:  one rounding to float, and one to the type of out
 /// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
@@ -11416,8 +11449,8 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
 }
 /// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
 ///
-/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
-///            strides)
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (for equal
+///            strides nearly always)
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -13703,8 +13736,8 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
 }
 /// Writes the normalised `x` to `out`.
 ///
-/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
-///            strides)
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (for equal
+///            strides nearly always)
 /// Throws:    as normalize_heads, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class X, class T, class W, class Threads = this_thread>
 void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm,
@@ -13768,8 +13801,8 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
 }
 /// Writes the normalised and rotated `x` to `out`.
 ///
-/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
-///            strides)
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (for equal
+///            strides nearly always)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, class W, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -13870,7 +13903,7 @@ class norm_gradient {
 /// \param d_weight  overwritten, of the length of norm.weight; empty if not needed
 /// \param threads   your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// Requires:  d shares no element with x
+/// Requires:  d shares no element with x; throws if an overlap is detected
 /// Throws:    as normalize_heads, and std::invalid_argument if a shape or length differs; nothing is then
 ///            written
 /// Accuracy:  products and sums in double, one rounding to the arithmetic type and one to 16 bits
@@ -13889,6 +13922,8 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
     detail::check_memory(function, x, d);
     detail::check_written(function, d);
     detail::check_same_shape(function, x, d, "d");
+    if (detail::share_memory(x, d))
+      detail::throw_invalid(function, "d must share no memory with x; give other memory");
     const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())
       detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",
@@ -13938,10 +13973,9 @@ struct token_rotation {
       position_form<P>,
       "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
   /// Throws:  as check_rotation, unless Table is no_table
-  void check_positions(Index batch, Index tokens, Index head_dim) const {
+  void check_positions(const char* function, Index batch, Index tokens, Index head_dim) const {
     if constexpr (rotates)
-      check_rotation<Layout>("multi_head_attention", batch, tokens, head_dim, table,
-                             position_source(positions, tokens));
+      check_rotation<Layout>(function, batch, tokens, head_dim, table, position_source(positions, tokens));
   }
   /// Normalises the heads if the norm has weights, and rotates them unless Table is no_table.
   template <class T, class Threads>
@@ -13978,28 +14012,29 @@ struct block_rotation {
   token_rotation<Layout, Table, PK> keys;
   static_assert(is_segmented<PQ> == is_segmented<PK>,
                 "multi_head_attention: queries and keys are both in segments or neither is");
-  void check_call(Index batch, Index query_tokens, Index key_tokens, Index head_dim) const {
-    queries.check_positions(batch, query_tokens, head_dim);
-    keys.check_positions(batch, key_tokens, head_dim);
+  void check_call(const char* function, Index batch, Index query_tokens, Index key_tokens,
+                  Index head_dim) const {
+    queries.check_positions(function, batch, query_tokens, head_dim);
+    keys.check_positions(function, batch, key_tokens, head_dim);
     if constexpr (is_segmented<PQ>)
       if (queries.positions.offsets.size() != keys.positions.offsets.size())
-        throw_invalid("multi_head_attention", "queries and keys must have the same number of segments, got ",
+        throw_invalid(function, "queries and keys must have the same number of segments, got ",
                       queries.positions.offsets.size() - 1, " and ", keys.positions.offsets.size() - 1);
   }
   /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
   ///          offsets or key_ranges
-  void check_options(const attention_options& options) const {
+  void check_options(const char* function, const attention_options& options) const {
     if constexpr (is_segmented<PQ>) {
       if (!options.query_positions.empty() || !options.key_positions.empty() ||
           !options.query_counts.empty() || !options.key_counts.empty() || !options.query_offsets.empty())
-        throw_invalid("multi_head_attention",
+        throw_invalid(function,
                       "segments say where tokens are; leave query_positions, key_positions, query_counts, "
                       "key_counts and query_offsets empty in the options, got lengths ",
                       options.query_positions.size(), ", ", options.key_positions.size(), ", ",
                       options.query_counts.size(), ", ", options.key_counts.size(), " and ",
                       options.query_offsets.size());
       if (!options.key_ranges.empty())
-        throw_invalid("multi_head_attention",
+        throw_invalid(function,
                       "segments limit the keys of their queries; leave key_ranges empty in the options, got ",
                       options.key_ranges.size());
     }
@@ -14068,6 +14103,23 @@ template <class W, class Map>
 concept no_map = !std::convertible_to<W, Map>;
 template <class W, class Weight, class B, class Bias>
 concept no_maps = !std::convertible_to<W, Weight> || !std::convertible_to<B, Bias>;
+/// An Eigen::Map that can be assigned: it then maps other memory. Assigning to an Eigen::Map copies numbers
+/// to the memory that it maps.
+template <class Matrix>
+class memory_map : public Eigen::Map<Matrix> {
+  using map = Eigen::Map<Matrix>;
+ public:
+  using map::map;
+  memory_map(const map& other) : map(other) {}
+  memory_map(const memory_map&) = default;
+  memory_map& operator=(const memory_map& other) {
+    if (this != &other) new (this) memory_map(other);  // as the documentation of Eigen::Map suggests
+    return *this;
+  }
+  /// Rejects expressions and matrices. To copy their numbers, write `map.array() = ...`.
+  template <class Other>
+  requires(!std::is_same_v<Other, map>) memory_map& operator=(const Eigen::EigenBase<Other>&) = delete;
+};
 }  // namespace detail
 /// A linear layer: y = x W^T + b for rows of tokens. Does not own its weights.
 ///
@@ -14082,10 +14134,10 @@ struct projection {
   using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   /// One row.
   using vector = Eigen::Matrix<scalar, 1, Eigen::Dynamic>;
-  /// A weight in your memory.
-  using weight_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
-  /// A bias, or the weight of a norm, in your memory.
-  using bias_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
+  /// A weight in your memory: an Eigen::Map, but assigning to it maps other memory.
+  using weight_map = detail::memory_map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
+  /// A bias, or the weight of a norm, in your memory, likewise.
+  using bias_map = detail::memory_map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
   /// W [out_features, in_features], row-major: `nn.Linear.weight` of PyTorch, `*_proj.weight` of Hugging
   /// Face.
   weight_map weight{nullptr, 0, 0};
@@ -14233,7 +14285,14 @@ namespace detail {
 inline void demand_of_block(bool holds, const char* rule, Index first, Index second) {
   check_rule("multi_head_attention", holds, rule, first, second);
 }
-/// Throws:  std::invalid_argument if weights and options do not fit together
+/// Throws:  std::invalid_argument if a matrix or a vector with elements has no memory
+template <class Matrix>
+void demand_memory(const char* function, const char* name, const Matrix& x) {
+  if (x.data() == nullptr && x.rows() > 0 && x.cols() > 0)
+    throw_invalid(function, name, " must have memory, got null for ", shape_text({x.rows(), x.cols()}));
+}
+/// Throws:  std::invalid_argument if weights and options do not fit together; std::length_error if heads *
+///          value_dim exceeds the address space
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
@@ -14256,15 +14315,17 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   demand_of_block(weights.k.weight.cols() == weights.v.weight.cols(),
                   "the k and v weights must have the same columns", weights.k.weight.cols(),
                   weights.v.weight.cols());
+  if (!product_fits({heads, value_dim}))
+    throw_length("multi_head_attention", "heads * value_dim must not exceed the address space, got ", heads,
+                 " * ", value_dim);
   demand_of_block(weights.o.weight.cols() == heads * value_dim,
                   "the columns of the o weight and heads * value_dim must be equal", weights.o.weight.cols(),
                   heads * value_dim);
   const auto bias = [&](const projection<T>& of, const char* rule) {
     demand_of_block(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
                     of.weight.rows());
-    if (of.weight.size() > 0 && of.weight.data() == nullptr)
-      throw_invalid("multi_head_attention", "a weight must have memory, got null for ",
-                    shape_text({of.weight.rows(), of.weight.cols()}));
+    demand_memory("multi_head_attention", "a weight", of.weight);
+    demand_memory("multi_head_attention", "a bias", of.bias);
   };
   bias(weights.q, "the length of the q bias must be 0 or the rows of its weight");
   bias(weights.k, "the length of the k bias must be 0 or the rows of its weight");
@@ -14274,6 +14335,8 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
                   "the length of q_norm must be 0 or head_dim", weights.q_norm.size(), head_dim);
   demand_of_block(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
                   "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
+  demand_memory("multi_head_attention", "q_norm", weights.q_norm);
+  demand_memory("multi_head_attention", "k_norm", weights.k_norm);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
     throw_invalid("multi_head_attention",
                   "norm_epsilon must be finite and not negative, norm_offset finite, got ",
@@ -14301,8 +14364,8 @@ class token_view {
  public:
   token_view(T* data, Index rows, Index cols, Index stride)
       : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
-  template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
-  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression> token_view(Matrix&& matrix)
+  template <dense Matrix, class Expression = std::remove_cvref_t<decltype(dense_of(std::declval<Matrix&>()))>>
+  token_view(Matrix&& matrix)
       : data_(const_cast<T*>(matrix.data())),  // also of a const map of writable numbers
         rows_(matrix.rows()),
         cols_(matrix.cols()),
@@ -18390,9 +18453,13 @@ class projected_context {
   Index value_dim() const { return value_dim_; }
   /// The keys, [batch, tokens, kv_heads, head_dim], rotated if project_context got a table; valid while this
   /// object lives.
-  head_view<const T> keys() const { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
+  head_view<const T> keys() const ROPE_DETAIL_LIFETIMEBOUND {
+    return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_);
+  }
   /// The values, [batch, tokens, kv_heads, value_dim]; valid while this object lives.
-  head_view<const T> values() const { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
+  head_view<const T> values() const ROPE_DETAIL_LIFETIMEBOUND {
+    return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_);
+  }
  private:
   template <class, class>
   friend class multi_head_attention;
@@ -18470,25 +18537,38 @@ struct block_pass {
   const multi_head_weights<T>& weights;
   const multi_head_options& options;
   const multi_head_shape& shape;
+  const char* function = "multi_head_attention";  // the name of the call in messages
+  const char* out_name = "out";                   // and of its output or d_out
   /// Throws:  std::invalid_argument if the tokens, the output or the gradient with respect to the output have
-  ///          a wrong shape, here and in check_queries
+  ///          a wrong shape or no memory, here and in check_queries
   void check_context(const token_ref<T>& context) const {
-    demand_of_block(context.cols() == shape.context_dim,
-                    "the columns of the keys' tokens and context_dim must be equal", context.cols(),
-                    shape.context_dim);
+    check_rule(function, context.cols() == shape.context_dim,
+               "the columns of the keys' tokens and context_dim must be equal", context.cols(),
+               shape.context_dim);
+    demand_memory(function, "the keys' tokens", context);
   }
   template <class Out>
   void check_queries(const token_ref<T>& x, const Out& out) const {
-    demand_of_block(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
-                    shape.model_dim);
-    demand_of_block(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    demand_of_block(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
-                    shape.out_dim);
+    check_rule(function, x.cols() == shape.model_dim, "the columns of x and model_dim must be equal",
+               x.cols(), shape.model_dim);
+    if (out.rows() != x.rows())
+      throw_invalid(function, out_name, " and x must have the same rows, got ", out.rows(), " and ",
+                    x.rows());
+    if (out.cols() != shape.out_dim)
+      throw_invalid(function, "the columns of ", out_name, " and out_dim must be equal, got ", out.cols(),
+                    " and ", shape.out_dim);
+    demand_memory(function, "x", x);
+    demand_memory(function, out_name, out);
   }
-  static Index tokens_per_row(const token_ref<T>& x, Index batch) {
-    demand_of_block(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-                    "the rows of tokens must be a multiple of batch", x.rows(), batch);
-    return batch == 0 ? 0 : x.rows() / batch;
+  /// The tokens per row of the batch.
+  ///
+  /// Throws:  std::invalid_argument unless batch divides the rows; std::length_error if their heads exceed
+  ///          the address space
+  Index queries_per_row(const token_ref<T>& x, Index batch) const {
+    return tokens_per_row(x, batch, shape.heads);
+  }
+  Index keys_per_row(const token_ref<T>& context, Index batch) const {
+    return tokens_per_row(context, batch, shape.kv_heads);
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
   /// keys and values from `context`.
@@ -18497,16 +18577,16 @@ struct block_pass {
                   const Rotation& rotation, const attention_options& attention) const {
     check_queries(x, out);
     check_context(context);
-    const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
-    rotation.check_call(batch, queries, keys, shape.head_dim);
+    const Index queries = queries_per_row(x, batch), keys = keys_per_row(context, batch);
+    rotation.check_call(function, batch, queries, keys, shape.head_dim);
     check_attention(rotation, attention, batch, queries, keys);
   }
   /// Checks the options of attention against the shape of the tokens.
   template <class Rotation>
   void check_attention(const Rotation& rotation, const attention_options& attention, Index batch,
                        Index queries, Index keys) const {
-    check_options("multi_head_attention", attention, {batch, queries, keys, shape.heads, shape.head_dim});
-    rotation.check_options(attention);
+    check_options(function, attention, {batch, queries, keys, shape.heads, shape.head_dim});
+    rotation.check_options(function, attention);
   }
   /// [batch, tokens, heads, head_dim] in the scratch of `Purpose`; valid until the next call with that
   /// Purpose on the thread.
@@ -18523,7 +18603,7 @@ struct block_pass {
   template <class Threads>
   projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
                           const Threads& threads) const {
-    const Index queries = tokens_per_row(x, batch), keys = tokens_per_row(context, batch);
+    const Index queries = queries_per_row(x, batch), keys = keys_per_row(context, batch);
     const projected_heads to = {
         scratch_heads<block_scratch::queries>(batch, queries, shape.heads, shape.head_dim),
         scratch_heads<block_scratch::keys>(batch, keys, shape.kv_heads, shape.head_dim),
@@ -18536,6 +18616,15 @@ struct block_pass {
   head_norm<T> q_norm() const { return norm(weights.q_norm); }
   head_norm<T> k_norm() const { return norm(weights.k_norm); }
  private:
+  Index tokens_per_row(const token_ref<T>& x, Index batch, Index heads) const {
+    if (batch < 0) throw_invalid(function, "batch must not be negative, got ", batch);
+    check_rule(function, batch == 0 ? x.rows() == 0 : x.rows() % batch == 0,
+               "the rows of tokens must be a multiple of batch", x.rows(), batch);
+    const Index tokens = batch == 0 ? 0 : x.rows() / batch;
+    check_extents(function, static_cast<const T*>(nullptr), batch, tokens, heads,
+                  (std::max)(shape.head_dim, shape.value_dim), "the heads of a call");
+    return tokens;
+  }
   head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
     return {
         {weight.data(), static_cast<std::size_t>(weight.size())}, options.norm_epsilon, options.norm_offset};
@@ -18887,7 +18976,7 @@ class block_forward {
               const writable_token_ref<T>& out, const attention_options& options, const Rotation& rotation,
               const Threads& threads) const {
     pass_.check_call(x, context, out, batch, rotation, options);
-    check_probabilities(x.rows(), pass_.tokens_per_row(context, batch));
+    check_probabilities(x.rows(), pass_.keys_per_row(context, batch));
     const auto heads = pass_.project(x, context, batch, threads);
     rotation.queries.apply(heads.q, pass_.q_norm(), threads);
     rotation.keys.apply(heads.k, pass_.k_norm(), threads);
@@ -18901,8 +18990,8 @@ class block_forward {
                         const writable_token_ref<T>& out, const attention_options& options,
                         const Rotation& rotation, const Threads& threads) const {
     pass_.check_queries(x, out);
-    const Index queries = pass_.tokens_per_row(x, k.batch);
-    rotation.queries.check_positions(k.batch, queries, pass_.shape.head_dim);
+    const Index queries = pass_.queries_per_row(x, k.batch);
+    rotation.queries.check_positions(pass_.function, k.batch, queries, pass_.shape.head_dim);
     pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
     check_probabilities(x.rows(), k.tokens);
     const head_view<T> q = pass_.template scratch_heads<scratch::queries>(k.batch, queries, pass_.shape.heads,
@@ -18918,7 +19007,7 @@ class block_forward {
     const attention_options& options = pass_.options.attention;
     pass_.check_queries(x, out);
     pass_.check_context(x);
-    const Index batch = cache.batch(), count = pass_.tokens_per_row(x, batch);
+    const Index batch = cache.batch(), count = pass_.queries_per_row(x, batch);
     check_next<Layout>(cache, {shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim}, options, count,
                        table, counts);
     if (!probabilities_.empty())
@@ -19071,8 +19160,9 @@ struct multi_head_report {
 /// The attention options apply to every call. Bias, mask and lists have the extents of the whole call, over
 /// all segments. log_sum_exp [batch, queries, heads] is overwritten by each call.
 ///
-/// Requires:  the weights outlive the block. The block is immutable, so threads may share it. Exception:
-///            calls write the log_sum_exp of the options, if there is one
+/// Requires:  the weights, and the lists, bias, mask and sink_logits of the options, outlive the block. The
+///            block is immutable, so threads may share it. Exception: calls write the log_sum_exp of the
+///            options, if there is one
 /// Cost:      2 flops per token and weight, plus attention. The heads of a call are in scratch memory of the
 ///            thread, so only the first call of a size on a thread allocates (base/scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
@@ -19086,7 +19176,8 @@ class multi_head_attention {
   using tokens = detail::token_ref<T>;
   /// Output tokens.
   using writable_tokens = detail::writable_token_ref<T>;
-  /// Throws:  std::invalid_argument if weights and options do not fit together
+  /// Throws:  std::invalid_argument if weights and options do not fit together; std::length_error if heads *
+  ///          value_dim exceeds the address space
   multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
       : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
     if (options.attention.selected)
@@ -19102,18 +19193,19 @@ class multi_head_attention {
     detail::check_products<T, T, false>("multi_head_attention", options.attention.products, shape_.head_dim);
   }
   /// The weights passed to the constructor.
-  const multi_head_weights<T>& weights() const { return weights_; }
+  const multi_head_weights<T>& weights() const ROPE_DETAIL_LIFETIMEBOUND { return weights_; }
   /// The options passed to the constructor, with the log_sum_exp of `reporting` if given.
-  const multi_head_options& options() const { return options_; }
+  const multi_head_options& options() const ROPE_DETAIL_LIFETIMEBOUND { return options_; }
   /// The sizes derived from weights and options.
-  const multi_head_shape& shape() const { return shape_; }
+  const multi_head_shape& shape() const ROPE_DETAIL_LIFETIMEBOUND { return shape_; }
   /// Self-attention without rotation.
   ///
   /// \param x    [batch * tokens, model_dim]
   /// \param out  [batch * tokens, out_dim]
   ///
   /// Requires:  out shares no element with x or a weight
-  /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged, here and below
+  /// Throws:    std::invalid_argument if shapes disagree, std::length_error if the heads of the call exceed
+  ///            the address space; out is then unchanged, here and below
   template <parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
     run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation, threads);
@@ -19279,8 +19371,8 @@ class multi_head_attention {
                                const Threads& threads) const {
     const detail::block_pass<T> pass = {weights_, options_, shape_};
     pass.check_context(context);
-    const Index keys = pass.tokens_per_row(context, batch);
-    rotation.keys.check_positions(batch, keys, shape_.head_dim);
+    const Index keys = pass.keys_per_row(context, batch);
+    rotation.keys.check_positions(pass.function, batch, keys, shape_.head_dim);
     projected_context<T> to(batch, keys, shape_);
     const head_view<T> k = to.writable_keys(), v = to.writable_values();
     detail::run_products(threads, detail::projected<T>(context, weights_.k, detail::as_rows(k)),
@@ -19308,8 +19400,8 @@ struct multi_head_tape {
   Index batch;                                     // rows of the batch
   detail::token_ref<T> d_out;                      // [batch * tokens, out_dim]
 };
-/// Memory for the gradients of a block, each with the shape of its parameter or input. Gradients without
-/// memory are not computed.
+/// Memory for the gradients of a block, each with the shape of its parameter or input. Empty
+/// gradients are not computed.
 ///
 ///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
 ///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
@@ -19335,7 +19427,8 @@ class block_gradient {
   block_gradient(const multi_head_attention<T, Layout>& block, const multi_head_tape<T>& tape,
                  const multi_head_gradients<T>& gradients, bool self, const Rotation& rotation,
                  const Threads& threads)
-      : pass_{block.weights(), block.options(), block.shape()},
+      : pass_{block.weights(), block.options(), block.shape(),
+              self ? "multi_head_attention_gradient" : "cross_attention_gradient", "d_out"},
         tape_(tape),
         context_(self ? tape.x : tape.context),
         gradients_(gradients),
@@ -19347,7 +19440,8 @@ class block_gradient {
     if (self)
       for (const Index rows : {tape.context.rows(), gradients.context.rows()})
         if (rows > 0)
-          throw_invalid(function(), "self-attention has no context, got memory for ", rows, " of its tokens");
+          throw_invalid(pass_.function, "self-attention has no context, got memory for ", rows,
+                        " of its tokens");
     check_call();
   }
   void run() {
@@ -19391,17 +19485,17 @@ class block_gradient {
  private:
   using token_map = typename multi_head_gradients<T>::token_map;
   using scratch = block_scratch;
-  const char* function() const {
-    return self_ ? "multi_head_attention_gradient" : "cross_attention_gradient";
-  }
   template <class Map, class Of>
   void check_shape(const char* name, const Map& given, const Of& of) const {
     if (given.size() > 0 && of.size() == 0)
-      throw_invalid(function(), "the gradient with respect to ", name, " must be empty, as ", name,
+      throw_invalid(pass_.function, "the gradient with respect to ", name, " must be empty, as ", name,
                     " is, got ", shape_text({given.rows(), given.cols()}));
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
-      throw_invalid(function(), "the gradient with respect to ", name, " must be empty or ",
+      throw_invalid(pass_.function, "the gradient with respect to ", name, " must be empty or ",
                     shape_text({of.rows(), of.cols()}), ", got ", shape_text({given.rows(), given.cols()}));
+    if (given.size() > 0 && given.data() == nullptr)
+      throw_invalid(pass_.function, "the gradient with respect to ", name, " must have memory, got null for ",
+                    shape_text({given.rows(), given.cols()}));
   }
   void check_call() const {
     pass_.check_call(tape_.x, context_, tape_.d_out, tape_.batch, rotation_, options_);
@@ -19421,9 +19515,9 @@ class block_gradient {
     check_shape("the context", gradients_.context, context_);
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
-      throw_invalid(function(), "gradients with respect to options are those of one segment, got ",
+      throw_invalid(pass_.function, "gradients with respect to options are those of one segment, got ",
                     rotation_.segment_count());
-    check_option_gradients(function(), gradients_.options, options_);
+    check_option_gradients(pass_.function, gradients_.options, options_);
   }
   template <class Purpose>
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
@@ -20588,7 +20682,8 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 ///
 /// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ;
+///          std::length_error if the entries exceed the address space
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -20597,7 +20692,8 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
-/// Throws:  std::invalid_argument unless axes is positive and the number of entries fits an Index
+/// Throws:  std::invalid_argument unless axes is positive and the number of entries fits an Index;
+///          std::length_error as above
 inline frequencies axial(const frequencies& block, Index axes) {
   if (axes <= 0 || !detail::product_fits({axes, block.pairs(), axes, block.axes()}))
     detail::throw_invalid("axial", "axes must be positive, and pairs * axes^2 an Index, got ", axes);
@@ -20644,8 +20740,7 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
       assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
-/// The axes alternate, 0 1 2 0 1 2 ... Once an axis has all its pairs, the pairs that would follow for it go
-/// to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ... Once an axis has all its pairs, axis 0 gets those that would follow.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
@@ -20661,7 +20756,7 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
   for (Index axis = 1; axis < axes; ++axis) {
     const Index count = sections[static_cast<std::size_t>(axis)];
-    if (count > 0 && axis + axes * (count - 1) >= pairs)
+    if (count > 0 && (axis >= pairs || count - 1 > (pairs - 1 - axis) / axes))
       detail::throw_invalid("interleaved_sections", "axis ", axis, " must find its pairs at ", axis, ", ",
                             axis + axes, ", ... below ", pairs, ", got a section of ", count);
     for (Index k = 0; k < count; ++k)
@@ -20669,14 +20764,12 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   }
   return assignment;
 }
-/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
-/// (time, height, width).
+/// Axes (time, height, width): the fast pairs alternate, and the slow ones go to time: 1 2 1 2 ... 0 0.
 ///
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
 ///     const axis_assignment video_rope = height_width_then_time(24, 16);
 ///
-/// Ernie 4.5 VL's [22, 22, 20] lists (height, width, time). VideoRoPE's [16, 24, 24] lists (time, height,
-/// width).
+/// Ernie 4.5 VL's [22, 22, 20] is (height, width, time), VideoRoPE's [16, 24, 24] (time, height, width).
 ///
 /// \param spatial_pairs  number of pairs of height, and also of width
 /// \param time_pairs     number of pairs of time
@@ -20699,11 +20792,11 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
 /// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
-/// schedule itself (tests/frequencies/axes.test.cpp). So text that follows images can be decoded with one
-/// axis.
+/// schedule itself (tests/frequencies/axes.test.cpp). So text after images can be decoded with one axis.
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, the assignment does not have one
-///          axis per pair ("sections do not add up"), or an axis is not in [0, axes)
+///          axis per pair ("sections do not add up"), or an axis is not in [0, axes);
+///          std::length_error if the entries exceed the address space
 inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
   detail::require_one_axis_schedule("on_axes", schedule);
   const auto& axis_of_pair = assignment.axis_of_pair;
@@ -20743,7 +20836,7 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
                           sections.size(), " of them");
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
   for (Index i = 0; i < pairs; ++i)
-    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
+    if (i < std::int64_t{3} * sections[static_cast<std::size_t>(i % 3)])
       assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
   return assignment;
 }
@@ -20982,7 +21075,7 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 /// Throws:    std::invalid_argument unless n_dims is even, positive and below 2^31, every field is in the
 ///            range that its comment states, and m is positive; if sections are given for normal or neox; in
 ///            the other modes, if a section is negative or none of the first three is positive; or as
-///            frequencies::custom
+///            frequencies::custom. std::length_error if the entries exceed the address space
 /// Accuracy:  0.51 ulp of the formula. With ext_factor below 0 or above 1, 0.51 ulp of the larger term,
 ///            because the two terms may cancel
 /// Source:    ggml, ggml_rope_cache_init, ggml_mrope_cache_init, rope_yarn and ggml_rope_yarn_corr_dims
@@ -21305,8 +21398,7 @@ struct llama3_scaling {
 ///
 ///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
 ///
-/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
-///         (Gemma 4).
+/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of transformers (Gemma 4).
 struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s > 0
@@ -21361,7 +21453,8 @@ struct longrope_scaling {
   ///          other fields are finite and in the ranges above
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be above 1", original_max_position);
+                          "longrope_scaling: original_max_position must be finite and above 1",
+                          original_max_position);
     detail::require_positive("longrope_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "longrope_scaling: length must be finite and not negative", length);
@@ -21890,7 +21983,7 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
 /// \param axes       positive
 ///
 /// Throws:  std::invalid_argument unless axes is positive, inner_dim is even and at least 2 * axes, and base
-///          is finite and greater than 1
+///          is finite and greater than 1; std::length_error if the entries exceed the address space
 /// Source:  LTXVideoRotaryPosEmbed and LTX2AudioVideoRotaryPosEmbed of Hugging Face diffusers
 inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
   if (axes <= 0) detail::throw_invalid("ltx_frequencies", "axes must be positive, got ", axes);
@@ -22075,8 +22168,9 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
 /// `count` coordinates from `first` to `last`, both included; a single coordinate is `first`. Each half is
 /// computed from its own end, so for first = -last the halves are exact negatives of each other.
 ///
-/// Throws:  std::invalid_argument if count is negative; std::length_error if it exceeds the address space
-/// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
+/// Requires:  (last - first) * count is finite
+/// Throws:    std::invalid_argument if count is negative; std::length_error if it exceeds the address space
+/// Source:    `torch.linspace`; pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
 template <class Real = double>
 owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first = -1,
                                    std::type_identity_t<Real> last = 1) {
@@ -22092,8 +22186,9 @@ owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first
 }
 /// `count` coordinates from `first` up to, but not including, `end`: first + (end - first) i / count.
 ///
-/// Throws:  as evenly_spaced
-/// Source:  with (0, reference_extent), timm's `ref_feat_shape`
+/// Requires:  (end - first) * count is finite
+/// Throws:    as evenly_spaced
+/// Source:    with (0, reference_extent), timm's `ref_feat_shape`
 template <class Real = double>
 owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real> first,
                                           std::type_identity_t<Real> end) {
@@ -22110,6 +22205,7 @@ owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real
 ///
 /// For first = 0 they are those of evenly_spaced_before. Otherwise the last one is smaller by first / count.
 ///
+/// Requires:  (end - first) * count is finite
 /// Throws:    as evenly_spaced
 /// Accuracy:  in double; diffusers rounds every coordinate to float
 /// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
@@ -22163,8 +22259,9 @@ owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {
 }
 /// The centers of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
 ///
-/// Throws:  as evenly_spaced
-/// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
+/// Requires:  2 * (high - low) * count is finite
+/// Throws:    as evenly_spaced
+/// Source:    Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
 template <class Real = double>
 owned_array<Real, 1> cell_centers(Index count, std::type_identity_t<Real> low,
                                   std::type_identity_t<Real> high) {
@@ -22387,7 +22484,7 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
   prompt_walk<Scalar> walk{{{tokens_of_prompt(function, runs), 3}, start}};
   Scalar& next = walk.prompt.next;
   for (const auto& run : runs) {
-    if (!is_within_2_53(static_cast<double>(next)))
+    if (!is_coordinate(next))
       throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", next);
     if constexpr (!std::is_null_pointer_v<AddBoth>)
       if (run.has_sound) {
@@ -22699,7 +22796,8 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
 ///     Attend to each kind in a separate call with attention_options::log_sum_exp, and weight each output by
 ///     the exponential of its log_sum_exp (tests/attention/laws/position_maps_prefill.test.cpp).
 ///
-/// Both need a table of positions 0 .. p.
+/// The first way needs a table of positions 0 .. p. The ids of queries of the second way may exceed p, up to
+/// `window`, or up to chunk_size + length() - 1 of dual_chunk.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
@@ -22708,7 +22806,7 @@ inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
 }
 }  // namespace detail
 /// Self-Extend: keys nearer than `window` keep their distance. Positions of farther keys are divided by
-/// `group`. The distance is continuous at the window.
+/// `group`. The distance is continuous at the window if group divides window; otherwise it may skip `window`.
 ///
 ///     distance = p - k                                                          p - k < window
 ///     distance = (floor(p / group) + window - floor(window / group)) - floor(k / group)    else
@@ -23047,7 +23145,7 @@ struct given_entries {
                                   Index rows, const WriteRow& write) {
     if (!sum_is_position(first, rows))
       throw_length(function, "the positions of ", rows, " rows from ", first, " on exceed int64");
-    frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
+    frequency_table<S> table(origin, first, rows, function);
     table.source_ = table_source::entries;
     table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
     table.at_origin_ = number_array<unsigned char>(rows, 1, 1);
@@ -23062,7 +23160,7 @@ struct given_entries {
             c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
           throw_invalid(function, "an entry must be finite and sqrt(cos^2 + sin^2) within [2^",
                         -std::ilogb(largest), ", 2^", std::ilogb(largest), "], got cos = ", c,
-                        " and sin = ", s, " at row ", r, ", pair ", i);
+                        " and sin = ", s, ", rounded to ", type_name<S>, ", at row ", r, ", pair ", i);
         if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, bit_cast<std::uint64_t>(c)), bit_cast<std::uint64_t>(s));
@@ -23363,7 +23461,7 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
 /// length of a call compute different scores with and without a cache. Here the center is a constant of the
 /// model.
 namespace rope::inline ROPE_ABI {
-/// The rates of the paper, [pairs], all negative.
+/// The rates of the paper, [pairs], all negative, or 0 if gamma is so large that they round to 0.
 ///
 ///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
 ///
@@ -23589,15 +23687,17 @@ struct rotated_heads {
   const frequency_table<S>& table;
   Source positions;  // of token t of row b: positions(b, t)
 };
+/// \param name  the name of d_x in messages
+///
 /// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
 template <class Layout, class X, class G, class Table, class P>
 auto checked_gradient(const char* function, const head_view<X>& x, const head_view<G>& d_x,
-                      const Table& table, const P& positions) {
+                      const Table& table, const P& positions, const char* name = "d_x") {
   const auto place = placed(table);
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, place, source);
   check_view(function, d_x);
-  check_same_shape(function, x, d_x, "d_x");
+  check_same_shape(function, x, d_x, name);
   check_memory(function, d_x);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
   return rotated_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
@@ -23698,7 +23798,8 @@ namespace rope::inline ROPE_ABI {
 /// \param  table, positions, threads  as in `rotate`
 ///
 /// Returns:   owned_array<double> [table.rows(), pairs]
-/// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
+/// Throws:    as `rotate`, std::invalid_argument if the shapes differ, and std::length_error if pairs doubles
+///            per token exceed the address space
 /// Accuracy:  products and sums in double (products of float channels are exact)
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
@@ -23783,7 +23884,7 @@ cos_sin_gradient<detail::owned_doubles<X>> table_gradient(head_view<X> x, head_v
                                                           const Table& table, const P& positions = P{},
                                                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
-  const auto heads = detail::checked_gradient<Layout>("table_gradient", x, d_y, table, positions);
+  const auto heads = detail::checked_gradient<Layout>("table_gradient", x, d_y, table, positions, "d_y");
   return {detail::sums_by_row(detail::sums_by_token<Layout, detail::part::along>(heads, threads), heads),
           detail::sums_by_row(detail::sums_by_token<Layout, detail::part::across>(heads, threads), heads)};
 }
@@ -24120,13 +24221,17 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
   const auto source = position_source(positions, out.tokens);
   check_heads("pope", x);
   check_written("pope", out);
-  check_rotation<Layout>("pope", out, placed, source);
   const Index pairs = placed.table().pairs(), before = placed.first_channel(),
               rest = x.head_dim - before - pairs;
-  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
+  if (rest < 0)
+    throw_invalid("pope", "x must have a channel for each pair, got ", x.head_dim, " channels for ", pairs,
+                  " pairs from channel ", before, " on");
+  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads ||
       out.head_dim != x.head_dim + pairs)
     throw_invalid("pope", "out must be [batch, tokens, heads, head_dim + pairs] for ", pairs, " pairs of x ",
                   shape_text(x), ", got ", shape_text(out));
+  check_rotation<Layout>("pope", out, placed, source);
+  if (share_memory(x, out)) throw_invalid("pope", "out must share no memory with x; give other memory");
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
     throw_invalid("pope", "bias must be [heads, pairs] = ", shape_text({x.heads, pairs}), ", got ",
                   shape_text({bias->heads(), bias->channels()}));
@@ -24177,7 +24282,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
 ///                    x, and channels before them are copied unchanged
 /// \param  positions  as in `rotate`
 ///
-/// Requires:  out shares no element with x
+/// Requires:  out shares no element with x; throws if an overlap is detected
 /// Throws:    std::invalid_argument if shapes disagree or a list has the wrong length; std::out_of_range if a
 ///            position is outside the table; out is then unchanged
 /// Accuracy:  computed in double, one final rounding: 1.75 eps softplus(x) per channel, eps = 2^-24 (float),
@@ -24239,6 +24344,8 @@ struct log_n_query_scaling {
 /// The factor of Llama 4, in its layers without rotation, and of Ministral 3 and Mistral 4, in every layer.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + offset) / floor_scale))
+///
+/// The factor is infinite if the quotient exceeds the range of double, as with a floor_scale of 1e-308.
 ///
 ///     scale_queries(q, llama4_query_scaling{}, start);
 ///     scale_queries(q, llama4_query_scaling{.floor_scale = 16384, .offset = 0}, start);  // Ministral 3
@@ -24336,7 +24443,8 @@ namespace rope::inline ROPE_ABI {
 /// \param x         keys, values, queries or outputs, in the memory order of bhsd, or with a batch of 1
 /// \param kv_heads  the number of heads of keys and values, also if x are queries or outputs
 ///
-/// Throws:  std::invalid_argument unless kv_heads divides the heads and batch_stride is heads * head_stride
+/// Throws:  std::invalid_argument unless kv_heads divides the heads and, with more than one row and key head,
+///          batch_stride is heads * head_stride; std::length_error if the rows exceed the address space
 /// Cost:    nothing is copied
 template <class T>
 head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
@@ -24366,6 +24474,8 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
   if (static_cast<Index>(tables.size()) != x.heads)
     throw_invalid(function, "give one table per head, ", x.heads, ", got ", tables.size());
   const auto source = position_source(positions, x.tokens);
+  check_heads(function, x);
+  source.range(function, x.batch, x.tokens);  // checks lists also if there are no heads
   for (const Table& table : tables) {
     check_rotation<Layout>(function, x, placed(table), source);
     if (inverse) check_inverse(function, placed(table));
@@ -24483,6 +24593,8 @@ auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
 ///     rotate<half_split>(s.view(), table);
 ///     s.store(x);
 ///
+/// An object that was moved from has no numbers and can only be assigned.
+///
 /// \tparam letters  a letter for each index of the tensor as for view_as, but in any order
 /// \tparam T        the channel type
 template <detail::index_letters letters, class T>
@@ -24497,6 +24609,7 @@ class staged_tensor {
     extents_ = memory.extents;
     // The memory order of the copy, from the fastest axis. Equal letters are numbered in the memory order of
     // x.
+    constexpr Index most = (std::numeric_limits<Index>::max)() / Index(sizeof(T));
     Index size = 1, stride = 1;
     Index* extents[] = {&head_dim_, &heads_, &tokens_, &batch_};
     for (int axis = 0; axis < 4; ++axis)
@@ -24504,7 +24617,7 @@ class staged_tensor {
         if (letters.letter[index] != "dhsb"[axis]) continue;
         const Index extent = extents_[index];
         if (extent < 0) detail::throw_invalid("staged", "extents must not be negative, got ", extent);
-        if (!detail::product_fits({stride, (std::max)(extent, Index{1})}))
+        if (!detail::product_fits({stride, (std::max)(extent, Index{1})}, most))
           detail::throw_length("staged", "the numbers must not exceed the address space, got an extent of ",
                                extent, " after ", stride, " numbers");
         strides_[index] = stride;
@@ -24659,8 +24772,9 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 /// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
 ///
 /// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
-///            not fit, an entry is not finite, or a pair of a row is mixed to (almost) nothing, so that it
-///            has no inverse; std::length_error if the positions or entries exceed the address space
+///            not fit, an entry of a mixture is not finite, m is not in the normal range of S, or a pair of a
+///            row is mixed to (almost) nothing, so that it has no inverse; std::length_error if the positions
+///            or entries exceed the address space
 /// Accuracy:  the sums, computed in double, have errors of at most (kept + 2) 2^-53 sum_j |mix(j, d)|. They
 ///            are rounded once to S
 /// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
@@ -24679,6 +24793,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
     detail::throw_invalid("fourier_table", "mixtures must be [kept, mixed] = [", count,
                           ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got ",
                           detail::shape_text({to_cos.rows(), mixed}), " and ", kept.axes(), " axes");
+  detail::checked_pairs("fourier_table", "cos_mix", to_cos, table_form::half_width);
+  detail::checked_pairs("fourier_table", "sin_mix", to_sin, table_form::half_width);
   const std::int64_t start = detail::checked_position("fourier_table", first);
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
@@ -24708,6 +24824,11 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
 /// Rows of cos and sin in the caller's memory, for decoding steps with new coordinates.
 namespace rope::inline ROPE_ABI {
 namespace detail {
+/// Whether an expression is a matrix product, of which Eigen gives no single coefficient.
+template <class Derived>
+inline constexpr bool is_matrix_product = false;
+template <class Left, class Right>
+inline constexpr bool is_matrix_product<Eigen::Product<Left, Right, Eigen::DefaultProduct>> = true;
 /// Makes tables that do not own their memory; a friend of frequency_table.
 struct borrowed_table {
   /// Makes the table at `coordinates`. Writes its entries to `entries`, and writes to at_origin whether all
@@ -24745,7 +24866,7 @@ class row_maker {
   ///
   /// Throws:  std::invalid_argument if attention_factor is outside the normal range of S, or the frequencies
   ///          were moved from
-  /// Cost:    72 bytes per pair and axis
+  /// Cost:    at most 72 bytes per pair and axis, with the pairs rounded up to a multiple of 16
   explicit row_maker(const frequencies& of)
       : frequencies_(of),
         fingerprint_(detail::checked_fingerprint<S>(of, "row_maker")),
@@ -24765,7 +24886,8 @@ class row_maker {
   ///
   ///     rows[r * rotary_dim + i] = m cos(angle_i(r)),   rows[r * rotary_dim + pairs + i] = m sin(angle_i(r))
   ///
-  /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read many times
+  /// \param coordinates  [rows, axes] Eigen expression, integer or real, without a matrix product; its
+  ///                     coefficients are read many times
   /// \param rows         [rows * rotary_dim] entries, which share no memory with the coordinates
   ///
   /// Throws:  std::invalid_argument, before anything is written, if the number of columns differs from the
@@ -24813,7 +24935,8 @@ class row_maker {
   /// coordinates) and can be used wherever a table can. The row_maker and the memory must outlive the table
   /// and stay unchanged, because the table refers to both. A copy of the table has its own memory.
   ///
-  /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
+  /// \param coordinates  [rows, axes] Eigen expression, integer or real, without a matrix product; its
+  ///                     coefficients are read twice
   /// \param memory       at least memory_size(rows) bytes, at any address. The coordinates must not lie in it
   ///
   /// Throws:  std::invalid_argument, before anything is written, if the number of columns differs from the
@@ -24845,6 +24968,9 @@ class row_maker {
  private:
   template <class Derived>
   void check_coordinates(const Eigen::DenseBase<Derived>& coordinates) const {
+    static_assert(!detail::is_matrix_product<Derived>,
+                  "row_maker: evaluate a matrix product into memory of your own first; its coefficients are "
+                  "read one at a time");
     detail::check_row_coordinates("row_maker", axes(), coordinates.rows(), coordinates.cols(),
                                   [&](Index r, Index a) { return coordinates.derived().coeff(r, a); });
   }
