@@ -296,7 +296,10 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
 template <class A, class T>
 void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
   using P = packet<A>;
-  if (equal(sum, A(0))) return void(std::fill(out, out + count, T(0)));
+  if (equal(sum, A(0))) {
+    std::fill(out, out + count, T(0));
+    return;
+  }
   const A divisor = sum * static_cast<A>(1 - rules.options().dropout);
 #if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
   const auto quotient = [by = as_computed(A(1) / divisor)](const auto& x) {
