@@ -14787,14 +14787,18 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
 /// A checked call. Its members are values, so that a compiler can keep them in registers. Positions are not
 /// part of the type, so its loops are compiled only once for all kinds of positions.
 ///
+/// For few tokens, structs that were just written are not copied: clang copies 32 bytes at once, and such a
+/// load waits until the stores of the single fields are complete.
+///
 /// \tparam in_place  whether x and out are the same view, which leaves the loops more registers. If it is
 ///                   false they may be the same too
 template <class Layout, bool inverse, class T, class S, bool in_place>
 class rotation_plan {
   using A = arithmetic<T>;
  public:
-  rotation_plan(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
-                reverse_rotation back = reverse_rotation::inverse)
+  EIGEN_ALWAYS_INLINE rotation_plan(const head_view<const T>& x, const head_view<T>& out,
+                                    const placed_table<S>& placed,
+                                    reverse_rotation back = reverse_rotation::inverse)
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
@@ -14879,7 +14883,9 @@ class rotation_plan {
   /// Rotates the heads of `count` tokens at positions[0], positions[1], ...; x is the first token. Not inline
   /// and with few variables, because its loops need the registers.
   template <head_order order>
-  EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
+  EIGEN_DONT_INLINE void rotate_tokens(const token_heads<T>& first, Index count,
+                                       const std::int64_t* positions) const {
+    token_heads<T> x = {first.in, first.out, first.heads, first.in_stride, first.out_stride};
     const table_view<S> table = table_;
     const S scale = scale_;
     const Index in_step = x_.token_stride, out_step = out_.token_stride;
@@ -14948,7 +14954,7 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
-    copy(x, count, 2 * table_.pairs);
+    if (x.in != x.out && 2 * table_.pairs != x_.head_dim) copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
       rotate_tokens<head_order::of_memory>(x, count, positions);
     else if (order_ == head_order::one)

@@ -5027,8 +5027,9 @@ template <class Layout, bool inverse, class T, class S, bool in_place>
 class rotation_plan {
   using A = arithmetic<T>;
  public:
-  rotation_plan(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
-                reverse_rotation back = reverse_rotation::inverse)
+  EIGEN_ALWAYS_INLINE rotation_plan(const head_view<const T>& x, const head_view<T>& out,
+                                    const placed_table<S>& placed,
+                                    reverse_rotation back = reverse_rotation::inverse)
       : x_(with_taken_strides(x)),
         out_(with_taken_strides(out)),
         table_(placed.table().view()),
@@ -5092,7 +5093,9 @@ class rotation_plan {
       prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
   template <head_order order>
-  EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
+  EIGEN_DONT_INLINE void rotate_tokens(const token_heads<T>& first, Index count,
+                                       const std::int64_t* positions) const {
+    token_heads<T> x = {first.in, first.out, first.heads, first.in_stride, first.out_stride};
     const table_view<S> table = table_;
     const S scale = scale_;
     const Index in_step = x_.token_stride, out_step = out_.token_stride;
@@ -5154,7 +5157,7 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
-    copy(x, count, 2 * table_.pairs);
+    if (x.in != x.out && 2 * table_.pairs != x_.head_dim) copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
       rotate_tokens<head_order::of_memory>(x, count, positions);
     else if (order_ == head_order::one)
