@@ -8184,7 +8184,7 @@ void write_query(const T* row, Index depth, arithmetic<T> factor, arithmetic<T>*
     if (step == 1)
       for (; d + lanes<P> <= depth; d += lanes<P>) store(to + d, multiply(load<P>(row + d), fill<P>(factor)));
   const auto write = [&](Index c) { to[c * step] = static_cast<arithmetic<T>>(row[c]) * factor; };
-  for (; d + 4 <= depth; d += 4) unrolled<4>([&](auto i) { write(d + i); });
+  for (; d + 4 <= depth; d += 4) unrolled<4>([&](auto i) { write(d + Index(i)); });
   for (; d < depth; ++d) write(d);
   if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
     for (d = 0; d < depth; ++d)
