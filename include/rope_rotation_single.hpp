@@ -357,7 +357,7 @@ bool all_finite(const X* x, Index count) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
   const auto exponent_of = [x](Index i) { return bit_cast<bits>(static_cast<A>(x[i])) & exponent; };
-  constexpr Index block = 16;  // g++ -O2 would find one largest exponent again after every 16 numbers
+  constexpr Index block = 16;  // g++ -O2 would reduce a single maximum to one number after every 16 numbers
   bits largest[block] = {};
   Index i = 0;
   for (; i + block <= count; i += block)
@@ -4105,7 +4105,7 @@ T* workspace(Index count) {
 ///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
 ///     all->arrive_and_wait();
 ///
-/// (The latch of libstdc++ 12 may wait forever except on Linux, so use a condition variable there.)
+/// Except on Linux, the latch of libstdc++ 12 may wait forever: use a condition variable.
 ///
 /// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
 ///            loop that such a call has started. Parts of a program that are compiled for other instruction

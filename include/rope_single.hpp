@@ -306,7 +306,7 @@ bool all_finite(const X* x, Index count) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
   const auto exponent_of = [x](Index i) { return bit_cast<bits>(static_cast<A>(x[i])) & exponent; };
-  constexpr Index block = 16;  // g++ -O2 would find one largest exponent again after every 16 numbers
+  constexpr Index block = 16;  // g++ -O2 would reduce a single maximum to one number after every 16 numbers
   bits largest[block] = {};
   Index i = 0;
   for (; i + block <= count; i += block)
@@ -3364,7 +3364,7 @@ T* workspace(Index count) {
 ///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
 ///     all->arrive_and_wait();
 ///
-/// (The latch of libstdc++ 12 may wait forever except on Linux, so use a condition variable there.)
+/// Except on Linux, the latch of libstdc++ 12 may wait forever: use a condition variable.
 ///
 /// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
 ///            loop that such a call has started. Parts of a program that are compiled for other instruction
@@ -8196,7 +8196,8 @@ template <class T, class Rotation, class C>
 void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
   const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
-  constexpr Index ahead = 4;  // tokens of a head may be far apart, where processors do not prefetch
+  // The tokens of a head may be far apart. Processors do not prefetch such reads.
+  constexpr Index ahead = 4;
   for (Index g = 0; g < heads && i + ahead < call.q.tokens; ++g)
     for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
       prefetch_after(call.q.at(b, i + ahead, head + g), static_cast<std::uintptr_t>(d * Index(sizeof(T))));
@@ -18547,7 +18548,7 @@ struct block_pass {
   const multi_head_options& options;
   const multi_head_shape& shape;
   const char* function = "multi_head_attention";  // the name of the call in messages
-  const char* out_name = "out";                   // and of its output or d_out
+  const char* out_name = "out";                   // the name of its output in messages: out or d_out
   /// Throws:  std::invalid_argument if the tokens, the output or the gradient with respect to the output have
   ///          a wrong shape or no memory, here and in check_queries
   void check_context(const token_ref<T>& context) const {
@@ -24833,7 +24834,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
 /// Rows of cos and sin in the caller's memory, for decoding steps with new coordinates.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Whether an expression is a matrix product, of which Eigen gives no single coefficient.
+/// Whether an expression is a matrix product. Eigen cannot compute a single coefficient of one.
 template <class Derived>
 inline constexpr bool is_matrix_product = false;
 template <class Left, class Right>

@@ -83,7 +83,7 @@ bool all_finite(const X* x, Index count) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
   const auto exponent_of = [x](Index i) { return bit_cast<bits>(static_cast<A>(x[i])) & exponent; };
-  constexpr Index block = 16;  // g++ -O2 would find one largest exponent again after every 16 numbers
+  constexpr Index block = 16;  // g++ -O2 would reduce a single maximum to one number after every 16 numbers
   bits largest[block] = {};
   Index i = 0;
   for (; i + block <= count; i += block)

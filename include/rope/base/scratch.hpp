@@ -151,7 +151,7 @@ T* workspace(Index count) {
 ///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
 ///     all->arrive_and_wait();
 ///
-/// (The latch of libstdc++ 12 may wait forever except on Linux, so use a condition variable there.)
+/// Except on Linux, the latch of libstdc++ 12 may wait forever: use a condition variable.
 ///
 /// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
 ///            loop that such a call has started. Parts of a program that are compiled for other instruction

@@ -24,7 +24,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Whether an expression is a matrix product, of which Eigen gives no single coefficient.
+/// Whether an expression is a matrix product. Eigen cannot compute a single coefficient of one.
 template <class Derived>
 inline constexpr bool is_matrix_product = false;
 template <class Left, class Right>

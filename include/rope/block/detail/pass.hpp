@@ -58,7 +58,7 @@ struct block_pass {
   const multi_head_options& options;
   const multi_head_shape& shape;
   const char* function = "multi_head_attention";  // the name of the call in messages
-  const char* out_name = "out";                   // and of its output or d_out
+  const char* out_name = "out";                   // the name of its output in messages: out or d_out
 
   /// Throws:  std::invalid_argument if the tokens, the output or the gradient with respect to the output have
   ///          a wrong shape or no memory, here and in check_queries
