@@ -8277,9 +8277,8 @@ class stream_ahead {
   /// The second prefetches to issue while the `count` current `rows` are processed.
   template <class X>
   EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
-    if (tokens_ == 0) return {};
     const Index left = count - tokens_;
-    if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride_), stride_, 0, 0, 0};
+    if (tokens_ == 0 || left <= 0) return {};  // few tokens are prefetched shortly before their use anyway
     return {address_after(rows.rows, std::ptrdiff_t(tokens_) * rows.stride),
             rows.stride * std::ptrdiff_t{sizeof(X)}, left, first_, stride_};
   }
@@ -8638,8 +8637,7 @@ class decode_batches {
                 : copies       ? even_tokens_in(Index{1} << 14, bytes_of(k, v))
                                : panel_shape<float>::tile),
         run_((std::min)(tokens_, k.run_from(0))),
-        // int8 tokens are so small that a second prefetch costs more than it saves.
-        again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {
+        again_(repeats_before(heads_per_pass_, run_)) {
     struct copied_tokens {};
     struct addresses {};
     if (!k.is_listed()) return;
@@ -8705,6 +8703,29 @@ class decode_batches {
     for (Index i = 0; i + 1 < batch.count; ++i) batch.ahead[i].continues_with(batch.rows[i + 1]);
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
+  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) for single heads of at most 1
+  /// KiB (int8: 128 bytes). With all heads, they take at most 512 KiB of L2 for tokens of at most 16 KiB.
+  ///
+  /// \param head  bytes of a token of one head
+  static Index tokens_of_batch(Index heads, Index head) {
+    // 64 int8 tokens are too small to prefetch the next ones in time.
+    if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
+    if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
+    return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
+  }
+  /// The bytes of a token of one head of keys or of values, whichever is larger.
+  static Index bytes_of(const token_source<C>& k, const token_source<C>& v) {
+    return (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C));
+  }
+  /// How many tokens before its use a line is prefetched again, in batches of `tokens`. int8 tokens are so
+  /// small that a second prefetch costs more than it saves.
+  static Index repeats_before(Index heads, Index tokens) {
+    return heads == 1 && !is_quantized<C> ? (std::min)(Index{16}, tokens / 4 * 3) : 0;
+  }
+  /// The memory to prefetch for the tokens from `first` on, in `heads` heads.
+  static stream_ahead ahead_from(const token_source<C>& x, const C* first, Index heads, Index again) {
+    return {first, (heads - 1) * x.head_stride + x.head_dim, x.token_stride, again};
+  }
  private:
   /// Whether all heads of a page are read before the next page. The next page may be anywhere in memory, and
   /// needs a lookup. Processing one head of a short page takes too little time to prefetch the next page, but
@@ -8722,20 +8743,6 @@ class decode_batches {
     if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
-  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) for single heads of at most 1
-  /// KiB (int8: 128 bytes). With all heads, they take at most 512 KiB of L2 for tokens of at most 16 KiB.
-  ///
-  /// \param head  bytes of a token of one head
-  static Index tokens_of_batch(Index heads, Index head) {
-    // 64 int8 tokens are too small to prefetch the next ones in time.
-    if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
-    if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
-    return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
-  }
-  /// The bytes of a token of one head of keys or of values, whichever is larger.
-  static Index bytes_of(const token_source<C>& k, const token_source<C>& v) {
-    return (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C));
-  }
   /// How many tokens of `head` bytes fit in `bytes`: an even number from 2 to 64.
   static constexpr Index even_tokens_in(Index bytes, Index head) {
     return (std::min)(Index{64}, (std::max)(Index{1}, bytes / 2 / (std::max)(Index{1}, head)) * 2);
@@ -8746,10 +8753,9 @@ class decode_batches {
     for (Index n = 0; n < tokens_; ++n)
       rows_of_next_[n] = x.at(b_, (std::min)(place.token + n, place.end - 1), place.kv);
   }
-  /// The memory to prefetch for the tokens from `first` on, in heads_per_pass_ heads.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
     if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
-    return {first, (heads_per_pass_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
+    return ahead_from(x, first, heads_per_pass_, again_);
   }
   /// The addresses of the prefetched batch. They save a second lookup in the block table.
   struct place_of_next {
@@ -8850,6 +8856,69 @@ struct score_factors {
       : query(rules.options().softcap > 0 ? rules.scale() / rules.options().softcap : rules.scale() * log2_e),
         cap(rules.options().softcap * log2_e) {}
 };
+// Scores and weights of one row, in the whole packets that contain its keys.
+template <class A>
+A largest_score(const A* scores, const tile_range& whole) {
+  using P = packet<A>;
+  P largest = load<P>(scores + whole.first);
+  for (Index j = whole.first + lanes<P>; j < whole.last; j += lanes<P>)
+    largest = larger(largest, load<P>(scores + j));
+  return largest_lane(largest);
+}
+/// The same, but if it is not finite, all infinite scores are first replaced by the largest finite number of
+/// their sign.
+template <class A>
+A largest_finite_score(A* scores, const tile_range& whole) {
+  const A found = largest_score(scores, whole);
+  if (is_finite(static_cast<double>(found))) return found;
+  for (Index j = whole.first; j < whole.last; ++j) scores[j] = saturated(scores[j]);
+  return largest_score(scores, whole);
+}
+/// Replaces scores by weights, 2^(score - maximum), and returns their sum.
+template <class A>
+packet<A> weights_of_scores(A* scores, const tile_range& whole, A maximum) {
+  using P = packet<A>;
+  const P largest = fill<P>(maximum);
+  P sum = fill<P>(A(0));
+  for (Index j = whole.first; j < whole.last; j += lanes<P>) {
+    const P weight = exp2(subtract(load<P>(scores + j), largest));
+    store(scores + j, weight);
+    sum = add(sum, weight);
+  }
+  return sum;
+}
+template <class A>
+packet<A> sum_of_weights(const A* weights, const tile_range& whole) {
+  using P = packet<A>;
+  P sum = fill<P>(A(0));
+  for (Index j = whole.first; j < whole.last; j += lanes<P>) sum = add(sum, load<P>(weights + j));
+  return sum;
+}
+/// Sets the entries of the packets outside `range`.
+template <class A>
+void fill_around(A* entries, const tile_range& whole, const tile_range& range, A value) {
+  std::fill(entries + whole.first, entries + range.first, value);
+  std::fill(entries + range.last, entries + whole.last, value);
+}
+/// tile_softmax::run for one row that sees all keys of `range` in a tile, without bias, softcap and dropout.
+/// Returns the factor of earlier weights.
+template <class A>
+A weigh_visible_keys(A* scores, const tile_range& range, const softmax_rows<A>& state) {
+  const tile_range whole = packets_of<lanes<packet<A>>>(range);
+  fill_around(scores, whole, range, scores[range.first]);
+  const A found = largest_finite_score(scores, whole);
+  const bool first = equal(*state.sum, A(0));
+  const A maximum = first ? found : (std::max)(found, *state.maximum);
+  packet<A> sum = weights_of_scores(scores, whole, maximum);
+  if (whole.first != range.first || whole.last != range.last) {
+    fill_around(scores, whole, range, A(0));
+    sum = sum_of_weights(scores, whole);
+  }
+  const A shrink = first ? A(1) : largest_lane(exp2(fill<packet<A>>(*state.maximum - maximum)));
+  *state.sum = multiply_add(*state.sum, shrink, sum_of_lanes(sum));
+  *state.maximum = maximum;
+  return shrink;
+}
 /// The softmax of one strip over one tile. Scores are [rows, tile]. Only packets with a key of the strip's
 /// hull are read and written.
 template <class A>
@@ -8881,11 +8950,7 @@ class tile_softmax {
       maximum[r] = state.maximum[r];
       if (!prepare(r, row, factors)) continue;
       const tile_range whole = packets_of<L>(strip_.visible[r].range);
-      A found = largest_of(row, whole);
-      if (!is_finite(static_cast<double>(found))) {
-        for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
-        found = largest_of(row, whole);
-      }
+      const A found = largest_finite_score(row, whole);
       maximum[r] = equal(state.sum[r], A(0)) ? found : (std::max)(found, state.maximum[r]);
       if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
     }
@@ -8945,14 +9010,8 @@ class tile_softmax {
       seen = row[first];
       for_each_index(range.first, range.last, [&](Index j) { row[j] = hidden[j] ? seen : row[j]; });
     }
-    std::fill(row + whole.first, row + range.first, seen);
-    std::fill(row + range.last, row + whole.last, seen);
+    fill_around(row, whole, range, seen);
     return true;
-  }
-  static A largest_of(const A* row, tile_range whole) {
-    P largest = load<P>(row + whole.first);
-    for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
-    return largest_lane(largest);
   }
   /// Replaces the prepared scores of row r by weights, 2^(score - maximum), or by zero for hidden keys.
   /// Returns the sum of the weights before dropout.
@@ -8962,20 +9021,12 @@ class tile_softmax {
       std::fill(row + hull().first, row + hull().last, A(0));
       return 0;
     }
-    const P largest = fill<P>(maximum);
-    P sum = fill<P>(A(0));
-    for (Index j = whole.first; j < whole.last; j += L) {
-      const P weight = exp2(subtract(load<P>(row + j), largest));
-      store(row + j, weight);
-      sum = add(sum, weight);
-    }
+    P sum = weights_of_scores(row, whole, maximum);
     if (strip_.visible[r].has_holes || whole.first != range.first || whole.last != range.last) {
-      std::fill(row + whole.first, row + range.first, A(0));
-      std::fill(row + range.last, row + whole.last, A(0));
+      fill_around(row, whole, range, A(0));
       if (strip_.visible[r].has_holes)
         for_each_index(range.first, range.last, [&](Index j) { row[j] = hidden_[r][j] ? A(0) : row[j]; });
-      sum = fill<P>(A(0));
-      for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
+      sum = sum_of_weights(row, whole);
     }
     if (hull().first < whole.first) std::fill(row + hull().first, row + whole.first, A(0));
     if (hull().last > whole.last) std::fill(row + whole.last, row + hull().last, A(0));
@@ -9112,17 +9163,29 @@ class decode_operands {
     const rows_of_head rows = of_.rows_at(t, call_.group());
     std::fill_n(query(kv, rows.first), rows.count * call_.q.head_dim, A(0));
   }
+  /// Computes scores [rows, tile] of `count` keys.
+  void score_keys(Index kv, const auto& keys, Index count, A* scores, stream_ahead* ahead) const {
+    const Index depth = call_.q.head_dim;
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      score_rows<A, group()>(query(kv, r), depth, keys, count, depth, scores + r * shape::tile,
+                             r == 0 ? ahead : nullptr);
+    });
+  }
+  /// sums [rows, value_dim] += weights [rows, tile] * values
+  void add_rows(const auto& values, Index rows, const A* weights, A* sums, bool prefetches) const {
+    const Index channels = call_.v.head_dim;
+    for_groups_of_rows(rows, [&](auto group, Index r) {
+      value_rows<A, group()>(weights + r * shape::tile, values, channels, sums + r * channels, channels,
+                             prefetches && r == 0);
+    });
+  }
   /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,
   /// the other groups from a cache. For many rows listed keys are copied first, because the rows read a copy
   /// faster. For few rows the copy takes longer than it saves.
   void score(key_runs<C>& keys, Index i, A* scores) {
-    const Index depth = call_.q.head_dim, kv = keys.head, first = keys.run[i].first,
-                count = keys.run[i].last - first;
+    const Index kv = keys.head, first = keys.run[i].first, count = keys.run[i].last - first;
     const auto score_with = [&](const auto& rows) {
-      for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-        score_rows<A, group()>(query(kv, r), depth, rows, count, depth, scores + r * shape::tile + first,
-                               r == 0 ? &keys.ahead[i] : nullptr);
-      });
+      score_keys(kv, rows, count, scores + first, &keys.ahead[i]);
     };
     if (widens_once())
       score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
@@ -9141,10 +9204,7 @@ class decode_operands {
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool prefetches) {
     const Index channels = call_.v.head_dim;
     const auto add_with = [&](const auto& runs) {
-      for_groups_of_rows(rows.count, [&](auto group, Index r) {
-        value_rows<A, group()>(weights + r * shape::tile + keys.first(), runs, channels, sums + r * channels,
-                               channels, prefetches && r == 0);
-      });
+      add_rows(runs, rows.count, weights + keys.first(), sums, prefetches);
     };
     const auto add_runs = [&]<class Storage>(std::type_identity<Storage>) {
       value_run<row_block<Storage>> runs[key_runs<C>::most];
@@ -9284,6 +9344,15 @@ struct decode_results {
       : rows(rows_of_place),
         all(weighted_rows<A>::template in_scratch<struct decode_sums>(places * rows_of_place, channels)) {}
   weighted_rows<A> of(Index place, Index row) const { return all.from(place * rows + row); }
+  /// Copies the results of `count` rows from `row` on to the memory in which splits are merged. A thread
+  /// computes them in memory of its own. If the results of several threads were adjacent, one core would
+  /// prefetch cache lines that another core writes for every tile.
+  void set(Index place, Index row, Index count, const weighted_rows<A>& from) const {
+    const weighted_rows<A> to = of(place, row);
+    std::copy_n(from.sums, count * from.channels, to.sums);
+    std::copy_n(from.state.maximum, count, to.state.maximum);
+    std::copy_n(from.state.sum, count, to.state.sum);
+  }
 };
 /// The work of one task: the keys of split `split`, for some query rows. The results are written at `place`.
 struct key_split {
@@ -9338,7 +9407,8 @@ class decode_split {
         block_keys own = keys_of(kv);
         attend_heads(own, kv);
       }
-    for (Index kv = of_.first_head; kv < last_head; ++kv) leave_results(kv);
+    for (Index kv = of_.first_head; kv < last_head; ++kv)
+      results_.set(part_.place, kv * call_.q.tokens * call_.group() + of_.first_row, of_.rows, rows_of(kv));
   }
  private:
   /// Whether listed keys are copied before they are multiplied, see decode_operands::score.
@@ -9375,16 +9445,6 @@ class decode_split {
         operands_.clear_queries(kv, t);
       else
         operands_.pack_queries(kv, t, factors_.query);
-  }
-  /// Copies the results of a head to the memory in which splits are merged. Results are computed in memory of
-  /// this thread. If the results of several threads were adjacent, one core would prefetch cache lines that
-  /// another core writes for every tile.
-  void leave_results(Index kv) const {
-    const weighted_rows<A> from = rows_of(kv),
-                           to = results_.of(part_.place, kv * call_.q.tokens * call_.group() + of_.first_row);
-    std::copy_n(from.sums, of_.rows * from.channels, to.sums);
-    std::copy_n(from.state.maximum, of_.rows, to.state.maximum);
-    std::copy_n(from.state.sum, of_.rows, to.state.sum);
   }
   /// \param after  the keys to read after this tile
   void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
@@ -9470,6 +9530,13 @@ class decode_split {
   Operands operands_;
   char* careful_;  // [heads, strips]: whether values are added key by key in this tile
 };
+/// Writes the output of query i of row b in head h, and its log-sum-exp.
+template <class T, class Rotation, class C>
+void write_output(const attention_call<T, Rotation, C>& call, Index b, Index i, Index h,
+                  const weighted_rows<arithmetic<T>>& row) {
+  write_channels(call.rules, row.sums, *row.state.sum, call.v.head_dim, call.out.at(b, i, h));
+  write_log_sum_exp(call.rules, b, i, h, *row.state.maximum, *row.state.sum);
+}
 /// Merges the splits s of one query row of row b and writes the output. Split s has the maximum m_s, the
 /// sum of weights sum_s and the weighted sums sums_s.
 ///
@@ -9486,9 +9553,7 @@ void merge_splits(const attention_call<T, Rotation, C>& call, const decode_resul
     add_shares<A>(total.sums, factors.total, part.sums, factors.part, call.v.head_dim);
   }
   const Index group = call.group(), rows = call.q.tokens * group;
-  const Index i = row % rows / group, h = row / rows * group + row % group;
-  write_channels(call.rules, total.sums, *total.state.sum, call.v.head_dim, call.out.at(b, i, h));
-  write_log_sum_exp(call.rules, b, i, h, *total.state.maximum, *total.state.sum);
+  write_output(call, b, row % rows / group, row / rows * group + row % group, total);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
@@ -10590,6 +10655,149 @@ class paired_decode_operands {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PAIR_OPERANDS_HPP
 
+#ifndef ROPE_ATTENTION_DETAIL_PLAIN_DECODE_HPP
+#define ROPE_ATTENTION_DETAIL_PLAIN_DECODE_HPP
+/// The most frequent decoding: one query token sees one range of keys, and keys and values are in a view or
+/// in long pages and are read in place. Results have the bits of decode_split, which serves every other
+/// call. With few keys, its lookups of hidden keys, options and runs of tokens take longer than the products
+/// (benchmark row bhsd/1x16x32+32x64).
+namespace rope::inline ROPE_ABI::detail {
+/// Whether kernels can read keys and values of type C in place.
+template <class C>
+inline constexpr bool is_read_in_place = std::is_same_v<loadable<C>, C> && !is_quantized<C>;
+/// Whether the tokens of a batch are at regular strides: always in a view, and in long pages.
+template <class C>
+bool has_long_runs(const token_source<C>& k) {
+  constexpr Index longest_batch = 64;
+  return k.page_size() == 0 || k.page_size() >= longest_batch;
+}
+/// Whether plain_split serves a call. Narrow channels of more than a strip of rows are widened once instead,
+/// see decode_operands.
+template <class T, class Rotation, class C>
+bool is_plain(const attention_call<T, Rotation, C>& call) {
+  const attention_options& options = call.rules.options();
+  const bool one_range = call.rules.in_ranges() && (options.window == 0 || options.sinks == 0),
+             only_products = !options.mask && !options.bias && equal(options.softcap, 0) &&
+                             equal(options.dropout, 0) && options.products == product_precision::full;
+  return call.q.tokens == 1 && one_range && only_products && !call.rotation.is_given() &&
+         !call.k.is_listed() && has_long_runs(call.k) &&
+         (std::is_same_v<C, arithmetic<T>> || call.group() <= panel_shape<arithmetic<T>>::rows);
+}
+template <class T, class Rotation, class C>
+class plain_split {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Rotation, C>;
+  using batches = decode_batches<C>;
+ public:
+  /// \param results  where to write the results of the split. Null if the split has all keys: its results are
+  ///                 the outputs
+  plain_split(const call_type& call, const decode_results<A>* results, const key_split& part)
+      : call_(call),
+        results_(results),
+        part_(part),
+        of_(part.queries),
+        heads_(call.k.head_stride <= call.k.token_stride ? of_.heads : 1),
+        tokens_(batches::tokens_of_batch(heads_, batches::bytes_of(call.k, call.v))),
+        again_(batches::repeats_before(heads_, tokens_)),
+        operands_(call, of_),
+        scores_(workspace<struct decode_scores, A>(rows() * shape::tile)),
+        tile_sums_(workspace<struct decode_tile_sums, A>(rows() * call.v.head_dim)),
+        sums_(weighted_rows<A>::template in_scratch<struct decode_split_sums>(rows(), call.v.head_dim)) {}
+  void run() {
+    constexpr Index size = decode_results<A>::split;
+    const key_set keys = call_.rules.keys_of(of_.b, 0);
+    const score_factors factors(call_.rules);
+    const Index begin = (std::max)(keys.hull_begin(), part_.split * size),
+                end = (std::min)(keys.hull_end(), (part_.split + 1) * size),
+                end_of_heads = of_.first_head + of_.heads;
+    for (Index kv = of_.first_head; kv < end_of_heads; kv += heads_) {
+      start(kv, factors.query);
+      const Index next_head = kv + heads_ < end_of_heads ? kv + heads_ : kv;
+      for (Index first = begin, last; first < end; first = last) {
+        last = (std::min)(end, (first / shape::tile + 1) * shape::tile);
+        attend_tile(kv, first, last,
+                    last < end ? key_place{kv, last, end} : key_place{next_head, begin, end});
+      }
+      for (Index n = 0; n < heads_; ++n) finish(kv + n, sums_.from(n * of_.rows));
+    }
+  }
+ private:
+  Index rows() const { return heads_ * of_.rows; }
+  A* scores_of(Index n) const { return scores_ + n * of_.rows * shape::tile; }
+  void start(Index kv, double factor) {
+    std::fill_n(sums_.sums, rows() * sums_.channels, A(0));
+    std::fill_n(sums_.state.maximum, rows(), A(0));
+    std::fill_n(sums_.state.sum, rows(), A(0));
+    for (Index n = 0; n < heads_; ++n) {
+      const query_block block = {of_.b, kv + n, (kv + n) * call_.group(), call_.group(), 0, 1};
+      if (part_.split == 0)
+        begin_softmax(call_.rules, {block, of_.first_row, of_.rows}, sums_.state.from(n * of_.rows));
+      operands_.pack_queries(kv + n, 0, factor);
+    }
+  }
+  /// Softmax and weighted sums of keys [first, last) of one tile.
+  void attend_tile(Index kv, Index first, Index last, const key_place& after) {
+    const Index begin = first / shape::tile * shape::tile, channels = call_.v.head_dim;
+    for_each_batch(call_.k, {kv, first, last}, call_.v, {kv, first, last},
+                   [&](const row_block<C>& keys, Index j, Index count, Index n, stream_ahead& ahead) {
+                     operands_.score_keys(kv + n, keys, count, scores_of(n) + (j - begin), &ahead);
+                   });
+    for (Index r = 0; r < rows(); ++r) {
+      const weighted_rows<A> row = sums_.from(r);
+      const A shrink =
+          weigh_visible_keys(scores_ + r * shape::tile, {first - begin, last - begin}, row.state);
+      if (!equal(shrink, A(1))) channels_map<A>(row.sums, channels) *= shrink;
+    }
+    // Each tile has sums of its own, for the reason given at value_panel.
+    std::fill_n(tile_sums_, rows() * channels, A(0));
+    for_each_batch(call_.v, {kv, first, last}, call_.k, after,
+                   [&](const row_block<C>& values, Index j, Index count, Index n, stream_ahead& ahead) {
+                     const value_run<row_block<C>> run = {values, count, &ahead, ahead.again(values, count)};
+                     operands_.add_rows(std::span(&run, std::size_t{1}), of_.rows, scores_of(n) + (j - begin),
+                                        tile_sums_ + n * of_.rows * channels, true);
+                   });
+    channels_map<A>(sums_.sums, rows() * channels) += const_channels_map<A>(tile_sums_, rows() * channels);
+  }
+  /// Divides the keys or values x of a tile into batches, and calls batch(rows, j, count, n, ahead) for each
+  /// head kv + n with tokens [j, j + count) of each batch. `ahead` prefetches the next batch: the next one of
+  /// x or, after the last one, the one of y at `after`.
+  void for_each_batch(const token_source<C>& x, const key_place& tile, const token_source<C>& y,
+                      const key_place& after, const auto& batch) const {
+    const C* row = x.at(of_.b, tile.token, tile.kv);
+    for (Index j = tile.token, count; j < tile.end; j += count) {
+      count = (std::min)({tokens_, x.run_from(j), tile.end - j});
+      const bool last = j + count == tile.end;
+      const token_source<C>& source = last ? y : x;
+      const C* const next = last ? y.at(of_.b, after.token, after.kv) : x.at(of_.b, j + count, tile.kv);
+      stream_ahead ahead = batches::ahead_from(source, next, heads_, again_);
+      for (Index n = 0; n < heads_; ++n) {
+        ahead.continues_with(next + n * source.head_stride);
+        batch(row_block<C>{row + n * x.head_stride, x.token_stride}, j, count, n, ahead);
+      }
+      row = next;
+    }
+  }
+  void finish(Index kv, const weighted_rows<A>& rows) const {
+    const Index head = kv * call_.group() + of_.first_row;
+    if (results_ != nullptr) return results_->set(part_.place, head, of_.rows, rows);
+    for (Index r = 0; r < of_.rows; ++r) write_output(call_, of_.b, 0, head + r, rows.from(r));
+  }
+  const call_type& call_;
+  const decode_results<A>* results_;
+  key_split part_;
+  decode_queries of_;
+  Index heads_;   // whose batches alternate
+  Index tokens_;  // of a batch
+  Index again_;   // a cache line is prefetched again this many tokens before its use
+  decode_operands<T, Rotation, C> operands_;
+  A* scores_;              // [heads, rows, tile]
+  A* tile_sums_;           // [heads, rows, value_dim]
+  weighted_rows<A> sums_;  // [heads, rows]
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_ATTENTION_DETAIL_PLAIN_DECODE_HPP
+
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_HPP
 /// The prefill kernel: attention of many queries. base/simd/panels.hpp defines strips and panels.
@@ -10930,14 +11138,16 @@ void attend_block(const attention_call<T, Rotation, C>& call, const query_block&
   prefill_block<T, Rotation, C>(call, block).run();
 }
 template <class T, class Rotation, class C>
-void attend_split(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
+void attend_split(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>* results,
                   const key_split& part) {
   using pairs = products_in_pairs<T, Rotation, C>;
   if constexpr (!std::is_void_v<pairs>)
     if (call.rules.options().products != product_precision::full)
-      return decode_split<T, Rotation, C, paired_decode_operands<T, Rotation, C, pairs>>(call, results, part)
+      return decode_split<T, Rotation, C, paired_decode_operands<T, Rotation, C, pairs>>(call, *results, part)
           .run();
-  decode_split<T, Rotation, C>(call, results, part).run();
+  if constexpr (is_read_in_place<C>)
+    if (is_plain(call)) return plain_split<T, Rotation, C>(call, results, part).run();
+  decode_split<T, Rotation, C>(call, *results, part).run();
 }
 /// Tasks per thread: enough that one slow task does not leave the other threads idle.
 inline constexpr Index tasks_per_thread = 4;
@@ -10977,40 +11187,62 @@ void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& th
                                        .tokens = (std::min)(block, call.q.tokens - first)});
                  });
 }
+/// The division of the query rows of all key heads into pieces: a few heads each or, if `available` threads
+/// would not have enough tasks, a few rows of one head each.
+struct row_pieces {
+  Index heads, rows, all_heads, all_rows;
+  /// \param of_head  query rows of each of `all` key heads
+  /// \param splits   tasks of each piece
+  template <class A>
+  static row_pieces of(Index all, Index of_head, Index splits, Index available) {
+    constexpr Index strip = panel_shape<A>::rows;
+    const Index wanted = available <= 1 ? 1 : tasks_per_thread * available,
+                heads = piece_of(all, (std::min)(all, (wanted + splits - 1) / splits)),
+                parts = (all + heads - 1) / heads,
+                cuts = (std::min)((of_head + strip - 1) / strip,
+                                  (wanted + splits * parts - 1) / (splits * parts));
+    return {heads, (piece_of(of_head, cuts) + strip - 1) / strip * strip, all, of_head};
+  }
+  Index parts() const { return (all_heads + heads - 1) / heads; }
+  Index count() const { return parts() * ((all_rows + rows - 1) / rows); }
+  decode_queries queries(Index b, Index piece) const {
+    const Index head = piece % parts() * heads, row = piece / parts() * rows;
+    return {.b = b,
+            .first_head = head,
+            .heads = (std::min)(heads, all_heads - head),
+            .first_row = row,
+            .rows = (std::min)(rows, all_rows - row)};
+  }
+};
 template <class T, class Rotation, class C, class Threads>
 void attend_splits(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   using results_type = decode_results<arithmetic<T>>;
-  const Index rows = call.q.tokens * call.q.heads, of_head = call.q.tokens * call.group();
+  const Index rows = call.q.tokens * call.q.heads, of_head = call.q.tokens * call.group(),
+              available = available_threads(threads), keys = (std::min)(results_type::split, call.k.tokens);
+  const auto run = [&](Index splits, const row_pieces& pieces, const auto& body) {
+    parallel_tasks(threads, splits * pieces.count(),
+                   cost_of(rows / pieces.count(), keys, call.k.head_dim + call.v.head_dim), body);
+  };
+  if (is_read_in_place<C> && call.k.tokens <= results_type::split && is_plain(call)) {
+    const auto pieces = row_pieces::of<arithmetic<T>>(call.k.heads, of_head, call.q.batch, available);
+    return run(call.q.batch, pieces, [&, count = pieces.count()](Index task) {
+      attend_split(call, nullptr, {pieces.queries(task / count, task % count), 0, 0});
+    });
+  }
   seen_splits splits(call.rules, results_type::split);
   const results_type results(splits.count(), rows, call.v.head_dim);
-  const Index available = available_threads(threads),
-              wanted = available <= 1 ? 1 : tasks_per_thread * available;
-  const Index heads = piece_of(call.k.heads,
-                               (std::min)(call.k.heads, (wanted + splits.count() - 1) / splits.count())),
-              parts = (call.k.heads + heads - 1) / heads;
-  const Index strip = panel_shape<arithmetic<T>>::rows,
-              cuts = (std::min)((of_head + strip - 1) / strip,
-                                (wanted + splits.count() * parts - 1) / (splits.count() * parts)),
-              rows_of_cut = (piece_of(of_head, cuts) + strip - 1) / strip * strip,
-              pieces = parts * ((of_head + rows_of_cut - 1) / rows_of_cut);
-  splits.divide(pieces);
-  const Index keys = (std::min)(results_type::split, call.k.tokens);
-  parallel_tasks(threads, splits.count() * pieces,
-                 cost_of(rows / pieces, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
-                   const Index place = task / pieces, piece = task % pieces, part = piece % parts,
-                               first_row = piece / parts * rows_of_cut;
-                   const auto [b, split] = splits[place];
-                   const decode_queries queries = {.b = b,
-                                                   .first_head = part * heads,
-                                                   .heads = (std::min)(heads, call.k.heads - part * heads),
-                                                   .first_row = first_row,
-                                                   .rows = (std::min)(rows_of_cut, of_head - first_row)};
-                   attend_split(call, results, {queries, split, place});
-                   if (!splits.complete(b, piece)) return;
-                   for (Index kv = part * heads; kv < part * heads + queries.heads; ++kv)
-                     for (Index row = first_row; row < first_row + queries.rows; ++row)
-                       merge_splits(call, results, splits, b, kv * of_head + row);
-                 });
+  const auto pieces = row_pieces::of<arithmetic<T>>(call.k.heads, of_head, splits.count(), available);
+  splits.divide(pieces.count());
+  run(splits.count(), pieces, [&, count = pieces.count()](Index task) {
+    const Index place = task / count;
+    const auto [b, split] = splits[place];
+    const decode_queries queries = pieces.queries(b, task % count);
+    attend_split(call, &results, {queries, split, place});
+    if (!splits.complete(b, task % count)) return;
+    for (Index kv = queries.first_head; kv < queries.first_head + queries.heads; ++kv)
+      for (Index row = queries.first_row; row < queries.first_row + queries.rows; ++row)
+        merge_splits(call, results, splits, b, kv * of_head + row);
+  });
 }
 /// The largest number of query rows, tokens * group, for which attention is faster without packing keys and
 /// values. The number is smaller for int8 and for products in bfloat16, which are widened again for every
@@ -11714,7 +11946,7 @@ ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
                                         const attention_options&, bool);                                   \
   declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&);           \
   declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                                \
-                             const decode_results<arithmetic<T>>&, const key_split&);                      \
+                             const decode_results<arithmetic<T>>*, const key_split&);                      \
   declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);                 \
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                                     \
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)

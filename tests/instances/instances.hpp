@@ -53,7 +53,7 @@
 #define ROPE_TEST_ATTENTION(T, rotation, C)                                                               \
   ROPE_TEST_EXTERN template void attend_block(const attention_call<T, rotation, C>&, const query_block&); \
   ROPE_TEST_EXTERN template void attend_split(const attention_call<T, rotation, C>&,                      \
-                                              const decode_results<arithmetic<T>>&, const key_split&);    \
+                                              const decode_results<arithmetic<T>>*, const key_split&);    \
   ROPE_TEST_EXTERN template void attend(const attention_call<T, rotation, C>&, const rope::this_thread&);
 #define ROPE_TEST_GRADIENT(T)                                                                \
   ROPE_TEST_EXTERN template void add_gradients_of_block(                                     \

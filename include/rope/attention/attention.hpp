@@ -276,7 +276,7 @@ ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
                                         const attention_options&, bool);                                   \
   declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&);           \
   declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                                \
-                             const decode_results<arithmetic<T>>&, const key_split&);                      \
+                             const decode_results<arithmetic<T>>*, const key_split&);                      \
   declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);                 \
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                                     \
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)

@@ -7,6 +7,7 @@
 
 #include <rope/attention/detail/decode_kernel.hpp>
 #include <rope/attention/detail/pair_operands.hpp>
+#include <rope/attention/detail/plain_decode.hpp>
 #include <rope/attention/detail/prefill.hpp>
 #include <rope/attention/detail/selected_query.hpp>
 #include <rope/attention/options.hpp>
@@ -42,14 +43,16 @@ void attend_block(const attention_call<T, Rotation, C>& call, const query_block&
 }
 
 template <class T, class Rotation, class C>
-void attend_split(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
+void attend_split(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>* results,
                   const key_split& part) {
   using pairs = products_in_pairs<T, Rotation, C>;
   if constexpr (!std::is_void_v<pairs>)
     if (call.rules.options().products != product_precision::full)
-      return decode_split<T, Rotation, C, paired_decode_operands<T, Rotation, C, pairs>>(call, results, part)
+      return decode_split<T, Rotation, C, paired_decode_operands<T, Rotation, C, pairs>>(call, *results, part)
           .run();
-  decode_split<T, Rotation, C>(call, results, part).run();
+  if constexpr (is_read_in_place<C>)
+    if (is_plain(call)) return plain_split<T, Rotation, C>(call, results, part).run();
+  decode_split<T, Rotation, C>(call, *results, part).run();
 }
 
 /// Tasks per thread: enough that one slow task does not leave the other threads idle.
@@ -94,40 +97,64 @@ void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& th
                  });
 }
 
+/// The division of the query rows of all key heads into pieces: a few heads each or, if `available` threads
+/// would not have enough tasks, a few rows of one head each.
+struct row_pieces {
+  Index heads, rows, all_heads, all_rows;
+
+  /// \param of_head  query rows of each of `all` key heads
+  /// \param splits   tasks of each piece
+  template <class A>
+  static row_pieces of(Index all, Index of_head, Index splits, Index available) {
+    constexpr Index strip = panel_shape<A>::rows;
+    const Index wanted = available <= 1 ? 1 : tasks_per_thread * available,
+                heads = piece_of(all, (std::min)(all, (wanted + splits - 1) / splits)),
+                parts = (all + heads - 1) / heads,
+                cuts = (std::min)((of_head + strip - 1) / strip,
+                                  (wanted + splits * parts - 1) / (splits * parts));
+    return {heads, (piece_of(of_head, cuts) + strip - 1) / strip * strip, all, of_head};
+  }
+  Index parts() const { return (all_heads + heads - 1) / heads; }
+  Index count() const { return parts() * ((all_rows + rows - 1) / rows); }
+  decode_queries queries(Index b, Index piece) const {
+    const Index head = piece % parts() * heads, row = piece / parts() * rows;
+    return {.b = b,
+            .first_head = head,
+            .heads = (std::min)(heads, all_heads - head),
+            .first_row = row,
+            .rows = (std::min)(rows, all_rows - row)};
+  }
+};
+
 template <class T, class Rotation, class C, class Threads>
 void attend_splits(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   using results_type = decode_results<arithmetic<T>>;
-  const Index rows = call.q.tokens * call.q.heads, of_head = call.q.tokens * call.group();
+  const Index rows = call.q.tokens * call.q.heads, of_head = call.q.tokens * call.group(),
+              available = available_threads(threads), keys = (std::min)(results_type::split, call.k.tokens);
+  const auto run = [&](Index splits, const row_pieces& pieces, const auto& body) {
+    parallel_tasks(threads, splits * pieces.count(),
+                   cost_of(rows / pieces.count(), keys, call.k.head_dim + call.v.head_dim), body);
+  };
+  if (is_read_in_place<C> && call.k.tokens <= results_type::split && is_plain(call)) {
+    const auto pieces = row_pieces::of<arithmetic<T>>(call.k.heads, of_head, call.q.batch, available);
+    return run(call.q.batch, pieces, [&, count = pieces.count()](Index task) {
+      attend_split(call, nullptr, {pieces.queries(task / count, task % count), 0, 0});
+    });
+  }
   seen_splits splits(call.rules, results_type::split);
   const results_type results(splits.count(), rows, call.v.head_dim);
-  const Index available = available_threads(threads),
-              wanted = available <= 1 ? 1 : tasks_per_thread * available;
-  const Index heads = piece_of(call.k.heads,
-                               (std::min)(call.k.heads, (wanted + splits.count() - 1) / splits.count())),
-              parts = (call.k.heads + heads - 1) / heads;
-  const Index strip = panel_shape<arithmetic<T>>::rows,
-              cuts = (std::min)((of_head + strip - 1) / strip,
-                                (wanted + splits.count() * parts - 1) / (splits.count() * parts)),
-              rows_of_cut = (piece_of(of_head, cuts) + strip - 1) / strip * strip,
-              pieces = parts * ((of_head + rows_of_cut - 1) / rows_of_cut);
-  splits.divide(pieces);
-  const Index keys = (std::min)(results_type::split, call.k.tokens);
-  parallel_tasks(threads, splits.count() * pieces,
-                 cost_of(rows / pieces, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
-                   const Index place = task / pieces, piece = task % pieces, part = piece % parts,
-                               first_row = piece / parts * rows_of_cut;
-                   const auto [b, split] = splits[place];
-                   const decode_queries queries = {.b = b,
-                                                   .first_head = part * heads,
-                                                   .heads = (std::min)(heads, call.k.heads - part * heads),
-                                                   .first_row = first_row,
-                                                   .rows = (std::min)(rows_of_cut, of_head - first_row)};
-                   attend_split(call, results, {queries, split, place});
-                   if (!splits.complete(b, piece)) return;
-                   for (Index kv = part * heads; kv < part * heads + queries.heads; ++kv)
-                     for (Index row = first_row; row < first_row + queries.rows; ++row)
-                       merge_splits(call, results, splits, b, kv * of_head + row);
-                 });
+  const auto pieces = row_pieces::of<arithmetic<T>>(call.k.heads, of_head, splits.count(), available);
+  splits.divide(pieces.count());
+  run(splits.count(), pieces, [&, count = pieces.count()](Index task) {
+    const Index place = task / count;
+    const auto [b, split] = splits[place];
+    const decode_queries queries = pieces.queries(b, task % count);
+    attend_split(call, &results, {queries, split, place});
+    if (!splits.complete(b, task % count)) return;
+    for (Index kv = queries.first_head; kv < queries.first_head + queries.heads; ++kv)
+      for (Index row = queries.first_row; row < queries.first_row + queries.rows; ++row)
+        merge_splits(call, results, splits, b, kv * of_head + row);
+  });
 }
 
 /// The largest number of query rows, tokens * group, for which attention is faster without packing keys and

@@ -83,8 +83,7 @@ class decode_batches {
                 : copies       ? even_tokens_in(Index{1} << 14, bytes_of(k, v))
                                : panel_shape<float>::tile),
         run_((std::min)(tokens_, k.run_from(0))),
-        // int8 tokens are so small that a second prefetch costs more than it saves.
-        again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {
+        again_(repeats_before(heads_per_pass_, run_)) {
     struct copied_tokens {};
     struct addresses {};
     if (!k.is_listed()) return;
@@ -154,6 +153,31 @@ class decode_batches {
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
 
+  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) for single heads of at most 1
+  /// KiB (int8: 128 bytes). With all heads, they take at most 512 KiB of L2 for tokens of at most 16 KiB.
+  ///
+  /// \param head  bytes of a token of one head
+  static Index tokens_of_batch(Index heads, Index head) {
+    // 64 int8 tokens are too small to prefetch the next ones in time.
+    if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
+    if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
+    return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
+  }
+
+  /// The bytes of a token of one head of keys or of values, whichever is larger.
+  static Index bytes_of(const token_source<C>& k, const token_source<C>& v) {
+    return (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C));
+  }
+  /// How many tokens before its use a line is prefetched again, in batches of `tokens`. int8 tokens are so
+  /// small that a second prefetch costs more than it saves.
+  static Index repeats_before(Index heads, Index tokens) {
+    return heads == 1 && !is_quantized<C> ? (std::min)(Index{16}, tokens / 4 * 3) : 0;
+  }
+  /// The memory to prefetch for the tokens from `first` on, in `heads` heads.
+  static stream_ahead ahead_from(const token_source<C>& x, const C* first, Index heads, Index again) {
+    return {first, (heads - 1) * x.head_stride + x.head_dim, x.token_stride, again};
+  }
+
  private:
   /// Whether all heads of a page are read before the next page. The next page may be anywhere in memory, and
   /// needs a lookup. Processing one head of a short page takes too little time to prefetch the next page, but
@@ -172,21 +196,6 @@ class decode_batches {
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
 
-  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) for single heads of at most 1
-  /// KiB (int8: 128 bytes). With all heads, they take at most 512 KiB of L2 for tokens of at most 16 KiB.
-  ///
-  /// \param head  bytes of a token of one head
-  static Index tokens_of_batch(Index heads, Index head) {
-    // 64 int8 tokens are too small to prefetch the next ones in time.
-    if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
-    if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
-    return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
-  }
-
-  /// The bytes of a token of one head of keys or of values, whichever is larger.
-  static Index bytes_of(const token_source<C>& k, const token_source<C>& v) {
-    return (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C));
-  }
   /// How many tokens of `head` bytes fit in `bytes`: an even number from 2 to 64.
   static constexpr Index even_tokens_in(Index bytes, Index head) {
     return (std::min)(Index{64}, (std::max)(Index{1}, bytes / 2 / (std::max)(Index{1}, head)) * 2);
@@ -198,10 +207,9 @@ class decode_batches {
       rows_of_next_[n] = x.at(b_, (std::min)(place.token + n, place.end - 1), place.kv);
   }
 
-  /// The memory to prefetch for the tokens from `first` on, in heads_per_pass_ heads.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
     if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
-    return {first, (heads_per_pass_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
+    return ahead_from(x, first, heads_per_pass_, again_);
   }
 
   /// The addresses of the prefetched batch. They save a second lookup in the block table.

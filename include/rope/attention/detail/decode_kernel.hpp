@@ -93,6 +93,16 @@ struct decode_results {
         all(weighted_rows<A>::template in_scratch<struct decode_sums>(places * rows_of_place, channels)) {}
 
   weighted_rows<A> of(Index place, Index row) const { return all.from(place * rows + row); }
+
+  /// Copies the results of `count` rows from `row` on to the memory in which splits are merged. A thread
+  /// computes them in memory of its own. If the results of several threads were adjacent, one core would
+  /// prefetch cache lines that another core writes for every tile.
+  void set(Index place, Index row, Index count, const weighted_rows<A>& from) const {
+    const weighted_rows<A> to = of(place, row);
+    std::copy_n(from.sums, count * from.channels, to.sums);
+    std::copy_n(from.state.maximum, count, to.state.maximum);
+    std::copy_n(from.state.sum, count, to.state.sum);
+  }
 };
 
 /// The work of one task: the keys of split `split`, for some query rows. The results are written at `place`.
@@ -151,7 +161,8 @@ class decode_split {
         block_keys own = keys_of(kv);
         attend_heads(own, kv);
       }
-    for (Index kv = of_.first_head; kv < last_head; ++kv) leave_results(kv);
+    for (Index kv = of_.first_head; kv < last_head; ++kv)
+      results_.set(part_.place, kv * call_.q.tokens * call_.group() + of_.first_row, of_.rows, rows_of(kv));
   }
 
  private:
@@ -190,17 +201,6 @@ class decode_split {
         operands_.clear_queries(kv, t);
       else
         operands_.pack_queries(kv, t, factors_.query);
-  }
-
-  /// Copies the results of a head to the memory in which splits are merged. Results are computed in memory of
-  /// this thread. If the results of several threads were adjacent, one core would prefetch cache lines that
-  /// another core writes for every tile.
-  void leave_results(Index kv) const {
-    const weighted_rows<A> from = rows_of(kv),
-                           to = results_.of(part_.place, kv * call_.q.tokens * call_.group() + of_.first_row);
-    std::copy_n(from.sums, of_.rows * from.channels, to.sums);
-    std::copy_n(from.state.maximum, of_.rows, to.state.maximum);
-    std::copy_n(from.state.sum, of_.rows, to.state.sum);
   }
 
   /// \param after  the keys to read after this tile
@@ -291,6 +291,14 @@ class decode_split {
   char* careful_;  // [heads, strips]: whether values are added key by key in this tile
 };
 
+/// Writes the output of query i of row b in head h, and its log-sum-exp.
+template <class T, class Rotation, class C>
+void write_output(const attention_call<T, Rotation, C>& call, Index b, Index i, Index h,
+                  const weighted_rows<arithmetic<T>>& row) {
+  write_channels(call.rules, row.sums, *row.state.sum, call.v.head_dim, call.out.at(b, i, h));
+  write_log_sum_exp(call.rules, b, i, h, *row.state.maximum, *row.state.sum);
+}
+
 /// Merges the splits s of one query row of row b and writes the output. Split s has the maximum m_s, the
 /// sum of weights sum_s and the weighted sums sums_s.
 ///
@@ -307,9 +315,7 @@ void merge_splits(const attention_call<T, Rotation, C>& call, const decode_resul
     add_shares<A>(total.sums, factors.total, part.sums, factors.part, call.v.head_dim);
   }
   const Index group = call.group(), rows = call.q.tokens * group;
-  const Index i = row % rows / group, h = row / rows * group + row % group;
-  write_channels(call.rules, total.sums, *total.state.sum, call.v.head_dim, call.out.at(b, i, h));
-  write_log_sum_exp(call.rules, b, i, h, *total.state.maximum, *total.state.sum);
+  write_output(call, b, row % rows / group, row / rows * group + row % group, total);
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -78,17 +78,30 @@ class decode_operands {
     std::fill_n(query(kv, rows.first), rows.count * call_.q.head_dim, A(0));
   }
 
+  /// Computes scores [rows, tile] of `count` keys.
+  void score_keys(Index kv, const auto& keys, Index count, A* scores, stream_ahead* ahead) const {
+    const Index depth = call_.q.head_dim;
+    for_groups_of_rows(of_.rows, [&](auto group, Index r) {
+      score_rows<A, group()>(query(kv, r), depth, keys, count, depth, scores + r * shape::tile,
+                             r == 0 ? ahead : nullptr);
+    });
+  }
+  /// sums [rows, value_dim] += weights [rows, tile] * values
+  void add_rows(const auto& values, Index rows, const A* weights, A* sums, bool prefetches) const {
+    const Index channels = call_.v.head_dim;
+    for_groups_of_rows(rows, [&](auto group, Index r) {
+      value_rows<A, group()>(weights + r * shape::tile, values, channels, sums + r * channels, channels,
+                             prefetches && r == 0);
+    });
+  }
+
   /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,
   /// the other groups from a cache. For many rows listed keys are copied first, because the rows read a copy
   /// faster. For few rows the copy takes longer than it saves.
   void score(key_runs<C>& keys, Index i, A* scores) {
-    const Index depth = call_.q.head_dim, kv = keys.head, first = keys.run[i].first,
-                count = keys.run[i].last - first;
+    const Index kv = keys.head, first = keys.run[i].first, count = keys.run[i].last - first;
     const auto score_with = [&](const auto& rows) {
-      for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-        score_rows<A, group()>(query(kv, r), depth, rows, count, depth, scores + r * shape::tile + first,
-                               r == 0 ? &keys.ahead[i] : nullptr);
-      });
+      score_keys(kv, rows, count, scores + first, &keys.ahead[i]);
     };
     if (widens_once())
       score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
@@ -109,10 +122,7 @@ class decode_operands {
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool prefetches) {
     const Index channels = call_.v.head_dim;
     const auto add_with = [&](const auto& runs) {
-      for_groups_of_rows(rows.count, [&](auto group, Index r) {
-        value_rows<A, group()>(weights + r * shape::tile + keys.first(), runs, channels, sums + r * channels,
-                               channels, prefetches && r == 0);
-      });
+      add_rows(runs, rows.count, weights + keys.first(), sums, prefetches);
     };
     const auto add_runs = [&]<class Storage>(std::type_identity<Storage>) {
       value_run<row_block<Storage>> runs[key_runs<C>::most];

@@ -87,9 +87,8 @@ class stream_ahead {
   /// The second prefetches to issue while the `count` current `rows` are processed.
   template <class X>
   EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
-    if (tokens_ == 0) return {};
     const Index left = count - tokens_;
-    if (left <= 0) return {first_ - static_cast<std::uintptr_t>(left * stride_), stride_, 0, 0, 0};
+    if (tokens_ == 0 || left <= 0) return {};  // few tokens are prefetched shortly before their use anyway
     return {address_after(rows.rows, std::ptrdiff_t(tokens_) * rows.stride),
             rows.stride * std::ptrdiff_t{sizeof(X)}, left, first_, stride_};
   }

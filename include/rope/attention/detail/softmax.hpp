@@ -97,6 +97,72 @@ struct score_factors {
         cap(rules.options().softcap * log2_e) {}
 };
 
+// Scores and weights of one row, in the whole packets that contain its keys.
+
+template <class A>
+A largest_score(const A* scores, const tile_range& whole) {
+  using P = packet<A>;
+  P largest = load<P>(scores + whole.first);
+  for (Index j = whole.first + lanes<P>; j < whole.last; j += lanes<P>)
+    largest = larger(largest, load<P>(scores + j));
+  return largest_lane(largest);
+}
+/// The same, but if it is not finite, all infinite scores are first replaced by the largest finite number of
+/// their sign.
+template <class A>
+A largest_finite_score(A* scores, const tile_range& whole) {
+  const A found = largest_score(scores, whole);
+  if (is_finite(static_cast<double>(found))) return found;
+  for (Index j = whole.first; j < whole.last; ++j) scores[j] = saturated(scores[j]);
+  return largest_score(scores, whole);
+}
+/// Replaces scores by weights, 2^(score - maximum), and returns their sum.
+template <class A>
+packet<A> weights_of_scores(A* scores, const tile_range& whole, A maximum) {
+  using P = packet<A>;
+  const P largest = fill<P>(maximum);
+  P sum = fill<P>(A(0));
+  for (Index j = whole.first; j < whole.last; j += lanes<P>) {
+    const P weight = exp2(subtract(load<P>(scores + j), largest));
+    store(scores + j, weight);
+    sum = add(sum, weight);
+  }
+  return sum;
+}
+template <class A>
+packet<A> sum_of_weights(const A* weights, const tile_range& whole) {
+  using P = packet<A>;
+  P sum = fill<P>(A(0));
+  for (Index j = whole.first; j < whole.last; j += lanes<P>) sum = add(sum, load<P>(weights + j));
+  return sum;
+}
+/// Sets the entries of the packets outside `range`.
+template <class A>
+void fill_around(A* entries, const tile_range& whole, const tile_range& range, A value) {
+  std::fill(entries + whole.first, entries + range.first, value);
+  std::fill(entries + range.last, entries + whole.last, value);
+}
+
+/// tile_softmax::run for one row that sees all keys of `range` in a tile, without bias, softcap and dropout.
+/// Returns the factor of earlier weights.
+template <class A>
+A weigh_visible_keys(A* scores, const tile_range& range, const softmax_rows<A>& state) {
+  const tile_range whole = packets_of<lanes<packet<A>>>(range);
+  fill_around(scores, whole, range, scores[range.first]);
+  const A found = largest_finite_score(scores, whole);
+  const bool first = equal(*state.sum, A(0));
+  const A maximum = first ? found : (std::max)(found, *state.maximum);
+  packet<A> sum = weights_of_scores(scores, whole, maximum);
+  if (whole.first != range.first || whole.last != range.last) {
+    fill_around(scores, whole, range, A(0));
+    sum = sum_of_weights(scores, whole);
+  }
+  const A shrink = first ? A(1) : largest_lane(exp2(fill<packet<A>>(*state.maximum - maximum)));
+  *state.sum = multiply_add(*state.sum, shrink, sum_of_lanes(sum));
+  *state.maximum = maximum;
+  return shrink;
+}
+
 /// The softmax of one strip over one tile. Scores are [rows, tile]. Only packets with a key of the strip's
 /// hull are read and written.
 template <class A>
@@ -132,11 +198,7 @@ class tile_softmax {
       maximum[r] = state.maximum[r];
       if (!prepare(r, row, factors)) continue;
       const tile_range whole = packets_of<L>(strip_.visible[r].range);
-      A found = largest_of(row, whole);
-      if (!is_finite(static_cast<double>(found))) {
-        for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
-        found = largest_of(row, whole);
-      }
+      const A found = largest_finite_score(row, whole);
       maximum[r] = equal(state.sum[r], A(0)) ? found : (std::max)(found, state.maximum[r]);
       if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
     }
@@ -201,15 +263,8 @@ class tile_softmax {
       seen = row[first];
       for_each_index(range.first, range.last, [&](Index j) { row[j] = hidden[j] ? seen : row[j]; });
     }
-    std::fill(row + whole.first, row + range.first, seen);
-    std::fill(row + range.last, row + whole.last, seen);
+    fill_around(row, whole, range, seen);
     return true;
-  }
-
-  static A largest_of(const A* row, tile_range whole) {
-    P largest = load<P>(row + whole.first);
-    for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
-    return largest_lane(largest);
   }
 
   /// Replaces the prepared scores of row r by weights, 2^(score - maximum), or by zero for hidden keys.
@@ -220,20 +275,12 @@ class tile_softmax {
       std::fill(row + hull().first, row + hull().last, A(0));
       return 0;
     }
-    const P largest = fill<P>(maximum);
-    P sum = fill<P>(A(0));
-    for (Index j = whole.first; j < whole.last; j += L) {
-      const P weight = exp2(subtract(load<P>(row + j), largest));
-      store(row + j, weight);
-      sum = add(sum, weight);
-    }
+    P sum = weights_of_scores(row, whole, maximum);
     if (strip_.visible[r].has_holes || whole.first != range.first || whole.last != range.last) {
-      std::fill(row + whole.first, row + range.first, A(0));
-      std::fill(row + range.last, row + whole.last, A(0));
+      fill_around(row, whole, range, A(0));
       if (strip_.visible[r].has_holes)
         for_each_index(range.first, range.last, [&](Index j) { row[j] = hidden_[r][j] ? A(0) : row[j]; });
-      sum = fill<P>(A(0));
-      for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
+      sum = sum_of_weights(row, whole);
     }
     if (hull().first < whole.first) std::fill(row + hull().first, row + whole.first, A(0));
     if (hull().last > whole.last) std::fill(row + whole.last, row + hull().last, A(0));

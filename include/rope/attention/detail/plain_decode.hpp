@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_PLAIN_DECODE_HPP
+#define ROPE_ATTENTION_DETAIL_PLAIN_DECODE_HPP
+
+#include <algorithm>  // std::max, std::min, std::fill_n
+#include <span>
+#include <type_traits>
+
+#include <rope/attention/detail/decode_batches.hpp>
+#include <rope/attention/detail/decode_kernel.hpp>
+#include <rope/attention/detail/decode_operands.hpp>
+#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/streams.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/base/quantized_channels.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/simd/channel_rows.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/config.hpp>
+
+/// The most frequent decoding: one query token sees one range of keys, and keys and values are in a view or
+/// in long pages and are read in place. Results have the bits of decode_split, which serves every other
+/// call. With few keys, its lookups of hidden keys, options and runs of tokens take longer than the products
+/// (benchmark row bhsd/1x16x32+32x64).
+
+namespace rope::inline ROPE_ABI::detail {
+
+/// Whether kernels can read keys and values of type C in place.
+template <class C>
+inline constexpr bool is_read_in_place = std::is_same_v<loadable<C>, C> && !is_quantized<C>;
+
+/// Whether the tokens of a batch are at regular strides: always in a view, and in long pages.
+template <class C>
+bool has_long_runs(const token_source<C>& k) {
+  constexpr Index longest_batch = 64;
+  return k.page_size() == 0 || k.page_size() >= longest_batch;
+}
+
+/// Whether plain_split serves a call. Narrow channels of more than a strip of rows are widened once instead,
+/// see decode_operands.
+template <class T, class Rotation, class C>
+bool is_plain(const attention_call<T, Rotation, C>& call) {
+  const attention_options& options = call.rules.options();
+  const bool one_range = call.rules.in_ranges() && (options.window == 0 || options.sinks == 0),
+             only_products = !options.mask && !options.bias && equal(options.softcap, 0) &&
+                             equal(options.dropout, 0) && options.products == product_precision::full;
+  return call.q.tokens == 1 && one_range && only_products && !call.rotation.is_given() &&
+         !call.k.is_listed() && has_long_runs(call.k) &&
+         (std::is_same_v<C, arithmetic<T>> || call.group() <= panel_shape<arithmetic<T>>::rows);
+}
+
+template <class T, class Rotation, class C>
+class plain_split {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Rotation, C>;
+  using batches = decode_batches<C>;
+
+ public:
+  /// \param results  where to write the results of the split. Null if the split has all keys: its results are
+  ///                 the outputs
+  plain_split(const call_type& call, const decode_results<A>* results, const key_split& part)
+      : call_(call),
+        results_(results),
+        part_(part),
+        of_(part.queries),
+        heads_(call.k.head_stride <= call.k.token_stride ? of_.heads : 1),
+        tokens_(batches::tokens_of_batch(heads_, batches::bytes_of(call.k, call.v))),
+        again_(batches::repeats_before(heads_, tokens_)),
+        operands_(call, of_),
+        scores_(workspace<struct decode_scores, A>(rows() * shape::tile)),
+        tile_sums_(workspace<struct decode_tile_sums, A>(rows() * call.v.head_dim)),
+        sums_(weighted_rows<A>::template in_scratch<struct decode_split_sums>(rows(), call.v.head_dim)) {}
+
+  void run() {
+    constexpr Index size = decode_results<A>::split;
+    const key_set keys = call_.rules.keys_of(of_.b, 0);
+    const score_factors factors(call_.rules);
+    const Index begin = (std::max)(keys.hull_begin(), part_.split * size),
+                end = (std::min)(keys.hull_end(), (part_.split + 1) * size),
+                end_of_heads = of_.first_head + of_.heads;
+    for (Index kv = of_.first_head; kv < end_of_heads; kv += heads_) {
+      start(kv, factors.query);
+      const Index next_head = kv + heads_ < end_of_heads ? kv + heads_ : kv;
+      for (Index first = begin, last; first < end; first = last) {
+        last = (std::min)(end, (first / shape::tile + 1) * shape::tile);
+        attend_tile(kv, first, last,
+                    last < end ? key_place{kv, last, end} : key_place{next_head, begin, end});
+      }
+      for (Index n = 0; n < heads_; ++n) finish(kv + n, sums_.from(n * of_.rows));
+    }
+  }
+
+ private:
+  Index rows() const { return heads_ * of_.rows; }
+  A* scores_of(Index n) const { return scores_ + n * of_.rows * shape::tile; }
+
+  void start(Index kv, double factor) {
+    std::fill_n(sums_.sums, rows() * sums_.channels, A(0));
+    std::fill_n(sums_.state.maximum, rows(), A(0));
+    std::fill_n(sums_.state.sum, rows(), A(0));
+    for (Index n = 0; n < heads_; ++n) {
+      const query_block block = {of_.b, kv + n, (kv + n) * call_.group(), call_.group(), 0, 1};
+      if (part_.split == 0)
+        begin_softmax(call_.rules, {block, of_.first_row, of_.rows}, sums_.state.from(n * of_.rows));
+      operands_.pack_queries(kv + n, 0, factor);
+    }
+  }
+
+  /// Softmax and weighted sums of keys [first, last) of one tile.
+  void attend_tile(Index kv, Index first, Index last, const key_place& after) {
+    const Index begin = first / shape::tile * shape::tile, channels = call_.v.head_dim;
+    for_each_batch(call_.k, {kv, first, last}, call_.v, {kv, first, last},
+                   [&](const row_block<C>& keys, Index j, Index count, Index n, stream_ahead& ahead) {
+                     operands_.score_keys(kv + n, keys, count, scores_of(n) + (j - begin), &ahead);
+                   });
+    for (Index r = 0; r < rows(); ++r) {
+      const weighted_rows<A> row = sums_.from(r);
+      const A shrink =
+          weigh_visible_keys(scores_ + r * shape::tile, {first - begin, last - begin}, row.state);
+      if (!equal(shrink, A(1))) channels_map<A>(row.sums, channels) *= shrink;
+    }
+    // Each tile has sums of its own, for the reason given at value_panel.
+    std::fill_n(tile_sums_, rows() * channels, A(0));
+    for_each_batch(call_.v, {kv, first, last}, call_.k, after,
+                   [&](const row_block<C>& values, Index j, Index count, Index n, stream_ahead& ahead) {
+                     const value_run<row_block<C>> run = {values, count, &ahead, ahead.again(values, count)};
+                     operands_.add_rows(std::span(&run, std::size_t{1}), of_.rows, scores_of(n) + (j - begin),
+                                        tile_sums_ + n * of_.rows * channels, true);
+                   });
+    channels_map<A>(sums_.sums, rows() * channels) += const_channels_map<A>(tile_sums_, rows() * channels);
+  }
+
+  /// Divides the keys or values x of a tile into batches, and calls batch(rows, j, count, n, ahead) for each
+  /// head kv + n with tokens [j, j + count) of each batch. `ahead` prefetches the next batch: the next one of
+  /// x or, after the last one, the one of y at `after`.
+  void for_each_batch(const token_source<C>& x, const key_place& tile, const token_source<C>& y,
+                      const key_place& after, const auto& batch) const {
+    const C* row = x.at(of_.b, tile.token, tile.kv);
+    for (Index j = tile.token, count; j < tile.end; j += count) {
+      count = (std::min)({tokens_, x.run_from(j), tile.end - j});
+      const bool last = j + count == tile.end;
+      const token_source<C>& source = last ? y : x;
+      const C* const next = last ? y.at(of_.b, after.token, after.kv) : x.at(of_.b, j + count, tile.kv);
+      stream_ahead ahead = batches::ahead_from(source, next, heads_, again_);
+      for (Index n = 0; n < heads_; ++n) {
+        ahead.continues_with(next + n * source.head_stride);
+        batch(row_block<C>{row + n * x.head_stride, x.token_stride}, j, count, n, ahead);
+      }
+      row = next;
+    }
+  }
+
+  void finish(Index kv, const weighted_rows<A>& rows) const {
+    const Index head = kv * call_.group() + of_.first_row;
+    if (results_ != nullptr) return results_->set(part_.place, head, of_.rows, rows);
+    for (Index r = 0; r < of_.rows; ++r) write_output(call_, of_.b, 0, head + r, rows.from(r));
+  }
+
+  const call_type& call_;
+  const decode_results<A>* results_;
+  key_split part_;
+  decode_queries of_;
+  Index heads_;   // whose batches alternate
+  Index tokens_;  // of a batch
+  Index again_;   // a cache line is prefetched again this many tokens before its use
+  decode_operands<T, Rotation, C> operands_;
+  A* scores_;              // [heads, rows, tile]
+  A* tile_sums_;           // [heads, rows, value_dim]
+  weighted_rows<A> sums_;  // [heads, rows]
+};
+
+}  // namespace rope::inline ROPE_ABI::detail
+
+#endif  // ROPE_ATTENTION_DETAIL_PLAIN_DECODE_HPP

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+// One query token that sees one range of keys has kernels of its own. A mask that hides no key selects the
+// kernels of other calls, and so do short pages. All give the same bits.
+#include <rope/attention/attention.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <rope/rope.hpp>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/heads.hpp"
+#include "support/own_threads.hpp"
+#include "support/random.hpp"
+
+using namespace rope;
+
+TEMPLATE_TEST_CASE("a mask that hides nothing, and pages, change no bit of decoding", "[attention]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
+  using T = TestType;
+  testing::random numbers(testing::seed());
+  const auto any = [&](Index low, Index high) { return static_cast<Index>(numbers.integer(low, high)); };
+  for (int n = 0; n < testing::draws(150); ++n) {
+    const Index batch = any(1, 3), group = any(1, 9), kv_heads = any(1, 4), heads = group * kv_heads,
+                keys = n % 5 == 0   ? any(1000, 2100)
+                       : n % 2 == 0 ? any(1, 20)
+                                    : any(21, 300),
+                head_dim = any(1, 80), value_dim = any(1, 80), threads = any(1, 3);
+    const bool heads_first = any(0, 1) != 0;
+    CAPTURE(n, batch, group, kv_heads, keys, head_dim, value_dim, threads, heads_first);
+    std::vector<T> q = testing::random_channels<T>(numbers, batch * heads * head_dim, -3, 1),
+                   k = testing::random_channels<T>(numbers, batch * keys * kv_heads * head_dim, -3, 1),
+                   v = testing::random_channels<T>(numbers, batch * keys * kv_heads * value_dim, -3, 1);
+    const auto view = [&](std::vector<T>& x, Index channels) {
+      return heads_first ? bhsd(x.data(), batch, kv_heads, keys, channels)
+                         : bshd(x.data(), batch, keys, kv_heads, channels);
+    };
+    std::vector<std::int64_t> counts;
+    if (any(0, 1) != 0)
+      for (Index b = 0; b < batch; ++b) counts.push_back(any(0, keys));
+    std::vector<float> sinks;
+    if (any(0, 2) == 0) sinks = testing::random_channels<float>(numbers, heads, -2, 1);
+    attention_options options = {.causal = any(0, 1) != 0,
+                                 .window = any(0, 1) != 0 ? any(1, keys) : 0,
+                                 .sink_logits = sinks,
+                                 .key_counts = counts};
+    const auto mask = std::make_unique<bool[]>(static_cast<std::size_t>(keys));
+    std::fill_n(mask.get(), keys, true);
+    std::vector<T> out[2];
+    std::vector<double> sums[2];
+    for (const int masked : {0, 1}) {
+      out[masked].resize(static_cast<std::size_t>(batch * heads * value_dim));
+      sums[masked].resize(static_cast<std::size_t>(batch * heads));
+      options.log_sum_exp = sums[masked];
+      if (masked != 0) options.mask = score_matrix(mask.get(), 1, 1, 1, keys);
+      attention(bshd(q.data(), batch, 1, heads, head_dim), view(k, head_dim), view(v, value_dim),
+                bshd(out[masked].data(), batch, 1, heads, value_dim), options, testing::own_threads(threads));
+    }
+    CHECK(testing::same_bits(out[0], out[1]));
+    CHECK(sums[0] == sums[1]);
+    if (std::count(counts.begin(), counts.end(), 0) != 0) continue;  // a sequence of pages has its new token
+
+    const Index page_size = any(0, 1) != 0 ? any(64, 130) : any(2, 63),
+                blocks = (keys + page_size - 1) / page_size, pages = batch * blocks;
+    CAPTURE(page_size);
+    std::vector<T> key_pool(static_cast<std::size_t>(pages * page_size * kv_heads * head_dim)),
+        value_pool(static_cast<std::size_t>(pages * page_size * kv_heads * value_dim));
+    const auto in_pages = [&](std::vector<T>& pool, Index channels) {
+      return heads_first ? bhsd(pool.data(), pages, kv_heads, page_size, channels)
+                         : bshd(pool.data(), pages, page_size, kv_heads, channels);
+    };
+    std::vector<int> table(static_cast<std::size_t>(pages));
+    std::iota(table.begin(), table.end(), 0);
+    for (std::size_t i = table.size(); i > 1; --i)
+      std::swap(table[i - 1], table[std::size_t(any(0, Index(i) - 1))]);
+    const auto copy = [&](const head_view<T>& from, const head_view<T>& to) {
+      for (Index b = 0; b < batch; ++b)
+        for (Index t = 0; t < keys; ++t)
+          for (Index h = 0; h < kv_heads; ++h)
+            std::copy_n(from.at(b, t, h), from.head_dim,
+                        to.at(table[std::size_t(b * blocks + t / page_size)], t % page_size, h));
+    };
+    copy(view(k, head_dim), in_pages(key_pool, head_dim));
+    copy(view(v, value_dim), in_pages(value_pool, value_dim));
+    if (counts.empty()) counts.assign(static_cast<std::size_t>(batch), keys);
+    options.mask = {};
+    options.key_counts = {};
+    options.log_sum_exp = sums[1];
+    const page_view<const T> view_of_pages{
+        {.keys = in_pages(key_pool, head_dim), .values = in_pages(value_pool, value_dim)}, table, counts};
+    attention(bshd(q.data(), batch, 1, heads, head_dim), view_of_pages,
+              bshd(out[1].data(), batch, 1, heads, value_dim), options, testing::own_threads(threads));
+    CHECK(testing::same_bits(out[0], out[1]));
+    CHECK(sums[0] == sums[1]);
+  }
+}
