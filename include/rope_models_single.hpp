@@ -14496,7 +14496,7 @@ template <class T, class P>
 requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : swapping_step<T, P> {
   using swapping_step<T, P>::swapping_step;
 };
-/// Two pairs of floats, for a row that ends with two or three pairs. P is a packet of four floats.
+/// Two pairs of floats in half_split, for a row that ends with two or three pairs. P is a packet of four.
 template <class P>
 struct two_floats;
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -14515,10 +14515,6 @@ struct rotation_step<half_split, float, two_floats<P>> {
     store_two(out, multiply_subtract(u, c, multiply(v, s)));
     store_two(out + half, multiply_add(v, c, multiply(u, s)));
   }
-};
-template <class P>
-struct rotation_step<interleaved, float, two_floats<P>> : swapping_step<float, P> {
-  using swapping_step<float, P>::swapping_step;
 };
 inline constexpr bool has_two_floats = true;
 #else
@@ -14584,16 +14580,20 @@ template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
 /// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
-/// in packets of half and quarter width, last in single pairs. No channel is written twice.
+/// in packets of half and quarter width, last in single pairs. Half a step of interleaved pairs is one packet
+/// with swapped neighbours. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
-    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
-  else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
+    return rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
+  if constexpr (std::is_same_v<Layout, interleaved> && can_split_even_odd<T, P> &&
+                !std::is_same_v<T, Eigen::bfloat16>)
+    first = rotate_blocks<swapping_step<T, P>, 1>(x, row, first, last);
+  if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4) {
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  else if (first < last) {  // inline, because a call costs as much as a short row
-    if constexpr (has_two_floats && std::is_same_v<T, float>)
+  } else if (first < last) {  // inline, because a call costs as much as a short row
+    if constexpr (has_two_floats && std::is_same_v<Layout, half_split> && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
     rotate_scalars<Layout>(x, row, first, last);
   }
@@ -14628,29 +14628,30 @@ EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse
       0, row.pairs);
   rotate_packets<Layout, half_packet<P>, 1>(x.range(x.heads - 1, 1), row, before, row.pairs);
 }
-/// Rotates every head of one token.
+/// Rotates every head of one token. `in_cache` is whether its channels are probably in a cache.
 template <class Layout, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row) {
+EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool in_cache = true) {
   using P = packet<arithmetic<T>>;
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
       // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
       // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
-      // half_split with heads of 128 channels, but not with heads of 80.
+      // a few heads, in half_split with at least 128 channels, in interleaved only if they are in a cache.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
+      const bool few = x.heads < 16;
       const Index past = bytes_past_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
       if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
           x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {
         if constexpr (pairwise)
-          if (x.heads >= 16 && x.in_stride == 2 * row.pairs && x.out_stride == x.in_stride) {
+          if (!few && x.in_stride == 2 * row.pairs && x.out_stride == x.in_stride) {
             rotate_from_line<Layout, P>(x, row, pairs);
             return;
           }
-        rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, pairs);
-        first = pairs;
+        if (few && (in_cache || !pairwise)) first = pairs;
       }
+      if (first > 0) rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, first);
     }
     rotate_packets<Layout, P, steps_in_block<Layout, T, P>>(x, row, first, row.pairs);
   } else {
@@ -14848,6 +14849,7 @@ class rotation_plan {
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
+    in_cache_ = !from_memory;
     // If a row is one block, the heads of a token are read once, in memory order. The exception is heads
     // whose packets would cross cache lines, see rotate_token.
     const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
@@ -14915,7 +14917,7 @@ class rotation_plan {
     else if constexpr (order == head_order::of_memory)
       rotate_token_in_order<Layout>(token, row, in_twos_, reads_ahead_);
     else
-      rotate_token<Layout>(token, row);
+      rotate_token<Layout>(token, row, in_cache_);
   }
   /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
   /// first_channel_ on.
@@ -14939,6 +14941,7 @@ class rotation_plan {
   double unit_ = 1.0;           // argument of inverted_row
   bool converts_rows_ = false;  // whether rows are converted to the arithmetic type
   head_order order_ = head_order::together;
+  bool in_cache_ = true;                        // argument of rotate_token
   bool in_twos_ = false, reads_ahead_ = false;  // arguments of rotate_token_in_order
   Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };

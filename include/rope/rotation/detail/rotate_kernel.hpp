@@ -202,7 +202,7 @@ requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : sw
   using swapping_step<T, P>::swapping_step;
 };
 
-/// Two pairs of floats, for a row that ends with two or three pairs. P is a packet of four floats.
+/// Two pairs of floats in half_split, for a row that ends with two or three pairs. P is a packet of four.
 template <class P>
 struct two_floats;
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -222,10 +222,6 @@ struct rotation_step<half_split, float, two_floats<P>> {
     store_two(out, multiply_subtract(u, c, multiply(v, s)));
     store_two(out + half, multiply_add(v, c, multiply(u, s)));
   }
-};
-template <class P>
-struct rotation_step<interleaved, float, two_floats<P>> : swapping_step<float, P> {
-  using swapping_step<float, P>::swapping_step;
 };
 inline constexpr bool has_two_floats = true;
 #else
@@ -297,16 +293,20 @@ inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
 
 /// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
-/// in packets of half and quarter width, last in single pairs. No channel is written twice.
+/// in packets of half and quarter width, last in single pairs. Half a step of interleaved pairs is one packet
+/// with swapped neighbours. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
-    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
-  else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
+    return rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
+  if constexpr (std::is_same_v<Layout, interleaved> && can_split_even_odd<T, P> &&
+                !std::is_same_v<T, Eigen::bfloat16>)
+    first = rotate_blocks<swapping_step<T, P>, 1>(x, row, first, last);
+  if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4) {
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  else if (first < last) {  // inline, because a call costs as much as a short row
-    if constexpr (has_two_floats && std::is_same_v<T, float>)
+  } else if (first < last) {  // inline, because a call costs as much as a short row
+    if constexpr (has_two_floats && std::is_same_v<Layout, half_split> && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
     rotate_scalars<Layout>(x, row, first, last);
   }
@@ -345,29 +345,30 @@ EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse
   rotate_packets<Layout, half_packet<P>, 1>(x.range(x.heads - 1, 1), row, before, row.pairs);
 }
 
-/// Rotates every head of one token.
+/// Rotates every head of one token. `in_cache` is whether its channels are probably in a cache.
 template <class Layout, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row) {
+EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool in_cache = true) {
   using P = packet<arithmetic<T>>;
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
       // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
       // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
-      // half_split with heads of 128 channels, but not with heads of 80.
+      // a few heads, in half_split with at least 128 channels, in interleaved only if they are in a cache.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
+      const bool few = x.heads < 16;
       const Index past = bytes_past_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
       if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
           x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {
         if constexpr (pairwise)
-          if (x.heads >= 16 && x.in_stride == 2 * row.pairs && x.out_stride == x.in_stride) {
+          if (!few && x.in_stride == 2 * row.pairs && x.out_stride == x.in_stride) {
             rotate_from_line<Layout, P>(x, row, pairs);
             return;
           }
-        rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, pairs);
-        first = pairs;
+        if (few && (in_cache || !pairwise)) first = pairs;
       }
+      if (first > 0) rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, first);
     }
     rotate_packets<Layout, P, steps_in_block<Layout, T, P>>(x, row, first, row.pairs);
   } else {

@@ -212,6 +212,7 @@ class rotation_plan {
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
+    in_cache_ = !from_memory;
     // If a row is one block, the heads of a token are read once, in memory order. The exception is heads
     // whose packets would cross cache lines, see rotate_token.
     const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
@@ -283,7 +284,7 @@ class rotation_plan {
     else if constexpr (order == head_order::of_memory)
       rotate_token_in_order<Layout>(token, row, in_twos_, reads_ahead_);
     else
-      rotate_token<Layout>(token, row);
+      rotate_token<Layout>(token, row, in_cache_);
   }
 
   /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
@@ -309,6 +310,7 @@ class rotation_plan {
   double unit_ = 1.0;           // argument of inverted_row
   bool converts_rows_ = false;  // whether rows are converted to the arithmetic type
   head_order order_ = head_order::together;
+  bool in_cache_ = true;                        // argument of rotate_token
   bool in_twos_ = false, reads_ahead_ = false;  // arguments of rotate_token_in_order
   Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
