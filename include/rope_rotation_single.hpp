@@ -5071,19 +5071,16 @@ class rotation_plan {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
     in_cache_ = !from_memory;
-    const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
-                      (sizeof(packet<A>) < line_of_cache || !halves || begins_with_line());
+    const bool once =
+        table_.pairs <= pairs_in_block<Layout, T> && (!halves || bytes_of_head() <= 4 * line_of_cache);
     if (x_.heads == 1)
       order_ = head_order::one;
     else if (from_memory && !once)
       order_ = head_order::of_memory;
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
-    reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
-  }
-  bool begins_with_line() const {
-    return (bytes_past_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
+    in_twos_ = tokens_ahead_ > 0 && table_.pairs <= 2 * pairs_in_block<Layout, T>;
+    reads_ahead_ = halves && from_memory && tokens_ahead_ == 0;
   }
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);

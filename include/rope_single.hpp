@@ -7718,10 +7718,9 @@ class rotation_plan {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
     in_cache_ = !from_memory;
-    // If a row is one block, the heads of a token are read once, in memory order. The exception is heads
-    // whose packets would cross cache lines, see rotate_token.
-    const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
-                      (sizeof(packet<A>) < line_of_cache || !halves || begins_with_line());
+    // Interleaved heads whose row is one block, and short heads, are read in memory order anyway.
+    const bool once =
+        table_.pairs <= pairs_in_block<Layout, T> && (!halves || bytes_of_head() <= 4 * line_of_cache);
     if (x_.heads == 1)
       order_ = head_order::one;
     else if (from_memory && !once)
@@ -7731,14 +7730,9 @@ class rotation_plan {
     // slower.
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    // Two heads at a time are faster for rows of up to two blocks: in half_split, and in head-major
-    // interleaved memory.
-    in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
-    reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
-  }
-  /// Whether the rotated channels begin at a cache line. An empty view may have null data.
-  bool begins_with_line() const {
-    return (bytes_past_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
+    // In head-major memory, two heads at a time are faster for rows of up to two blocks.
+    in_twos_ = tokens_ahead_ > 0 && table_.pairs <= 2 * pairs_in_block<Layout, T>;
+    reads_ahead_ = halves && from_memory && tokens_ahead_ == 0;
   }
   /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
   /// the table. Inline because GCC 12 drops calls of a function that only prefetches.
