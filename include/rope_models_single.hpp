@@ -14636,8 +14636,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
       // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
-      // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
-      // a few heads, in half_split with at least 128 channels, in interleaved only if they are in a cache.
+      // Three to 15 heads are then rotated in smaller packets up to the first line boundary: in half_split
+      // with at least 128 channels, in interleaved only if they are in a cache. 16 or more contiguous
+      // interleaved heads: see rotate_from_line. Other heads are rotated from their start.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const bool few = x.heads < 16;
       const Index past = bytes_past_line(x.in),
@@ -14850,7 +14851,8 @@ class rotation_plan {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
     in_cache_ = !from_memory;
-    // Interleaved heads whose row is one block, and short heads, are read in memory order anyway.
+    // If a row is one block, interleaved heads are read in memory order even if they are rotated together.
+    // So, nearly, are half_split heads of at most four cache lines.
     const bool once =
         table_.pairs <= pairs_in_block<Layout, T> && (!halves || bytes_of_head() <= 4 * line_of_cache);
     if (x_.heads == 1)
@@ -14940,7 +14942,7 @@ class rotation_plan {
   Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
 /// Rotates `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in memory order. If
-/// the heads of a token are adjacent in memory, they are rotated together. If the tokens of a head are
+/// the heads of a token are adjacent in memory, rotate_tokens gets all of them. If the tokens of a head are
 /// adjacent, a few heads are rotated together and share the table row of a token. One head at a time would
 /// read as many bytes of the table as of the head, and all heads together would be too many streams. Not
 /// inline, so that programs can compile it once.

@@ -7473,8 +7473,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
       // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
-      // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
-      // a few heads, in half_split with at least 128 channels, in interleaved only if they are in a cache.
+      // Three to 15 heads are then rotated in smaller packets up to the first line boundary: in half_split
+      // with at least 128 channels, in interleaved only if they are in a cache. 16 or more contiguous
+      // interleaved heads: see rotate_from_line. Other heads are rotated from their start.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const bool few = x.heads < 16;
       const Index past = bytes_past_line(x.in),
@@ -7718,7 +7719,8 @@ class rotation_plan {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
     in_cache_ = !from_memory;
-    // Interleaved heads whose row is one block, and short heads, are read in memory order anyway.
+    // If a row is one block, interleaved heads are read in memory order even if they are rotated together.
+    // So, nearly, are half_split heads of at most four cache lines.
     const bool once =
         table_.pairs <= pairs_in_block<Layout, T> && (!halves || bytes_of_head() <= 4 * line_of_cache);
     if (x_.heads == 1)
@@ -7808,7 +7810,7 @@ class rotation_plan {
   Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
 /// Rotates `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in memory order. If
-/// the heads of a token are adjacent in memory, they are rotated together. If the tokens of a head are
+/// the heads of a token are adjacent in memory, rotate_tokens gets all of them. If the tokens of a head are
 /// adjacent, a few heads are rotated together and share the table row of a token. One head at a time would
 /// read as many bytes of the table as of the head, and all heads together would be too many streams. Not
 /// inline, so that programs can compile it once.
@@ -8233,7 +8235,7 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, std::ptrdiff_t chan
 struct repeated_prefetch {
   std::uintptr_t address;  // 0: no second prefetch
   std::ptrdiff_t stride;   // bytes from token to token, which need not fit an Index
-  Index left;              // tokens until `next`; 0 if there is none
+  Index left;              // tokens until `next`; 0 or less once it is reached
   std::uintptr_t next;
   std::ptrdiff_t next_stride;
   /// Adds `bytes` to all addresses, which gives those of a later channel of every token.
@@ -8275,7 +8277,7 @@ class stream_ahead {
   template <class X>
   EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
     const Index left = count - tokens_;
-    if (tokens_ == 0 || left <= 0) return {};  // few tokens are prefetched shortly before their use anyway
+    if (tokens_ == 0 || left <= 0) return {};  // the lines were first prefetched a moment ago
     return {address_after(rows.rows, std::ptrdiff_t(tokens_) * rows.stride),
             rows.stride * std::ptrdiff_t{sizeof(X)}, left, first_, stride_};
   }
@@ -8854,6 +8856,7 @@ struct score_factors {
         cap(rules.options().softcap * log2_e) {}
 };
 // Scores and weights of one row, in the whole packets that contain its keys.
+/// The largest score of the packets.
 template <class A>
 A largest_score(const A* scores, const tile_range& whole) {
   using P = packet<A>;
@@ -8871,7 +8874,7 @@ A largest_finite_score(A* scores, const tile_range& whole) {
   for (Index j = whole.first; j < whole.last; ++j) scores[j] = saturated(scores[j]);
   return largest_score(scores, whole);
 }
-/// Replaces scores by weights, 2^(score - maximum), and returns their sum.
+/// Replaces scores by weights, 2^(score - maximum), and returns a partial sum of the weights per lane.
 template <class A>
 packet<A> weights_of_scores(A* scores, const tile_range& whole, A maximum) {
   using P = packet<A>;
@@ -8897,8 +8900,8 @@ void fill_around(A* entries, const tile_range& whole, const tile_range& range, A
   std::fill(entries + whole.first, entries + range.first, value);
   std::fill(entries + range.last, entries + whole.last, value);
 }
-/// tile_softmax::run for one row that sees all keys of `range` in a tile, without bias, softcap and dropout.
-/// Returns the factor of earlier weights.
+/// tile_softmax::run, with the same bits, for one row that sees all keys of `range` in a tile, without bias,
+/// softcap and dropout. Returns the factor of earlier weights.
 template <class A>
 A weigh_visible_keys(A* scores, const tile_range& range, const softmax_rows<A>& state) {
   const tile_range whole = packets_of<lanes<packet<A>>>(range);
@@ -9341,9 +9344,9 @@ struct decode_results {
       : rows(rows_of_place),
         all(weighted_rows<A>::template in_scratch<struct decode_sums>(places * rows_of_place, channels)) {}
   weighted_rows<A> of(Index place, Index row) const { return all.from(place * rows + row); }
-  /// Copies the results of `count` rows from `row` on to the memory in which splits are merged. A thread
-  /// computes them in memory of its own. If the results of several threads were adjacent, one core would
-  /// prefetch cache lines that another core writes for every tile.
+  /// Copies the results of rows [row, row + count) to where merge_splits reads them. A thread computes in its
+  /// own memory: if the results of several threads were adjacent, one core would prefetch cache lines that
+  /// another core writes for every tile.
   void set(Index place, Index row, Index count, const weighted_rows<A>& from) const {
     const weighted_rows<A> to = of(place, row);
     std::copy_n(from.sums, count * from.channels, to.sums);
@@ -9351,7 +9354,8 @@ struct decode_results {
     std::copy_n(from.state.sum, count, to.state.sum);
   }
 };
-/// The work of one task: the keys of split `split`, for some query rows. The results are written at `place`.
+/// The work of one task: the keys of split `split`, for some query rows. The results are written at `place`,
+/// or by plain_split without results to the outputs.
 struct key_split {
   decode_queries queries;
   Index split, place;
@@ -10655,21 +10659,22 @@ class paired_decode_operands {
 #ifndef ROPE_ATTENTION_DETAIL_PLAIN_DECODE_HPP
 #define ROPE_ATTENTION_DETAIL_PLAIN_DECODE_HPP
 /// The most frequent decoding: one query token sees one range of keys, and keys and values are in a view or
-/// in long pages and are read in place. Results have the bits of decode_split, which serves every other
-/// call. With few keys, its lookups of hidden keys, options and runs of tokens take longer than the products
-/// (benchmark row bhsd/1x16x32+32x64).
+/// in long pages and are read in place. Results have the bits of decode_split, which serves all other calls
+/// with few queries. With few keys, the lookups of decode_split (hidden keys, options, runs of tokens) take
+/// longer than the products (benchmark row bhsd/1x16x32+32x64).
 namespace rope::inline ROPE_ABI::detail {
 /// Whether kernels can read keys and values of type C in place.
 template <class C>
 inline constexpr bool is_read_in_place = std::is_same_v<loadable<C>, C> && !is_quantized<C>;
-/// Whether the tokens of a batch are at regular strides: always in a view, and in long pages.
+/// Whether a run of tokens at regular strides can be as long as a batch: in a view, and in pages of at least
+/// 64 tokens.
 template <class C>
 bool has_long_runs(const token_source<C>& k) {
   constexpr Index longest_batch = 64;
   return k.page_size() == 0 || k.page_size() >= longest_batch;
 }
-/// Whether plain_split serves a call. Narrow channels of more than a strip of rows are widened once instead,
-/// see decode_operands.
+/// Whether plain_split serves a call. If a key head has more query rows than a strip, decode_split first
+/// widens 16-bit channels into a copy, so such calls are not plain.
 template <class T, class Rotation, class C>
 bool is_plain(const attention_call<T, Rotation, C>& call) {
   const attention_options& options = call.rules.options();
@@ -10709,7 +10714,8 @@ class plain_split {
                 end = (std::min)(keys.hull_end(), (part_.split + 1) * size),
                 end_of_heads = of_.first_head + of_.heads;
     for (Index kv = of_.first_head; kv < end_of_heads; kv += heads_) {
-      start(kv, factors.query);
+      start(kv);
+      for (Index n = 0; n < heads_ && begin < end; ++n) operands_.pack_queries(kv + n, 0, factors.query);
       const Index next_head = kv + heads_ < end_of_heads ? kv + heads_ : kv;
       for (Index first = begin, last; first < end; first = last) {
         last = (std::min)(end, (first / shape::tile + 1) * shape::tile);
@@ -10722,15 +10728,13 @@ class plain_split {
  private:
   Index rows() const { return heads_ * of_.rows; }
   A* scores_of(Index n) const { return scores_ + n * of_.rows * shape::tile; }
-  void start(Index kv, double factor) {
+  void start(Index kv) const {
     std::fill_n(sums_.sums, rows() * sums_.channels, A(0));
     std::fill_n(sums_.state.maximum, rows(), A(0));
     std::fill_n(sums_.state.sum, rows(), A(0));
-    for (Index n = 0; n < heads_; ++n) {
+    for (Index n = 0; n < heads_ && part_.split == 0; ++n) {
       const query_block block = {of_.b, kv + n, (kv + n) * call_.group(), call_.group(), 0, 1};
-      if (part_.split == 0)
-        begin_softmax(call_.rules, {block, of_.first_row, of_.rows}, sums_.state.from(n * of_.rows));
-      operands_.pack_queries(kv + n, 0, factor);
+      begin_softmax(call_.rules, {block, of_.first_row, of_.rows}, sums_.state.from(n * of_.rows));
     }
   }
   /// Softmax and weighted sums of keys [first, last) of one tile.
@@ -11134,6 +11138,7 @@ void attend_block(const attention_call<T, Rotation, C>& call, const query_block&
       return prefill_block<T, Rotation, C, paired_operands<T, Rotation, C, pairs>>(call, block).run();
   prefill_block<T, Rotation, C>(call, block).run();
 }
+/// \param results  null if is_plain(call) and all keys are in one split: outputs are then written directly
 template <class T, class Rotation, class C>
 void attend_split(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>* results,
                   const key_split& part) {

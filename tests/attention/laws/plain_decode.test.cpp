@@ -25,7 +25,7 @@ TEMPLATE_TEST_CASE("a mask that hides nothing, and pages, change no bit of decod
   testing::random numbers(testing::seed());
   const auto any = [&](Index low, Index high) { return static_cast<Index>(numbers.integer(low, high)); };
   for (int n = 0; n < testing::draws(150); ++n) {
-    const Index batch = any(1, 3), group = any(1, 9), kv_heads = any(1, 4), heads = group * kv_heads,
+    const Index batch = any(1, 3), group = any(1, 20), kv_heads = any(1, 4), heads = group * kv_heads,
                 keys = n % 5 == 0   ? any(1000, 2100)
                        : n % 2 == 0 ? any(1, 20)
                                     : any(21, 300),
@@ -40,7 +40,8 @@ TEMPLATE_TEST_CASE("a mask that hides nothing, and pages, change no bit of decod
                          : bshd(x.data(), batch, keys, kv_heads, channels);
     };
     std::vector<std::int64_t> counts;
-    if (any(0, 1) != 0)
+    const bool in_ranges = n % 3 == 2;
+    if (!in_ranges && any(0, 1) != 0)
       for (Index b = 0; b < batch; ++b) counts.push_back(any(0, keys));
     std::vector<float> sinks;
     if (any(0, 2) == 0) sinks = testing::random_channels<float>(numbers, heads, -2, 1);
@@ -48,6 +49,16 @@ TEMPLATE_TEST_CASE("a mask that hides nothing, and pages, change no bit of decod
                                  .window = any(0, 1) != 0 ? any(1, keys) : 0,
                                  .sink_logits = sinks,
                                  .key_counts = counts};
+    std::vector<key_range> ranges;
+    if (in_ranges) {
+      for (Index b = 0; b < batch; ++b) {
+        const Index first = any(0, keys);
+        ranges.push_back({first, any(0, keys - first)});
+      }
+      options.key_ranges = ranges;
+      options.window = 0;
+      options.causal = false;
+    }
     const auto mask = std::make_unique<bool[]>(static_cast<std::size_t>(keys));
     std::fill_n(mask.get(), keys, true);
     std::vector<T> out[2];

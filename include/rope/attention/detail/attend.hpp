@@ -42,6 +42,7 @@ void attend_block(const attention_call<T, Rotation, C>& call, const query_block&
   prefill_block<T, Rotation, C>(call, block).run();
 }
 
+/// \param results  null if is_plain(call) and all keys are in one split: outputs are then written directly
 template <class T, class Rotation, class C>
 void attend_split(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>* results,
                   const key_split& part) {

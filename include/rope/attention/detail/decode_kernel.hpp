@@ -94,9 +94,9 @@ struct decode_results {
 
   weighted_rows<A> of(Index place, Index row) const { return all.from(place * rows + row); }
 
-  /// Copies the results of `count` rows from `row` on to the memory in which splits are merged. A thread
-  /// computes them in memory of its own. If the results of several threads were adjacent, one core would
-  /// prefetch cache lines that another core writes for every tile.
+  /// Copies the results of rows [row, row + count) to where merge_splits reads them. A thread computes in its
+  /// own memory: if the results of several threads were adjacent, one core would prefetch cache lines that
+  /// another core writes for every tile.
   void set(Index place, Index row, Index count, const weighted_rows<A>& from) const {
     const weighted_rows<A> to = of(place, row);
     std::copy_n(from.sums, count * from.channels, to.sums);
@@ -105,7 +105,8 @@ struct decode_results {
   }
 };
 
-/// The work of one task: the keys of split `split`, for some query rows. The results are written at `place`.
+/// The work of one task: the keys of split `split`, for some query rows. The results are written at `place`,
+/// or by plain_split without results to the outputs.
 struct key_split {
   decode_queries queries;
   Index split, place;

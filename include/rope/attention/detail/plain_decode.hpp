@@ -19,9 +19,9 @@
 #include <rope/config.hpp>
 
 /// The most frequent decoding: one query token sees one range of keys, and keys and values are in a view or
-/// in long pages and are read in place. Results have the bits of decode_split, which serves every other
-/// call. With few keys, its lookups of hidden keys, options and runs of tokens take longer than the products
-/// (benchmark row bhsd/1x16x32+32x64).
+/// in long pages and are read in place. Results have the bits of decode_split, which serves all other calls
+/// with few queries. With few keys, the lookups of decode_split (hidden keys, options, runs of tokens) take
+/// longer than the products (benchmark row bhsd/1x16x32+32x64).
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -29,15 +29,16 @@ namespace rope::inline ROPE_ABI::detail {
 template <class C>
 inline constexpr bool is_read_in_place = std::is_same_v<loadable<C>, C> && !is_quantized<C>;
 
-/// Whether the tokens of a batch are at regular strides: always in a view, and in long pages.
+/// Whether a run of tokens at regular strides can be as long as a batch: in a view, and in pages of at least
+/// 64 tokens.
 template <class C>
 bool has_long_runs(const token_source<C>& k) {
   constexpr Index longest_batch = 64;
   return k.page_size() == 0 || k.page_size() >= longest_batch;
 }
 
-/// Whether plain_split serves a call. Narrow channels of more than a strip of rows are widened once instead,
-/// see decode_operands.
+/// Whether plain_split serves a call. If a key head has more query rows than a strip, decode_split first
+/// widens 16-bit channels into a copy, so such calls are not plain.
 template <class T, class Rotation, class C>
 bool is_plain(const attention_call<T, Rotation, C>& call) {
   const attention_options& options = call.rules.options();
@@ -80,7 +81,8 @@ class plain_split {
                 end = (std::min)(keys.hull_end(), (part_.split + 1) * size),
                 end_of_heads = of_.first_head + of_.heads;
     for (Index kv = of_.first_head; kv < end_of_heads; kv += heads_) {
-      start(kv, factors.query);
+      start(kv);
+      for (Index n = 0; n < heads_ && begin < end; ++n) operands_.pack_queries(kv + n, 0, factors.query);
       const Index next_head = kv + heads_ < end_of_heads ? kv + heads_ : kv;
       for (Index first = begin, last; first < end; first = last) {
         last = (std::min)(end, (first / shape::tile + 1) * shape::tile);
@@ -95,15 +97,13 @@ class plain_split {
   Index rows() const { return heads_ * of_.rows; }
   A* scores_of(Index n) const { return scores_ + n * of_.rows * shape::tile; }
 
-  void start(Index kv, double factor) {
+  void start(Index kv) const {
     std::fill_n(sums_.sums, rows() * sums_.channels, A(0));
     std::fill_n(sums_.state.maximum, rows(), A(0));
     std::fill_n(sums_.state.sum, rows(), A(0));
-    for (Index n = 0; n < heads_; ++n) {
+    for (Index n = 0; n < heads_ && part_.split == 0; ++n) {
       const query_block block = {of_.b, kv + n, (kv + n) * call_.group(), call_.group(), 0, 1};
-      if (part_.split == 0)
-        begin_softmax(call_.rules, {block, of_.first_row, of_.rows}, sums_.state.from(n * of_.rows));
-      operands_.pack_queries(kv + n, 0, factor);
+      begin_softmax(call_.rules, {block, of_.first_row, of_.rows}, sums_.state.from(n * of_.rows));
     }
   }
 

@@ -43,7 +43,7 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, std::ptrdiff_t chan
 struct repeated_prefetch {
   std::uintptr_t address;  // 0: no second prefetch
   std::ptrdiff_t stride;   // bytes from token to token, which need not fit an Index
-  Index left;              // tokens until `next`; 0 if there is none
+  Index left;              // tokens until `next`; 0 or less once it is reached
   std::uintptr_t next;
   std::ptrdiff_t next_stride;
 
@@ -88,7 +88,7 @@ class stream_ahead {
   template <class X>
   EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
     const Index left = count - tokens_;
-    if (tokens_ == 0 || left <= 0) return {};  // few tokens are prefetched shortly before their use anyway
+    if (tokens_ == 0 || left <= 0) return {};  // the lines were first prefetched a moment ago
     return {address_after(rows.rows, std::ptrdiff_t(tokens_) * rows.stride),
             rows.stride * std::ptrdiff_t{sizeof(X)}, left, first_, stride_};
   }

@@ -99,6 +99,7 @@ struct score_factors {
 
 // Scores and weights of one row, in the whole packets that contain its keys.
 
+/// The largest score of the packets.
 template <class A>
 A largest_score(const A* scores, const tile_range& whole) {
   using P = packet<A>;
@@ -116,7 +117,7 @@ A largest_finite_score(A* scores, const tile_range& whole) {
   for (Index j = whole.first; j < whole.last; ++j) scores[j] = saturated(scores[j]);
   return largest_score(scores, whole);
 }
-/// Replaces scores by weights, 2^(score - maximum), and returns their sum.
+/// Replaces scores by weights, 2^(score - maximum), and returns a partial sum of the weights per lane.
 template <class A>
 packet<A> weights_of_scores(A* scores, const tile_range& whole, A maximum) {
   using P = packet<A>;
@@ -143,8 +144,8 @@ void fill_around(A* entries, const tile_range& whole, const tile_range& range, A
   std::fill(entries + range.last, entries + whole.last, value);
 }
 
-/// tile_softmax::run for one row that sees all keys of `range` in a tile, without bias, softcap and dropout.
-/// Returns the factor of earlier weights.
+/// tile_softmax::run, with the same bits, for one row that sees all keys of `range` in a tile, without bias,
+/// softcap and dropout. Returns the factor of earlier weights.
 template <class A>
 A weigh_visible_keys(A* scores, const tile_range& range, const softmax_rows<A>& state) {
   const tile_range whole = packets_of<lanes<packet<A>>>(range);

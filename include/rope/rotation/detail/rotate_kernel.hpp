@@ -353,8 +353,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
       // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
-      // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
-      // a few heads, in half_split with at least 128 channels, in interleaved only if they are in a cache.
+      // Three to 15 heads are then rotated in smaller packets up to the first line boundary: in half_split
+      // with at least 128 channels, in interleaved only if they are in a cache. 16 or more contiguous
+      // interleaved heads: see rotate_from_line. Other heads are rotated from their start.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const bool few = x.heads < 16;
       const Index past = bytes_past_line(x.in),

@@ -213,7 +213,8 @@ class rotation_plan {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
     in_cache_ = !from_memory;
-    // Interleaved heads whose row is one block, and short heads, are read in memory order anyway.
+    // If a row is one block, interleaved heads are read in memory order even if they are rotated together.
+    // So, nearly, are half_split heads of at most four cache lines.
     const bool once =
         table_.pairs <= pairs_in_block<Layout, T> && (!halves || bytes_of_head() <= 4 * line_of_cache);
     if (x_.heads == 1)
@@ -309,7 +310,7 @@ class rotation_plan {
 };
 
 /// Rotates `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in memory order. If
-/// the heads of a token are adjacent in memory, they are rotated together. If the tokens of a head are
+/// the heads of a token are adjacent in memory, rotate_tokens gets all of them. If the tokens of a head are
 /// adjacent, a few heads are rotated together and share the table row of a token. One head at a time would
 /// read as many bytes of the table as of the head, and all heads together would be too many streams. Not
 /// inline, so that programs can compile it once.
