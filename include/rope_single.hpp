@@ -7466,7 +7466,9 @@ EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse
   rotate_packets<Layout, half_packet<P>, 1>(x.range(x.heads - 1, 1), row, before, row.pairs);
 }
 /// Rotates every head of one token. `in_cache` is whether its channels are probably in a cache.
-template <class Layout, class T, class S, bool inverse>
+///
+/// \tparam single  whether there is one head, for which single steps are faster than blocks
+template <class Layout, bool single = false, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool in_cache = true) {
   using P = packet<arithmetic<T>>;
   if constexpr (rotates_in_packets<Layout, T, S>) {
@@ -7491,7 +7493,7 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
       }
       if (first > 0) rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, first);
     }
-    rotate_packets<Layout, P, steps_in_block<Layout, T, P>>(x, row, first, row.pairs);
+    rotate_packets<Layout, P, single ? 1 : steps_in_block<Layout, T, P>>(x, row, first, row.pairs);
   } else {
     rotate_scalars<Layout>(x, row, 0, row.pairs);
   }
@@ -7777,7 +7779,7 @@ class rotation_plan {
   template <head_order order, class Row>
   EIGEN_ALWAYS_INLINE void rotate_heads(const token_heads<T>& token, const Row& row) const {
     if constexpr (order == head_order::one)
-      rotate_token<Layout>(token.range(0, 1), row);
+      rotate_token<Layout, true>(token.range(0, 1), row);
     else if constexpr (order == head_order::of_memory)
       rotate_token_in_order<Layout>(token, row, in_twos_, reads_ahead_);
     else

@@ -274,7 +274,7 @@ class rotation_plan {
   template <head_order order, class Row>
   EIGEN_ALWAYS_INLINE void rotate_heads(const token_heads<T>& token, const Row& row) const {
     if constexpr (order == head_order::one)
-      rotate_token<Layout>(token.range(0, 1), row);
+      rotate_token<Layout, true>(token.range(0, 1), row);
     else if constexpr (order == head_order::of_memory)
       rotate_token_in_order<Layout>(token, row, in_twos_, reads_ahead_);
     else
