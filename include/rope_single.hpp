@@ -8197,7 +8197,7 @@ template <class T, class Rotation, class C>
 void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
   const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
-  // The tokens of a head may be far apart. Processors do not prefetch such reads.
+  // The tokens of a head may be far apart, and processors do not prefetch reads far from the last one.
   constexpr Index ahead = 4;
   for (Index g = 0; g < heads && i + ahead < call.q.tokens; ++g)
     for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
@@ -8867,8 +8867,8 @@ A largest_score(const A* scores, const tile_range& whole) {
     largest = larger(largest, load<P>(scores + j));
   return largest_lane(largest);
 }
-/// The same, but if it is not finite, all infinite scores are first replaced by the largest finite number of
-/// their sign.
+/// The largest score of the packets. If it is infinite or NaN, every infinite score is first replaced by the
+/// largest finite number of its sign.
 template <class A>
 A largest_finite_score(A* scores, const tile_range& whole) {
   const A found = largest_score(scores, whole);

@@ -108,8 +108,8 @@ A largest_score(const A* scores, const tile_range& whole) {
     largest = larger(largest, load<P>(scores + j));
   return largest_lane(largest);
 }
-/// The same, but if it is not finite, all infinite scores are first replaced by the largest finite number of
-/// their sign.
+/// The largest score of the packets. If it is infinite or NaN, every infinite score is first replaced by the
+/// largest finite number of its sign.
 template <class A>
 A largest_finite_score(A* scores, const tile_range& whole) {
   const A found = largest_score(scores, whole);
