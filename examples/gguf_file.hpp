@@ -9,6 +9,7 @@
 #ifndef ROPE_EXAMPLES_GGUF_FILE_HPP
 #define ROPE_EXAMPLES_GGUF_FILE_HPP
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,6 @@ class gguf_file {
   /// Throws:  std::runtime_error if the stream cannot be read, is no GGUF file, ends early, or has a tensor
   ///          about rotation of another type than F32
   explicit gguf_file(std::istream& stream) : file_(stream) {
-    static_assert(std::endian::native == std::endian::little, "GGUF files are read as they lie in memory");
     if (!file_.seekg(0, std::ios::end)) throw std::runtime_error("cannot be read");
     size_ = left_ = static_cast<std::uint64_t>(file_.tellg());
     file_.seekg(0);
@@ -71,10 +71,14 @@ class gguf_file {
     take(bytes);
     file_.seekg(static_cast<std::streamoff>(bytes), std::ios::cur);
   }
+  /// The bytes of a file are in little-endian order.
   template <class T>
   T value() {
+    char bytes[sizeof(T)];
+    read(bytes, sizeof bytes);
+    if constexpr (std::endian::native == std::endian::big) std::reverse(bytes, bytes + sizeof bytes);
     T read_value;
-    read(&read_value, sizeof read_value);
+    std::memcpy(&read_value, bytes, sizeof read_value);
     return read_value;
   }
   std::string read_text() {

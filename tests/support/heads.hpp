@@ -6,6 +6,7 @@
 /// reference.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -63,13 +64,15 @@ struct scalar_twin {
 /// their bits, copies do not.
 template <class T>
 void fill_with_nan(std::vector<T>& x) {
+  constexpr bool big_endian = std::endian::native == std::endian::big;
+  constexpr std::size_t end_of_significand = big_endian ? sizeof(T) - 1 : 0,
+                        sign = sizeof(T) - 1 - end_of_significand;
   const T infinity = Eigen::NumTraits<T>::infinity();
   for (std::size_t i = 0; i < x.size(); ++i) {
     unsigned char bytes[sizeof(T)];
     std::memcpy(bytes, &infinity, sizeof(T));
-    bytes[0] =
-        static_cast<unsigned char>(bytes[0] | (1 + i % 63));  // little-endian: the end of the significand
-    bytes[sizeof(T) - 1] = static_cast<unsigned char>(bytes[sizeof(T) - 1] | (i % 2 << 7));
+    bytes[end_of_significand] = static_cast<unsigned char>(bytes[end_of_significand] | (1 + i % 63));
+    bytes[sign] = static_cast<unsigned char>(bytes[sign] | (i % 2 << 7));
     std::memcpy(static_cast<void*>(&x[i]), bytes, sizeof(T));
   }
 }

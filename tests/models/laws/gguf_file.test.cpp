@@ -2,6 +2,8 @@
 // The reader of GGUF files in examples/, on files that are written here, truncated and damaged.
 #include "../../../examples/gguf_file.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -23,6 +25,7 @@ class writer {
   void put(T value) {
     char bytes[sizeof(T)];
     std::memcpy(bytes, &value, sizeof value);
+    if constexpr (std::endian::native == std::endian::big) std::reverse(bytes, bytes + sizeof bytes);
     bytes_.append(bytes, sizeof value);
   }
   void put_text(const std::string& text) {
