@@ -6842,7 +6842,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
   static_assert(parallel_executor<Threads>, name                                         \
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
-                "parallel_for(count, body), both const")
+                "parallel_for(count, body), both const; tables come before options")
 /// Checks the types of every function that rotates pairs.
 #define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \
   ROPE_DETAIL_CHECK_LAYOUT(name, Layout);                            \
@@ -12190,8 +12190,12 @@ namespace detail {
 /// every channel.
 template <class T>
 void check_tape(const char* function, const attention_tape<T>& x) {
-  for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
-                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
+  const struct {
+    const char* name;
+    head_view<const T> view;
+  } views[] = {{"d_q", x.d_q}, {"d_k", x.d_k}, {"d_v", x.d_v}, {"q", x.q},
+               {"k", x.k},     {"v", x.v},     {"out", x.out}, {"d_out", x.d_out}};
+  for (const auto& [name, view] : views) {
     check_view(function, view);
     check_memory(function, view);
   }
@@ -12213,6 +12217,11 @@ void check_tape(const char* function, const attention_tape<T>& x) {
   match("d_k", x.d_k, x.k, x.k.head_dim);
   match("d_v", x.d_v, x.k, x.v.head_dim);
   for (const head_view<T>& gradient : {x.d_q, x.d_k, x.d_v}) check_written(function, gradient);
+  for (int i = 0; i < 3; ++i)
+    for (int j = i + 1; j < 8; ++j)
+      if (share_memory(views[i].view, views[j].view))
+        throw_invalid(function, "each gradient must have memory of its own, got ", views[i].name, " and ",
+                      views[j].name, " in shared memory");
 }
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
@@ -12909,7 +12918,8 @@ visibility checked_gradient(const attention_tape<T>& x, const attention_options&
 /// \param threads  your threads; each takes blocks of queries of a key head. Blocks add to d_k and d_v in a
 ///                 fixed order, so the bits do not depend on the threads
 ///
-/// Requires:  d_q, d_k and d_v share no element with any other argument
+/// Requires:  d_q, d_k and d_v share no element with any other argument; throws if an overlap of two views is
+///            detected, which is certain if they have the same strides
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, an option is
 ///            out of range, or channels of d_q, d_k or d_v overlap; nothing is written then
 /// Accuracy:  arithmetic and sums are in float (double for double). Gradients of half and bfloat16 are

@@ -61,3 +61,41 @@ TEST_CASE("the backward pass takes its views by name, in any order", "[attention
     CHECK_THAT(d_v[i], testing::WithinAbs(slope(v[i]), allowed));
   }
 }
+
+TEST_CASE("gradients that share memory with another view of the tape throw, and nothing is written",
+          "[attention]") {
+  const Index tokens = 5, dim = 4;
+  enum place { d_q, d_k, d_v, q, k, v, out, d_out };
+  const char* names[] = {"d_q", "d_k", "d_v", "q", "k", "v", "out", "d_out"};
+  for (const place first : {d_q, d_k, d_v})
+    for (int second = first + 1; second <= d_out; ++second) {
+      CAPTURE(names[first], names[second]);
+      std::vector<float> memory(8 * tokens * dim, 1.0f);
+      const std::vector<float> before = memory;
+      // Views of 5 tokens in one array, of which the two have the last token of one and the first of the
+      // other in common.
+      const auto view = [&](int of) {
+        const Index begin = of == second ? (first + 1) * tokens - 1 : of * tokens;
+        return bshd(memory.data() + begin * dim, 1, tokens, 1, dim);
+      };
+      std::vector<float> apart(8 * tokens * dim);
+      const auto place_of = [&](int of) {
+        return of == first || of == second ? view(of)
+                                           : bshd(apart.data() + of * tokens * dim, 1, tokens, 1, dim);
+      };
+      const rope::attention_tape<float> tape{.q = place_of(q),
+                                             .k = place_of(k),
+                                             .v = place_of(v),
+                                             .out = place_of(out),
+                                             .d_out = place_of(d_out),
+                                             .d_q = place_of(d_q),
+                                             .d_k = place_of(d_k),
+                                             .d_v = place_of(d_v)};
+      CHECK_THROWS_WITH(
+          rope::attention_gradient(tape),
+          testing::ContainsSubstring(std::string("each gradient must have memory of its own, got ") +
+                                     names[first] + " and " + names[second]));
+      CHECK(memory == before);
+      CHECK(apart == std::vector<float>(apart.size()));
+    }
+}

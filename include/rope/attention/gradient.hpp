@@ -281,7 +281,8 @@ visibility checked_gradient(const attention_tape<T>& x, const attention_options&
 /// \param threads  your threads; each takes blocks of queries of a key head. Blocks add to d_k and d_v in a
 ///                 fixed order, so the bits do not depend on the threads
 ///
-/// Requires:  d_q, d_k and d_v share no element with any other argument
+/// Requires:  d_q, d_k and d_v share no element with any other argument; throws if an overlap of two views is
+///            detected, which is certain if they have the same strides
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, an option is
 ///            out of range, or channels of d_q, d_k or d_v overlap; nothing is written then
 /// Accuracy:  arithmetic and sums are in float (double for double). Gradients of half and bfloat16 are

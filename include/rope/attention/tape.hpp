@@ -59,8 +59,12 @@ namespace detail {
 /// every channel.
 template <class T>
 void check_tape(const char* function, const attention_tape<T>& x) {
-  for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
-                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
+  const struct {
+    const char* name;
+    head_view<const T> view;
+  } views[] = {{"d_q", x.d_q}, {"d_k", x.d_k}, {"d_v", x.d_v}, {"q", x.q},
+               {"k", x.k},     {"v", x.v},     {"out", x.out}, {"d_out", x.d_out}};
+  for (const auto& [name, view] : views) {
     check_view(function, view);
     check_memory(function, view);
   }
@@ -82,6 +86,11 @@ void check_tape(const char* function, const attention_tape<T>& x) {
   match("d_k", x.d_k, x.k, x.k.head_dim);
   match("d_v", x.d_v, x.k, x.v.head_dim);
   for (const head_view<T>& gradient : {x.d_q, x.d_k, x.d_v}) check_written(function, gradient);
+  for (int i = 0; i < 3; ++i)
+    for (int j = i + 1; j < 8; ++j)
+      if (share_memory(views[i].view, views[j].view))
+        throw_invalid(function, "each gradient must have memory of its own, got ", views[i].name, " and ",
+                      views[j].name, " in shared memory");
 }
 
 }  // namespace detail

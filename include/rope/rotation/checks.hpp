@@ -89,7 +89,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
   static_assert(parallel_executor<Threads>, name                                         \
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
-                "parallel_for(count, body), both const")
+                "parallel_for(count, body), both const; tables come before options")
 
 /// Checks the types of every function that rotates pairs.
 #define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \

@@ -347,7 +347,7 @@ TEST_CASE("counts that leave a row more queries than keys throw", "[attention]")
 
 TEST_CASE("more queries than keys throw the same message, however they are counted", "[attention]") {
   const std::vector<float> x(8 * 4, 1.0f);
-  std::vector<float> out(x.size(), -77), weights(8 * 8), d(x.size());
+  std::vector<float> out(x.size(), -77), weights(8 * 8), d_q(x.size()), d_k(x.size()), d_v(x.size());
   const frequency_table<> table(frequencies(4), -8, 8);
   const auto tokens = [](auto& of, Index count) { return bshd(of.data(), 1, count, 1, 4); };
   const list queries = {0, 6}, keys = {0, 2}, six = {6}, two = {2}, ids = {0, 1, 2, 3, 4, 5};
@@ -378,9 +378,9 @@ TEST_CASE("more queries than keys throw the same message, however they are count
   rejected("attention_weights", "row",
            [&] { attention_weights(tokens(x, 6), tokens(x, 2), std::span(weights).first(12)); });
   rejected("attention_gradient", "row", [&] {
-    attention_gradient(
-        testing::tape(tokens(x, 6), tokens(x, 2), tokens(x, 2), head_view<const float>(tokens(out, 6)),
-                      head_view<const float>(tokens(out, 6)), tokens(d, 6), tokens(d, 2), tokens(d, 2)));
+    attention_gradient(testing::tape(
+        tokens(x, 6), tokens(x, 2), tokens(x, 2), head_view<const float>(tokens(out, 6)),
+        head_view<const float>(tokens(out, 6)), tokens(d_q, 6), tokens(d_k, 2), tokens(d_v, 2)));
   });
   // Without rules by position, with given positions, and without keys there is no error.
   attend(6, 2, {.causal = false});
