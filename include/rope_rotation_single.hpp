@@ -4343,6 +4343,8 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
   else if constexpr (bytes == 64)
     return P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
 #endif
+#elif defined(EIGEN_VECTORIZE_VSX) || defined(EIGEN_VECTORIZE_ALTIVEC)
+  return Eigen::internal::pmadd(a, b, Eigen::internal::pxor(c, Eigen::internal::pset1<P>(-0.0f)));
 #else
   return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
 #endif

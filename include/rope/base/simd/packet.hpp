@@ -289,6 +289,9 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
   else if constexpr (bytes == 64)
     return P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
 #endif
+#elif defined(EIGEN_VECTORIZE_VSX) || defined(EIGEN_VECTORIZE_ALTIVEC)
+  // Eigen 3.4 negates by 0 - c there, so +0 would stay +0.
+  return Eigen::internal::pmadd(a, b, Eigen::internal::pxor(c, Eigen::internal::pset1<P>(-0.0f)));
 #else
   return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
 #endif
