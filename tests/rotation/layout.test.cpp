@@ -178,8 +178,10 @@ TEST_CASE("a layout with a channel in two pairs throws in every call", "[rotatio
   cache.append(x, x);
   raw.append(x, x);
   rejected("attention", [&] { attention<bad>(x, raw, y, table); });
-  rejected("attention_gradient",
-           [&] { attention_gradient<bad>(testing::tape(x, x, x, x, y, y, y, y), table); });
+  const auto gradient = [&](Index n) { return bshd(other.data() + n * y.size(), 1, 3, 2, 8); };
+  rejected("attention_gradient", [&] {
+    attention_gradient<bad>(testing::tape(x, x, x, x, y, gradient(1), gradient(2), gradient(3)), table);
+  });
   CHECK(cache.size() == 3);
   CHECK(memory.untouched());
   CHECK(other.untouched());
