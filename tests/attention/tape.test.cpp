@@ -5,9 +5,11 @@
 #include <rope/attention/gradient.hpp>
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/heads.hpp"
 #include "support/random.hpp"
 
 using rope::bshd;
@@ -98,4 +100,33 @@ TEST_CASE("gradients that share memory with another view of the tape throw, and 
       CHECK(memory == before);
       CHECK(apart == std::vector<float>(apart.size()));
     }
+}
+
+TEST_CASE("gradients in one array with q, k and v side by side have the bits of separate arrays",
+          "[attention]") {
+  testing::random numbers(testing::seed());
+  const Index batch = 2, tokens = 5, heads = 4, kv_heads = 2, dim = 3, all = heads + 2 * kv_heads;
+  std::vector<double> x(batch * tokens * all * dim), packed(x.size(), -77), separate(x.size(), -77),
+      out(batch * tokens * heads * dim), d_out(out.size());
+  for (auto* of : {&x, &d_out})
+    for (double& number : *of) number = numbers.scaled(-3, 0);
+  const auto in = [&](std::vector<double>& of) { return bshd(of.data(), batch, tokens, all, dim); };
+  const auto heads_of = [&](std::vector<double>& of) { return bshd(of.data(), batch, tokens, heads, dim); };
+  const auto q = in(x).head_range(0, heads), k = in(x).head_range(heads, kv_heads),
+             v = in(x).head_range(heads + kv_heads, kv_heads);
+  rope::attention(q, k, v, heads_of(out));
+  rope::attention_tape<double> tape{.q = q, .k = k, .v = v, .out = heads_of(out), .d_out = heads_of(d_out)};
+  tape.d_q = in(packed).head_range(0, heads);
+  tape.d_k = in(packed).head_range(heads, kv_heads);
+  tape.d_v = in(packed).head_range(heads + kv_heads, kv_heads);
+  rope::attention_gradient(tape);
+  const Index size = batch * tokens * kv_heads * dim;
+  tape.d_q = heads_of(separate);
+  tape.d_k = bshd(separate.data() + 2 * size, batch, tokens, kv_heads, dim);
+  tape.d_v = bshd(separate.data() + 3 * size, batch, tokens, kv_heads, dim);
+  const auto apart_q = tape.d_q, apart_k = tape.d_k, apart_v = tape.d_v;
+  rope::attention_gradient(tape);
+  CHECK(testing::same_heads(in(packed).head_range(0, heads), apart_q));
+  CHECK(testing::same_heads(in(packed).head_range(heads, kv_heads), apart_k));
+  CHECK(testing::same_heads(in(packed).head_range(heads + kv_heads, kv_heads), apart_v));
 }

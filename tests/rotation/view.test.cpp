@@ -184,6 +184,9 @@ TEST_CASE("matrices and vectors of either storage order are viewed by index", "[
   Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> batch(B * S, H * D);
   CHECK(is_at(rope::bshd(batch, B, H),
               [&](Index b, Index s, Index h, Index d) { return &batch(b * S + s, h * D + d); }));
+  column_major batch_by_columns(H * D, B * S);
+  CHECK(is_at(rope::bshd(batch_by_columns.transpose(), B, H),
+              [&](Index b, Index s, Index h, Index d) { return &batch_by_columns(h * D + d, b * S + s); }));
   CHECK(is_at(
       rope::dht(batch.topRows(S).transpose(), H),
       [&](Index, Index s, Index h, Index d) { return &batch(s, h * D + d); }, 1));
