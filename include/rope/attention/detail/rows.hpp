@@ -170,7 +170,7 @@ template <class T, class Rotation, class C>
 void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
   const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
-  // The tokens of a head may be far apart, and processors do not prefetch reads far from the last one.
+  // The tokens of a head may be far apart in memory. Processors prefetch only what is near the last read.
   constexpr Index ahead = 4;
   for (Index g = 0; g < heads && i + ahead < call.q.tokens; ++g)
     for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
