@@ -108,11 +108,11 @@ class panel_products {
  public:
   explicit panel_products(const shape& of)
       : s(of),
-        queries_(bench::channels((block_rows / panels::rows + 1) * panels::rows * s.head_dim)),
+        queries_(
+            bench::channels((block_rows / panels::rows + 1) * panels::rows * panels::padded(s.head_dim))),
         keys_(bench::channels(panels::tile * s.head_dim)),
         values_(bench::channels(panels::tile * panels::padded(s.head_dim))),
-        sums_(queries_.size() / static_cast<std::size_t>(s.head_dim) *
-              static_cast<std::size_t>(panels::padded(s.head_dim))),
+        sums_(queries_.size()),
         scores_(std::size_t(panels::rows * panels::tile)) {
     // Sums are damped, or they would grow from call to call.
     std::fill(std::begin(shrink_), std::end(shrink_), 0.5f);
@@ -134,13 +134,15 @@ class panel_products {
  private:
   /// A strip of rows, from `row` on, with the first `seen` keys of a tile.
   void multiply(Index row, Index seen) {
+    constexpr Index panel_size = panels::rows * panels::width;
+    const Index strip = row * panels::padded(s.head_dim);
     for (Index n = 0; n < seen; n += panels::width)
-      rope::detail::score_panel(queries_.data() + row * s.head_dim, keys_.data() + n * s.head_dim, s.head_dim,
-                                scores_.data() + n);
-    float* sums = sums_.data() + row * panels::padded(s.head_dim);
-    for (Index c = 0; c < s.head_dim && seen > 0; c += panels::width, sums += panels::rows * panels::width)
-      rope::detail::value_panel<float, panels::packets>(scores_.data(), values_.data() + c * panels::tile, 0,
-                                                        seen, shrink_, sums);
+      rope::detail::row_products(queries_.data() + strip, panel_size, keys_.data() + n * s.head_dim,
+                                 s.head_dim, scores_.data() + n, panels::tile);
+    if (seen > 0)
+      rope::detail::add_products<float, panels::tile, 1>(scores_.data(), values_.data(),
+                                                         panels::tile * panels::width, seen, s.head_dim,
+                                                         shrink_, sums_.data() + strip, panel_size);
   }
 
   shape s;

@@ -111,7 +111,8 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
         const key_set visible = call.rules.keys_of(b, i);
         if (!visible.empty())
           read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
-                       buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
+                       buffers,
+                       [&](Index g) { return std::pair(queries.data() + g * depth, panel_shape<A>::width); });
         for (Index j = visible.hull_begin(), count; j < visible.hull_end(); j += count) {
           count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);

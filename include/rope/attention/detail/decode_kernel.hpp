@@ -265,7 +265,7 @@ class decode_split {
   }
 
   /// Multiplies the sums of a strip by `factor`, and sets the sums of the current tile to zero. Each tile has
-  /// sums of its own, for the reason given at value_panel.
+  /// sums of its own, for the reason given at add_products_of_panel.
   void shrink(Index kv, Index strip, const A* factor) {
     const Index channels = call_.v.head_dim, rows = rows_in(strip).count;
     std::fill_n(tile_sums_of(kv, strip), rows * channels, sum_type(0));

@@ -70,7 +70,7 @@ class decode_operands {
     if (rows.count == 0) return;
     read_queries(call_, of_.b, t, of_.head_of(kv, t, rows.first, call_.group()), rows.count,
                  static_cast<A>(factor), buffers_,
-                 [&](Index g) { return std::pair(query(kv, rows.first + g), Index{1}); });
+                 [&](Index g) { return std::pair(query(kv, rows.first + g), Index{shape::width}); });
   }
   /// Packs zeros for token t, which has no visible key.
   void clear_queries(Index kv, Index t) {

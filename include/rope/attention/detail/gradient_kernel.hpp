@@ -293,8 +293,8 @@ class attention_gradient_block {
   void add_to_queries(Index s, tile_range hull) const {
     add_products<A, shape::tile, 1>(m_.slopes + s * shape::rows * shape::tile + hull.first,
                                     m_.keys + hull.first * shape::width, sums_.panel_size,
-                                    hull.last - hull.first, rows_.tape.k.head_dim, m_.strip_d_queries(s),
-                                    shape::rows * shape::width);
+                                    hull.last - hull.first, rows_.tape.k.head_dim, nullptr,
+                                    m_.strip_d_queries(s), shape::rows * shape::width);
   }
 
   /// Adds the contributions of queries to the sums of keys [first, first + rows) of a tile. Only strips to
@@ -310,8 +310,8 @@ class attention_gradient_block {
     const Index row = begin * shape::rows, depth = end * shape::rows - row;
     const auto add = [&](const A* numbers, const A* packed, Index channels, A* sums) {
       add_products<A, 1, shape::tile>(numbers + row * shape::tile + first, packed + row * shape::width,
-                                      rows_.panel_stride(), depth, channels, sums + first * shape::width,
-                                      sums_.panel_size);
+                                      rows_.panel_stride(), depth, channels, nullptr,
+                                      sums + first * shape::width, sums_.panel_size);
     };
     add(m_.weights, m_.upstream, rows_.tape.v.head_dim, d_values);
     add(m_.slopes, m_.queries, rows_.tape.k.head_dim, d_keys);

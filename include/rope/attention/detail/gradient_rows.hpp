@@ -118,11 +118,9 @@ struct attention_gradient_rows {
       const Index token = block.token_of(row), head = block.head_of(row);
       if (keys.of(token).empty()) continue;  // such a query may have any content
       const T* const d_out = tape.d_out.at(block.b, token, head);
-      write_query(tape.q.at(block.b, token, head), tape.q.head_dim, factor, m.wide, 1);
-      pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
-      channels_map<A>(m.wide, tape.v.head_dim) =
-          const_channels_map<T>(d_out, tape.v.head_dim).template cast<A>();
-      pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
+      pack_scaled(tape.q.at(block.b, token, head), tape.q.head_dim, factor, m.queries + row * shape::width,
+                  panel_stride());
+      pack_scaled(d_out, tape.v.head_dim, A(1), m.upstream + row * shape::width, panel_stride());
       m.products[row] =
           static_cast<A>(sum_of_products(tape.out.at(block.b, token, head), d_out, tape.v.head_dim));
     }

@@ -51,57 +51,6 @@ struct gradient_shape {
   static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }
 };
 
-/// products[r * stride + n] = sum_d x_rd panel[d * width + n] for one panel of the other operand.
-///
-/// \param x      channel d of row r is at x[d / width * panel_stride + r * width + d % width]
-/// \param panel  [depth, width]
-template <class A>
-EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* panel, Index depth, A* products,
-                                    Index stride) {
-  using P = packet<A>;
-  using shape = panel_shape<A>;
-  strip_sums<A, shape::packets> sums;
-  for (; depth > 0; depth -= shape::width, x += panel_stride) {
-    const Index here = (std::min)(depth, shape::width);
-    for (Index d = 0; d < here; ++d, panel += shape::width) sums.multiply_add_row(x + d, shape::width, panel);
-  }
-  sums.for_each(
-      [&](auto r, auto n) { store(products + r * stride + n * lanes<P>, sums.sum[r * shape::packets + n]); });
-}
-
-/// sums[r * width + c] += sum_d numbers[r * row_step + d * depth_step] * panel[d * width + c] for the first
-/// `packets` packets of one panel of channels. The sum over d is formed first, because terms that are added
-/// one by one to a large sum are each rounded to the precision of that sum.
-///
-/// \param panel           [depth, width]
-/// \param sums_in_memory  [rows, width]
-template <class A, int packets, Index row_step, Index depth_step>
-EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, Index depth,
-                                             A* sums_in_memory) {
-  using P = packet<A>;
-  constexpr Index width = panel_shape<A>::width;
-  strip_sums<A, packets> sums;
-  for (Index d = 0; d < depth; ++d)
-    sums.multiply_add_row(numbers + d * depth_step, row_step, panel + d * width);
-  sums.for_each([&](auto r, auto n) {
-    A* before = sums_in_memory + r * width + n * lanes<P>;
-    store(before, add(load<P>(before), sums.sum[r * packets + n]));
-  });
-}
-
-/// Calls add_products_of_panel for all panels of `channels` channels. Two panels are panel_stride apart, and
-/// their sums sums_stride.
-template <class A, Index row_step, Index depth_step>
-void add_products(const A* numbers, const A* panel, Index panel_stride, Index depth, Index channels, A* sums,
-                  Index sums_stride) {
-  using shape = panel_shape<A>;
-  for (; channels > 0; channels -= shape::width, panel += panel_stride, sums += sums_stride)
-    if (channels > lanes<packet<A>>)
-      add_products_of_panel<A, shape::packets, row_step, depth_step>(numbers, panel, depth, sums);
-    else
-      add_products_of_panel<A, 1, row_step, depth_step>(numbers, panel, depth, sums);
-}
-
 /// Packs rows [count, depth] into panels [count / width, depth, width], with zeros after the last row.
 template <class A>
 void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index depth, A* packed) {

@@ -60,7 +60,7 @@ void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i
   const Index depth = call.q.head_dim;
   if constexpr (is_quantized<C>) {
     read_queries(call, b, i, head, heads, static_cast<float>(factor), buffers,
-                 [&](Index g) { return std::pair(buffers.rotated + g * depth, Index{1}); });
+                 [&](Index g) { return std::pair(buffers.rotated + g * depth, panel_shape<float>::width); });
     for (Index g = 0; g < heads; ++g) {
       const float scale = round_query(buffers.rotated + g * depth, depth, rounded);
       visit(g, rounded, scale);

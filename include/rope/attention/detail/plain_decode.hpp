@@ -120,7 +120,7 @@ class plain_split {
           weigh_visible_keys(scores_ + r * shape::tile, {first - begin, last - begin}, row.state);
       if (!equal(shrink, A(1))) channels_map<A>(row.sums, channels) *= shrink;
     }
-    // Each tile has sums of its own, for the reason given at value_panel.
+    // Each tile has sums of its own, for the reason given at add_products_of_panel.
     std::fill_n(tile_sums_, rows() * channels, A(0));
     for_each_batch(call_.v, {kv, first, last}, call_.k, after,
                    [&](const row_block<C>& values, Index j, Index count, Index n, stream_ahead& ahead) {

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 
-#include <algorithm>  // std::copy_n, std::min, std::max
+#include <algorithm>  // std::copy_n, std::fill_n, std::min, std::max
 #include <concepts>   // std::same_as
 #include <cstddef>
 #include <utility>  // std::pair
@@ -112,7 +112,7 @@ class prefill_operands {
   prefill_operands(const call_type& call, const query_block& block, Index strips)
       : call_(call), block_(block), depth_(call.k.head_dim), value_dim_(call.v.head_dim) {
     const Index copied = (std::max)(shape::width, block.heads) * (std::max)(depth_, value_dim_);
-    place_arrays<struct prefill_numbers, A>({{&queries_, strips * shape::rows * depth_},
+    place_arrays<struct prefill_numbers, A>({{&queries_, strips * shape::rows * shape::padded(depth_)},
                                              {&keys_, shape::tile * depth_},
                                              {&values_, shape::tile * shape::padded(value_dim_)},
                                              {&buffers_.wide, copied}});
@@ -122,10 +122,11 @@ class prefill_operands {
   void pack_queries(Index t, double factor) {
     read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
                  static_cast<A>(factor), buffers_,
-                 [&](Index g) { return std::pair(query(t * block_.heads + g), Index{shape::rows}); });
+                 [&](Index g) { return std::pair(query(t * block_.heads + g), panel_size); });
   }
   void clear_query(Index row) {
-    for (Index d = 0; d < depth_; ++d) query(row)[d * shape::rows] = A(0);
+    for (Index d = 0; d < depth_; d += shape::width)
+      std::fill_n(query(row) + d * shape::rows, shape::width, A(0));
   }
 
   void pack_tile(Index begin, Index count) {
@@ -144,7 +145,7 @@ class prefill_operands {
 
   void score(Index s, const tile_range& hull, A* scores) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      score_panel(queries_ + s * shape::rows * depth_, keys_ + n * depth_, depth_, scores + n);
+      row_products(query(s * shape::rows), panel_size, keys_ + n * depth_, depth_, scores + n, shape::tile);
   }
 
   /// Whole panels are read, because the zeros after the last channel are finite.
@@ -156,11 +157,9 @@ class prefill_operands {
   static bool exceeds(const tile_range& /*hull*/) { return false; }
 
   void add_values(const tile_range& hull, const A* weights, const A* shrink, A* sums) const {
-    for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
-      if (value_dim_ - c > lanes<packet<A>>)
-        value_panel<A, shape::packets>(weights, panel(c), hull.first, hull.last, shrink, sums);
-      else
-        value_panel<A, 1>(weights, panel(c), hull.first, hull.last, shrink, sums);
+    add_products<A, shape::tile, 1>(weights + hull.first, values_ + hull.first * shape::width,
+                                    shape::tile * shape::width, hull.last - hull.first, value_dim_, shrink,
+                                    sums, panel_size);
   }
 
   void add_visible_values(Index rows, const A* weights, tile_softmax<A>& softmax, A* sums) const {
@@ -176,15 +175,18 @@ class prefill_operands {
   static const A* in_order(const A* sums, A* /*ordered*/) { return sums; }
 
  private:
+  static constexpr Index panel_size = shape::rows * shape::width;
+
   A* query(Index row) const {
-    return queries_ + row / shape::rows * shape::rows * depth_ + row % shape::rows;
+    return queries_ + row / shape::rows * shape::rows * shape::padded(depth_) +
+           row % shape::rows * shape::width;
   }
   const A* panel(Index channel) const { return values_ + channel * shape::tile; }
 
   const call_type& call_;
   query_block block_;
   Index depth_, value_dim_;
-  A* queries_;  // [strips, depth, rows]
+  A* queries_;  // [strips, panels, rows, width]
   A* keys_;     // [tile / width, depth, width]
   A* values_;   // [value_panels, tile, width]
   row_buffers<T> buffers_;

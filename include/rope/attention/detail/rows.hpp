@@ -2,6 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
 #define ROPE_ATTENTION_DETAIL_ROWS_HPP
 
+#include <algorithm>  // std::min
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -18,6 +19,7 @@
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>  // saturated
+#include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
@@ -147,25 +149,28 @@ row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Ind
   return {rows.data, rows.head_stride};
 }
 
-/// Writes the channels of a query times `factor`: channel d to to[d * step]. A finite channel whose product
+/// Writes the channels of a row times `factor` into panels: channel d to to[d / width * panel_stride + d %
+/// width]. If panel_stride is the width, the channels are contiguous. A finite channel whose product
 /// overflows becomes the largest number of its sign.
 template <class T>
-void write_query(const T* row, Index depth, arithmetic<T> factor, arithmetic<T>* to, Index step) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (std::is_same_v<loadable<T>, T>)
-    if (step == 1)
-      for (; d + lanes<P> <= depth; d += lanes<P>) store(to + d, multiply(load<P>(row + d), fill<P>(factor)));
-  const auto write = [&](Index c) { to[c * step] = static_cast<arithmetic<T>>(row[c]) * factor; };
-  for (; d + 4 <= depth; d += 4) unrolled<4>([&](auto i) { write(d + Index(i)); });
-  for (; d < depth; ++d) write(d);
-  if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
-    for (d = 0; d < depth; ++d)
-      if (is_finite(static_cast<double>(row[d]))) to[d * step] = saturated(to[d * step]);
+void pack_scaled(const T* row, Index channels, arithmetic<T> factor, arithmetic<T>* to, Index panel_stride) {
+  using A = arithmetic<T>;
+  using P = packet<A>;
+  constexpr Index width = panel_shape<A>::width;
+  for (; channels > 0; channels -= width, row += width, to += panel_stride) {
+    const Index here = (std::min)(width, channels);
+    Index d = 0;
+    if constexpr (std::is_same_v<loadable<T>, T>)
+      for (; d + lanes<P> <= here; d += lanes<P>) store(to + d, multiply(load<P>(row + d), fill<P>(factor)));
+    for (; d < here; ++d) to[d] = static_cast<A>(row[d]) * factor;
+    if ((std::abs)(factor) > A(1))  // otherwise products of finite numbers are finite
+      for (d = 0; d < here; ++d)
+        if (is_finite(static_cast<double>(row[d]))) to[d] = saturated(to[d]);
+  }
 }
 
-/// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
-/// step], with {to, step} = place(g).
+/// Packs the rows of query_rows times `factor`. The arguments `to` and `panel_stride` of pack_scaled are
+/// place(g) for query head `head` + g.
 template <class T, class Rotation, class C>
 void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
@@ -176,8 +181,8 @@ void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, 
     for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
       prefetch_after(call.q.at(b, i + ahead, head + g), static_cast<std::uintptr_t>(d * Index(sizeof(T))));
   for (Index g = 0; g < heads; ++g) {
-    const auto [to, step] = place(g);
-    write_query(rows.at(g), call.q.head_dim, factor, to, step);
+    const auto [to, panel_stride] = place(g);
+    pack_scaled(rows.at(g), call.q.head_dim, factor, to, panel_stride);
   }
 }
 

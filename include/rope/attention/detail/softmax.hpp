@@ -225,7 +225,7 @@ class tile_softmax {
     const tile_range range = strip_.visible[r].range;
     for (Index first = 0; first < channels; first += width) {
       const Index here = (std::min)(width, channels - first);
-      A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
+      A sums[std::size_t(width)] = {};  // of the tile alone, as in add_products
       for (Index j = range.first; j < range.last; ++j) {
         if (strip_.visible[r].has_holes && hidden_[r][j]) continue;
         const auto* value = value_of(j) + first;

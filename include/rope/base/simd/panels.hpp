@@ -106,41 +106,58 @@ struct strip_sums {
   }
 };
 
-/// scores[r * tile + n] = sum_d queries[d * rows + r] * keys[d * width + n] for one panel of keys.
+/// products[r * stride + n] = sum_d x_rd panel[d * width + n] for one strip of rows and one panel.
 ///
-/// \param queries  [depth, rows]
-/// \param keys     [depth, width]
+/// \param x      [panels, ..., rows, width]: channel d of row r is at x[d / width * panel_stride + r * width
+///               + d % width]
+/// \param panel  [depth, width]
 template <class A>
-EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth, A* scores) {
+EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* panel, Index depth, A* products,
+                                    Index stride) {
   using P = packet<A>;
   using shape = panel_shape<A>;
   strip_sums<A, shape::packets> sums;
-  for (Index d = 0; d < depth; ++d)
-    sums.multiply_add_row(queries + d * shape::rows, 1, keys + d * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    store(scores + r * shape::tile + n * lanes<P>, sums.sum[r * shape::packets + n]);
-  });
+  for (; depth > 0; depth -= shape::width, x += panel_stride) {
+    const Index here = (std::min)(depth, shape::width);
+    for (Index d = 0; d < here; ++d, panel += shape::width) sums.multiply_add_row(x + d, shape::width, panel);
+  }
+  sums.for_each(
+      [&](auto r, auto n) { store(products + r * stride + n * lanes<P>, sums.sum[r * shape::packets + n]); });
 }
 
-/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r * tile + j] * values[j * width +
-/// c] for j in [first, last) and the first `packets` packets of one panel of channels. The sum over j starts
-/// at zero, because adding terms one by one to a large sum rounds once per term.
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_d numbers[r * row_step + d * depth_step] *
+/// panel[d * width + c] for the first `packets` packets of one panel of channels. The sum over d starts at
+/// zero, because adding terms one by one to a large sum rounds once per term.
 ///
-/// \param weights  [rows, tile]
-/// \param values   [tile, width]
+/// \param panel           [depth, width]
+/// \param shrink          [rows], or null for ones
 /// \param sums_in_memory  [rows, width]
-template <class A, int packets>
-EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index first, Index last,
-                                   const A* shrink, A* sums_in_memory) {
+template <class A, int packets, Index row_step, Index depth_step>
+EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, Index depth, const A* shrink,
+                                             A* sums_in_memory) {
   using P = packet<A>;
   using shape = panel_shape<A>;
   strip_sums<A, packets> sums;
-  for (Index j = first; j < last; ++j)
-    sums.multiply_add_row(weights + j, shape::tile, values + j * shape::width);
+  for (Index d = 0; d < depth; ++d)
+    sums.multiply_add_row(numbers + d * depth_step, row_step, panel + d * shape::width);
   sums.for_each([&](auto r, auto n) {
     A* before = sums_in_memory + r * shape::width + n * lanes<P>;
-    store(before, multiply_add(fill<P>(shrink[r]), load<P>(before), sums.sum[r * packets + n]));
+    const P factor = fill<P>(shrink == nullptr ? A(1) : shrink[r]);
+    store(before, multiply_add(factor, load<P>(before), sums.sum[r * packets + n]));
   });
+}
+
+/// Calls add_products_of_panel for all panels of `channels` channels. Two panels are panel_stride apart, and
+/// their sums sums_stride.
+template <class A, Index row_step, Index depth_step>
+void add_products(const A* numbers, const A* panel, Index panel_stride, Index depth, Index channels,
+                  const A* shrink, A* sums, Index sums_stride) {
+  using shape = panel_shape<A>;
+  for (; channels > 0; channels -= shape::width, panel += panel_stride, sums += sums_stride)
+    if (channels > lanes<packet<A>>)
+      add_products_of_panel<A, shape::packets, row_step, depth_step>(numbers, panel, depth, shrink, sums);
+    else
+      add_products_of_panel<A, 1, row_step, depth_step>(numbers, panel, depth, shrink, sums);
 }
 
 /// packed[d * packed_stride + n] = rows[n * row_stride + d], widened, for n in [0, count), zero up to
@@ -257,7 +274,7 @@ EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* que
 
 /// sums[r * width + c] = shrink[r] * sums[r * width + c] + factors[r] * (sum_j weights[r][j] . values[j][c])
 /// over pairs j of keys in [first, last), for one panel of channels. The sum over j starts at zero, as in
-/// value_panel.
+/// add_products_of_panel.
 ///
 /// \param weights  [rows, tile / 2], each element two adjacent numbers
 /// \param values   [tile / 2, width], each element two adjacent numbers
