@@ -49,17 +49,19 @@ constexpr double scale_of_bits(int exponent) {
   return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 
+/// The coefficients of Taylor's series that sine_series and cosine_series describe.
+constexpr std::array<uint128, 15> taylor_series(bool cosine) {
+  std::array<uint128, 15> series = {divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3) << (cosine ? 0 : 1)};
+  for (std::uint32_t k = 2; k <= series.size(); ++k)
+    series[k - 1] = divide(series[k - 2], (cosine ? k + 1 : k) * (2 * k + 1)) << 1;
+  return series;
+}
+
 /// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
 /// Word. For 128 bits they are 4^k / (2 k + 1)! of Taylor's series. For 64 bits there are fewer, found by
 /// tests/oracle/sine_cosine.py.
 template <class Word>
-inline constexpr std::array sine_series = [] {
-  std::array<uint128, 15> series = {};
-  series[0] = divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3) << 1;
-  for (std::uint32_t k = 2; k <= series.size(); ++k)
-    series[k - 1] = divide(series[k - 2], k * (2 * k + 1)) << 1;
-  return series;
-}();
+inline constexpr std::array sine_series = taylor_series(false);
 template <>
 inline constexpr std::array sine_series<std::uint64_t> = {
     std::uint64_t{0xaaaaaaaaaaaaaa97u}, std::uint64_t{0x22222222222215a6u},
@@ -70,13 +72,7 @@ inline constexpr std::array sine_series<std::uint64_t> = {
 /// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor's series are 4^k /
 /// (2 (2 k)!) from k = 2 on.
 template <class Word>
-inline constexpr std::array cosine_series = [] {
-  std::array<uint128, 15> series = {};
-  series[0] = divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3);
-  for (std::uint32_t k = 3; k <= series.size() + 1; ++k)
-    series[k - 2] = divide(series[k - 3], k * (2 * k - 1)) << 1;
-  return series;
-}();
+inline constexpr std::array cosine_series = taylor_series(true);
 template <>
 inline constexpr std::array cosine_series<std::uint64_t> = {
     std::uint64_t{0x555555555555554du}, std::uint64_t{0x0b60b60b60b607b6u},
