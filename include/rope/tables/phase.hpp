@@ -266,21 +266,6 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 
-namespace detail {
-
-/// Whether |position| is above 2^31. Up to there, position * step is exact enough, although the step is
-/// rounded to 2^-192 turn.
-constexpr bool beyond_steps(std::int64_t position) {
-  constexpr std::int64_t reach = std::int64_t{1} << 31;
-  return position > reach || position < -reach;
-}
-
-/// Whether a step has at most 62 significant bits above 2^-192 turn. These are too few to multiply the
-/// step by positions.
-inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
-
-}  // namespace detail
-
 /// The phase at an integer position, for tables of positions and of coordinates. It is position * step up to
 /// 2^31 in magnitude. Beyond that, and for an inv_freq below 2^-128, it is the exact product position *
 /// inv_freq.
@@ -288,7 +273,10 @@ inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
 EIGEN_ALWAYS_INLINE phase phase_at(phase step, double inv_freq, std::int64_t position) {
-  if (!detail::beyond_steps(position) && !detail::slower_than_steps(inv_freq)) return step * position;
+  // A step is rounded to 2^-192 turn, which is exact enough up to `reach`. At a frequency below 2^-128 it has
+  // too few significant bits, at most 62.
+  constexpr std::int64_t reach = std::int64_t{1} << 31;
+  if (position <= reach && position >= -reach && (std::abs)(inv_freq) >= 0x1p-128) return step * position;
   const bool negative = position < 0;
   const std::uint64_t distance =
       negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);

@@ -29,7 +29,6 @@ struct pair_frequency {
   phase step;  // for one unit of position
 
   pair_frequency() = default;
-  explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
   /// Requires: turns == binary_turns(frequency, 1.0)
   pair_frequency(double frequency, const binary_turns& turns)
       : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
