@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <utility>  // std::move
 
 #include <rope/base/coordinates.hpp>
 #include <rope/base/message.hpp>
@@ -29,24 +28,6 @@ template <class Derived>
 inline constexpr bool is_matrix_product = false;
 template <class Left, class Right>
 inline constexpr bool is_matrix_product<Eigen::Product<Left, Right, Eigen::DefaultProduct>> = true;
-
-/// Makes tables that do not own their memory; a friend of frequency_table.
-struct borrowed_table {
-  /// Makes the table at `coordinates`. Writes its entries to `entries`, and writes to at_origin whether all
-  /// coordinates of a row are 0.
-  template <class S>
-  static frequency_table<S> at(const frequencies& of, std::uint64_t fingerprint, const row_angles& angles,
-                               number_array<double>&& coordinates, number_array<S>&& entries,
-                               number_array<unsigned char>&& at_origin) {
-    // Frequencies are only read, so nothing is written through this pointer.
-    auto* inv_freq = const_cast<double*>(of.inv_freq<typename frequency_table<S>::double_map>().data());
-    frequencies borrowed = frequencies::custom(number_array<double>::over(inv_freq, of.pairs(), of.axes()),
-                                               of.attention_factor());
-    frequency_table<S> table(std::move(borrowed), fingerprint, std::move(entries), std::move(at_origin));
-    table.write_rows(std::move(coordinates), angles);
-    return table;
-  }
-};
 
 }  // namespace detail
 
@@ -169,10 +150,15 @@ class row_maker {
     for (Index a = 0; a < axes(); ++a)
       for (Index r = 0; r < rows; ++r)
         numbers[r + a * rows] = static_cast<double>(coordinates.derived().coeff(r, a));
-    return detail::borrowed_table::at<S>(frequencies_, fingerprint_, angles_,
-                                         number_array<double>::over(numbers, rows, axes()),
-                                         number_array<S>::over(entries, rotary_dim(), rows),
-                                         number_array<unsigned char>::over(at_origin, rows, 1));
+    // Frequencies are only read, so nothing is written through this pointer.
+    auto* inv_freq =
+        const_cast<double*>(frequencies_.inv_freq<typename frequency_table<S>::double_map>().data());
+    frequency_table<S> result(frequencies::custom(number_array<double>::over(inv_freq, pairs(), axes()),
+                                                  frequencies_.attention_factor()),
+                              fingerprint_, number_array<S>::over(entries, rotary_dim(), rows),
+                              number_array<unsigned char>::over(at_origin, rows, 1));
+    result.write_rows(number_array<double>::over(numbers, rows, axes()), angles_);
+    return result;
   }
 
  private:

@@ -27,6 +27,8 @@ namespace rope::inline ROPE_ABI {
 
 template <class S>
 class frequency_table;
+template <class S>
+class row_maker;
 
 /// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
 /// and no others. A frequency_table alone rotates channels [0, rotary_dim).
@@ -291,7 +293,7 @@ class frequency_table {
 
  private:
   friend struct detail::given_entries;
-  friend struct detail::borrowed_table;
+  friend class row_maker<S>;
 
   struct range_tag {};
   struct coordinates_tag {};

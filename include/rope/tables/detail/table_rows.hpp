@@ -143,8 +143,6 @@ class row_angles {
 
 /// Makes tables of given entries, in tables/given_table.hpp.
 struct given_entries;
-/// Makes tables in the caller's memory, in tables/row_maker.hpp.
-struct borrowed_table;
 
 /// The entries of a table, and the properties that a rotation needs.
 template <class S>
