@@ -69,12 +69,6 @@ number_array<Scalar> walk_grid(const char* function, const std::vector<Index>& e
   return grid;
 }
 
-/// A row or column of numbers as a column of double.
-template <class Derived>
-number_array<double> column_of(const Eigen::DenseBase<Derived>& list) {
-  return list.derived().template cast<double>();
-}
-
 inline void require_count(const char* function, Index count) {
   if (count < 0) throw_invalid(function, "count must not be negative, got ", count);
 }
@@ -116,7 +110,7 @@ template <class Real = double, class... Axes>
 owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
   static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
   static_assert((bool(Axes::IsVectorAtCompileTime) && ...), "grid_coordinates: an axis is an Eigen vector");
-  const number_array<double> lists[] = {detail::column_of(axes)...};
+  const number_array<double> lists[] = {axes.derived().template cast<double>()...};
   return detail::walk_grid<Real>("grid_coordinates", {axes.size()...},
                                  [&](std::size_t a, Index i) { return lists[a](i); });
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <rope/base/coordinates.hpp>
+#include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
@@ -140,14 +141,10 @@ inline Index tokens_of_run(const char* function, const vision_run& vision) {
     throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
                   vision.frame_step, " for ", vision.frames, " frames");
   if (vision.frames == 0 || vision.height == 0 || vision.width == 0) return 0;
-  Index tokens = vision.frames;
-  for (const Index extent : {vision.height, vision.width}) {
-    if (tokens > max_tokens_of_prompt / extent)
-      throw_length(function, "a run exceeds the address space, got ",
-                   shape_text({vision.frames, vision.height, vision.width}));
-    tokens *= extent;
-  }
-  return tokens;
+  if (!product_fits({vision.frames, vision.height, vision.width}, max_tokens_of_prompt))
+    throw_length(function, "a run exceeds the address space, got ",
+                 shape_text({vision.frames, vision.height, vision.width}));
+  return vision.frames * vision.height * vision.width;
 }
 
 inline Index tokens_of_run(const char* function, const prompt_run& run) {

@@ -166,26 +166,6 @@ concept distance_rule = requires(const X& rule, std::int64_t p) {
   { rule.distance(p, p) } -> std::same_as<std::int64_t>;
 };
 
-/// The positions at which to rotate keys `first` .. first + count - 1, so that their distances to a query
-/// rotated at `position` are those of the rule.
-///
-///     ids[j] = position - rule.distance(position, first + j)
-///
-/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
-///          std::out_of_range if a distance of your own rule gives an id outside 64 bits
-template <distance_rule Rule>
-std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
-                                        Index count) {
-  if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
-    detail::throw_invalid("key_positions", "keys must be within [0, position] = [0, ", position, "], got ",
-                          count, " from ", first, " on");
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
-  for (Index j = 0; j < count; ++j)
-    ids[static_cast<std::size_t>(j)] =
-        detail::position_difference("key_positions", position, rule.distance(position, first + j));
-  return ids;
-}
-
 /// The ids map(first), map(first + 1), ... of `count` tokens:
 ///
 ///     const auto ids = mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); });
@@ -202,6 +182,24 @@ std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, cons
     ids[static_cast<std::size_t>(t)] =
         map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
   return ids;
+}
+
+/// The positions at which to rotate keys `first` .. first + count - 1, so that their distances to a query
+/// rotated at `position` are those of the rule.
+///
+///     ids[j] = position - rule.distance(position, first + j)
+///
+/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
+///          std::out_of_range if a distance of your own rule gives an id outside 64 bits
+template <distance_rule Rule>
+std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
+                                        Index count) {
+  if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
+    detail::throw_invalid("key_positions", "keys must be within [0, position] = [0, ", position, "], got ",
+                          count, " from ", first, " on");
+  return mapped_positions(first, count, [&](std::int64_t k) {
+    return detail::position_difference("key_positions", position, rule.distance(position, k));
+  });
 }
 
 }  // namespace rope::inline ROPE_ABI
