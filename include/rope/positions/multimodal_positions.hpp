@@ -300,42 +300,6 @@ prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
       });
 }
 
-namespace detail {
-
-/// hunyuan_vl_positions, with the type of the runs as a parameter so that it is compiled only if called.
-template <class Integer, class Runs>
-prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
-  tokens_of_prompt(function, runs);
-  Runs with_ends = runs;  // includes the token that ends each row of an image
-  for (auto& run : with_ends) {
-    if (!run.is_vision) continue;
-    vision_run& image = run.vision;
-    if (image.frames > 1) throw_invalid(function, "an image must be one frame, got ", image.frames);
-    if (image.frames > 0 && image.height > 0 && image.width > 0) ++image.width;
-  }
-  const Index tokens = tokens_of_prompt(function, with_ends);
-  prompt_positions<Integer> prompt{{tokens, axes}, static_cast<Integer>(tokens)};
-  for (Index axis = 0; axis < axes; ++axis)
-    for (Index token = 0; token < tokens; ++token)
-      prompt.coordinates(token, axis) = static_cast<Integer>(token);
-  Index token = 0, images = 0;
-  for (const auto& run : with_ends) {
-    token += run.text.tokens;
-    const vision_run& image = run.vision;
-    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
-    for (Index row = 0; row < image.height; ++row)
-      for (Index column = 0; column < image.width; ++column, ++token) {
-        prompt.coordinates(token, axes - 3) = static_cast<Integer>(column);
-        prompt.coordinates(token, axes - 2) = static_cast<Integer>(row);
-        prompt.coordinates(token, axes - 1) = static_cast<Integer>(images);
-      }
-    ++images;
-  }
-  return prompt;
-}
-
-}  // namespace detail
-
 /// Positions of HunYuan VL. A token has four coordinates, (position, width, height, image), or only the last
 /// three if `axes` is 3. Each belongs to one section of the model. All coordinates of a text token are its
 /// index in the prompt. A token of an image has
@@ -357,11 +321,37 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 ///          than one frame; std::length_error if the tokens exceed the address space
 /// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
 ///          get_xdrope_input_positions of vLLM
-template <class Integer = std::int64_t>
-prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
-  if (axes != 3 && axes != 4)
-    detail::throw_invalid("hunyuan_vl_positions", "axes must be 3 or 4, got ", axes);
-  return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
+template <class Integer = std::int64_t, class Runs = std::vector<prompt_run>>  // compiled only if called
+prompt_positions<Integer> hunyuan_vl_positions(const std::type_identity_t<Runs>& runs, Index axes) {
+  constexpr const char* function = "hunyuan_vl_positions";
+  if (axes != 3 && axes != 4) detail::throw_invalid(function, "axes must be 3 or 4, got ", axes);
+  detail::tokens_of_prompt(function, runs);
+  Runs with_ends = runs;  // includes the token that ends each row of an image
+  for (auto& run : with_ends) {
+    if (!run.is_vision) continue;
+    vision_run& image = run.vision;
+    if (image.frames > 1) detail::throw_invalid(function, "an image must be one frame, got ", image.frames);
+    if (image.frames > 0 && image.height > 0 && image.width > 0) ++image.width;
+  }
+  const Index tokens = detail::tokens_of_prompt(function, with_ends);
+  prompt_positions<Integer> prompt{{tokens, axes}, static_cast<Integer>(tokens)};
+  for (Index axis = 0; axis < axes; ++axis)
+    for (Index token = 0; token < tokens; ++token)
+      prompt.coordinates(token, axis) = static_cast<Integer>(token);
+  Index token = 0, images = 0;
+  for (const auto& run : with_ends) {
+    token += run.text.tokens;
+    const vision_run& image = run.vision;
+    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
+    for (Index row = 0; row < image.height; ++row)
+      for (Index column = 0; column < image.width; ++column, ++token) {
+        prompt.coordinates(token, axes - 3) = static_cast<Integer>(column);
+        prompt.coordinates(token, axes - 2) = static_cast<Integer>(row);
+        prompt.coordinates(token, axes - 1) = static_cast<Integer>(images);
+      }
+    ++images;
+  }
+  return prompt;
 }
 
 }  // namespace rope::inline ROPE_ABI
