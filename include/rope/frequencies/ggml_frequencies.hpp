@@ -2,7 +2,7 @@
 #ifndef ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 
-#include <algorithm>  // std::clamp, std::max, std::min
+#include <algorithm>  // std::max
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/scaling.hpp>
 
 /// The frequencies of ggml_rope_ext and ggml_rope_multi from their arguments, without a model file.
 
@@ -87,17 +88,6 @@ inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pa
     for (Index& power : powers) ++power;
   }
   return result;
-}
-
-/// The pair that makes `rotations` full turns over L0 positions. With a base of 1 all pairs make the same
-/// number of turns. The bound then lies beyond all pairs, on the side that it approaches as the base goes to
-/// 1.
-inline wide_real ggml_pair_of_rotations(const ggml_rope_parameters& p, double rotations) {
-  const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
-  const wide_real log_base = log(wide_real(p.freq_base));
-  constexpr double beyond = 0x1p62;
-  if (log_base == 0) return ratio > 0 ? beyond : -beyond;
-  return p.n_dims * ratio / (2 * log_base);
 }
 
 inline void check_ggml_sections(const ggml_rope_parameters& p) {
@@ -199,17 +189,14 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
         "1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor is not 0, got the freq_scale ",
         p.freq_scale);
 
-  // The blend of YaRN in ggml: the share of the unscaled frequency is 1 up to pair low and 0 from pair high
-  // on.
-  wide_real low, high;
+  // The blend of YaRN, but at least 0.001 wide, even if low is above high. With a base of 1, all pairs make
+  // the same number of turns, and the two pairs are infinite before blend_between limits them.
+  detail::blend_bounds blend;
   if (blends) {
-    low = (std::max)(wide_real(0), floor(detail::ggml_pair_of_rotations(p, p.beta_fast)));
-    high = (std::min)(wide_real(p.n_dims - 1), ceil(detail::ggml_pair_of_rotations(p, p.beta_slow)));
+    const schedule axis{.rotary_dim = p.n_dims, .base = p.freq_base, .inv_freq = {}};
+    blend = detail::blend_between(p.beta_fast, p.beta_slow, true, axis, p.n_ctx_orig);
+    blend.high = (std::max)(blend.high, blend.low + 0.001);
   }
-  const auto unscaled_share = [&](Index pair) {
-    const wide_real passed = (pair - low) / (std::max)(wide_real(0.001), high - low);
-    return 1 - std::clamp(passed, wide_real(0), wide_real(1));
-  };
 
   const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
   const number_array<Index> places = one_axis ? number_array<Index>() : detail::ggml_pairs_of(p, pairs);
@@ -219,7 +206,7 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
     const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[static_cast<std::size_t>(i)];
     if (factor >= 0.999e30) continue;
     const wide_real f = powers(one_axis ? i : places(i, 1)) / factor;
-    const wide_real unscaled = blends ? wide_real(p.ext_factor) * unscaled_share(i) : 0;
+    const wide_real unscaled = blends ? p.ext_factor * (1 - detail::ramp(i, blend.low, blend.high)) : 0;
     inv_freq(i, one_axis ? 0 : places(i, 0)) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
   }
   return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));

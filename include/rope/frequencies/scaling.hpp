@@ -31,10 +31,9 @@ namespace detail {
 // over the L0 positions of training. d is rotary_dim.
 
 /// The pair, as a real number, that makes `rotations` full turns over L0 positions.
-inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
+inline wide_real pair_of_rotations(double rotations, const schedule& axis, wide_real original_max_position) {
   return wide_real(axis.rotary_dim) *
-         log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
-         (2 * log(axis.base));
+         log(original_max_position / (wide_real(rotations) * 2 * wide_real::pi())) / (2 * log(axis.base));
 }
 
 /// The first and the last pair of a blend.
@@ -47,7 +46,7 @@ struct blend_bounds {
 /// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
 /// between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
-                                  double original_max_position) {
+                                  wide_real original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
   wide_real high = pair_of_rotations(slow, axis, original_max_position);
   if (truncate) {
