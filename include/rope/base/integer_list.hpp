@@ -163,13 +163,38 @@ template <class X>
 concept integers_in_memory =
     dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
 
-template <integers_in_memory X>
+/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
+/// other values, for example if the expression makes random numbers.
+template <class Integer>
+struct evaluated_list : integer_list<Integer> {
+  number_array<Integer> memory;
+
+  evaluated_list(evaluated_list&&) = default;
+  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
+    this->data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
+
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    memory.resize(expression.rows(), expression.cols());
+    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
+    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
+  }
+};
+
+/// An integer_list that refers to the memory of the caller; of an expression, an evaluated_list.
+template <class X>
+requires dense_integers<X> || integers_in_memory<X>
 auto list_of(const X& x) {
   if constexpr (dense_integers<X>) {
     const auto& list = dense_of(x);
     using dense = std::remove_cvref_t<decltype(list)>;
     using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
+    if constexpr (!dense_integers_in_memory<X>)
+      return evaluated_list<integer>(list);
+    else if constexpr (bool(dense::IsVectorAtCompileTime))
       return integer_list<integer>(list.data(), list.size(), list.innerStride());
     else
       return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
@@ -196,17 +221,9 @@ auto list_in_memory(const X& x) {
   if constexpr (integers_in_memory<X>) return list_of(x);
 }
 
-/// A value of the type of the integers in a list. The list may be in memory or an expression.
+/// The type of the integers in a list, which may be in memory or an expression.
 template <class X>
-requires dense_integers<X> || integers_in_memory<X>
-auto integer_in(const X& x) {
-  if constexpr (dense_integers<X>)
-    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
-  else
-    return list_of(x)[0];
-}
-template <class X>
-using integer_of = decltype(integer_in(std::declval<const X&>()));
+using integer_of = decltype(list_of(std::declval<const X&>())[0]);
 
 /// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
 /// also outside every table.
@@ -218,26 +235,6 @@ std::int64_t as_position(Integer value) {
   else
     return static_cast<std::int64_t>(value);
 }
-
-/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example if the expression makes random numbers.
-template <class Integer>
-struct evaluated_list : integer_list<Integer> {
-  number_array<Integer> memory;
-
-  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
-    this->data = memory.data();
-  }
-  evaluated_list& operator=(const evaluated_list&) = delete;
-
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    memory.resize(expression.rows(), expression.cols());
-    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
-    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
-  }
-};
 
 /// The type in which a call keeps positions that it reads more than once.
 template <class P>

@@ -202,15 +202,6 @@ Index rows_of_mask(const X& mask) {
     return 1;
 }
 
-/// The mask as a list of integers: a view of its memory, or a copy if it is an expression.
-template <class X>
-auto mask_list(const X& mask) {
-  if constexpr (integers_in_memory<X>)
-    return list_of(mask);
-  else
-    return evaluated_list<integer_of<X>>(mask);
-}
-
 /// The first token of a row that is not padding, and the number of such tokens.
 ///
 /// \param entry  entry(t) is the mask of token t
@@ -260,7 +251,7 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// Cost:    O(batch * tokens)
 template <position_list X, class Rows = padded_rows>
 Rows positions_of_mask(const X& mask, bool causal = true) {
-  const auto list = detail::mask_list(mask);
+  const auto list = detail::list_of(mask);
   const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
   Rows rows;
   for (Index b = 0; b < batch; ++b) {
