@@ -144,7 +144,7 @@ TEST_CASE("ids that are not contiguous are read at their stride", "[positions]")
   const int memory[] = {10, -1, 11, -1, 12, -1, 20, -1, 21, -1, 22, -1};
   using list = rope::detail::integer_list<int>;
   for (const list& ids : {list(memory, 6, 2), list(memory, 2, 3, 6, 2)}) {
-    const rope::detail::listed_positions<int> positions(ids, 3);
+    const rope::detail::listed_positions<list> positions(ids, 3);
     for (rope::Index b = 0; b < 2; ++b)
       for (rope::Index t = 0; t < 3; ++t) CHECK(positions(b, t) == 10 * (b + 1) + t);
   }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <span>
 #include <type_traits>
+#include <utility>  // std::move
 #include <vector>
 
 #include <rope/base/integer_list.hpp>
@@ -132,16 +133,18 @@ struct contiguous_positions {
 };
 
 /// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
-template <class Integer>
+///
+/// \tparam List  an integer_list, or an evaluated_list
+template <class List>
 struct listed_positions {
-  integer_list<Integer> ids;
+  List ids;
   Index row_stride;
 
-  listed_positions(const integer_list<Integer>& list, Index tokens)
-      : ids(list),
-        row_stride(list.rows > 1 ? list.row_stride
-                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
-                       ? tokens * list.column_stride
+  listed_positions(List list, Index tokens)
+      : ids(std::move(list)),
+        row_stride(ids.rows > 1 ? ids.row_stride
+                   : tokens > 0 && ids.columns > tokens && ids.columns % tokens == 0
+                       ? tokens * ids.column_stride
                        : 0) {}
 
   std::int64_t operator()(Index b, Index t) const {
@@ -163,22 +166,6 @@ struct listed_positions {
       for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
     return batch > 0 ? range : position_range{};
   }
-};
-
-/// The ids of an expression, evaluated once and stored here.
-template <class Integer>
-struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
-  template <class X>
-  evaluated_positions(const X& expression, Index tokens)
-      : evaluated_list<Integer>(expression), listed_positions<Integer>(evaluated(), tokens) {}
-  evaluated_positions(const evaluated_positions& other)
-      : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
-    this->ids.data = evaluated().data;
-  }
-  using listed_positions<Integer>::operator();
-
- private:
-  const evaluated_list<Integer>& evaluated() const { return *this; }
 };
 
 /// Token t of row b is at starts[b] + t.
@@ -255,7 +242,7 @@ struct braced_ids : integer_list<std::int64_t> {
   braced_ids(std::initializer_list<std::int64_t> list)
       : integer_list<std::int64_t>(list.begin(), static_cast<Index>(list.size()), 1) {}
 };
-struct braced_positions : listed_positions<std::int64_t> {
+struct braced_positions : listed_positions<integer_list<std::int64_t>> {
   std::int64_t operator()(Index b, Index t) const {
     return ids.data ? listed_positions::operator()(b, t) : t;
   }
@@ -272,13 +259,10 @@ contiguous_positions position_source(Integer start, Index /*tokens*/) {
 }
 template <position_list X>
 auto position_source(const X& ids, Index tokens) {
-  if constexpr (integers_in_memory<X>)
-    return listed_positions<integer_of<X>>(list_of(ids), tokens);
-  else
-    return evaluated_positions<integer_of<X>>(ids, tokens);
+  return listed_positions(list_of(ids), tokens);
 }
 template <class Integer>
-listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+listed_positions<integer_list<Integer>> position_source(const evaluated_list<Integer>& ids, Index tokens) {
   return {ids, tokens};
 }
 inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
