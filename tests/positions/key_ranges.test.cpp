@@ -169,6 +169,9 @@ TEST_CASE("a mask of any order, type and extent gives the same rows", "[position
   CHECK(rope::positions_of_mask(matrix(mask.col(0))).counts == positions{0, 1, 1});
   CHECK(rope::positions_of_mask(std::vector{0, 1, 1}).positions == positions{0, 0, 1});
   CHECK(rope::positions_of_mask(mask.row(1)).counts == positions{2});
+  CHECK(rope::positions_of_mask(mask.col(1)).counts == rope::positions_of_mask(1 * mask.col(1)).counts);
+  CHECK(rope::positions_of_mask(1 * mask.row(1).transpose()).counts == positions{2});
+  CHECK(rope::positions_of_mask(1 * matrix(mask.col(0))).counts == positions{0, 1, 1});
   CHECK(rope::positions_of_mask(matrix(0, 4)).counts.empty());
   CHECK(rope::positions_of_mask(matrix(2, 0)).counts.size() == 2);
 }

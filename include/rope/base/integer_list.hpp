@@ -87,15 +87,19 @@ struct integer_list {
   const Integer* data = nullptr;
   Index rows = 1, columns = 0;
   Index row_stride = 0, column_stride = 1;
+  Index given_rows = 1, given_columns = 0;  // the shape as given; a vector is one row
 
   integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(std::span<const Integer> list)
+      : integer_list(list.data(), static_cast<Index>(list.size()), 1) {}
   integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
+      : data(first), columns(length), column_stride(stride), given_columns(length) {}
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
       : integer_list(first, integer_count(row_count, column_count),
                      column_count == 1 ? to_next_row : to_next_column) {
+    given_rows = row_count;
+    given_columns = column_count;
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
     columns = column_count;
@@ -180,7 +184,10 @@ struct evaluated_list : integer_list<Integer> {
     using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     memory.resize(expression.rows(), expression.cols());
     Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
-    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
+    if constexpr (bool(Derived::IsVectorAtCompileTime))
+      integer_list<Integer>::operator=({memory.data(), memory.size(), 1});
+    else
+      integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
   }
 };
 

@@ -7,13 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 #include <vector>
 
 #include <rope/base/integer_list.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 
@@ -189,19 +187,6 @@ struct padded_rows {
 
 namespace detail {
 
-/// The number of rows of a mask [batch, tokens]. A vector is one row.
-template <class X>
-Index rows_of_mask(const X& mask) {
-  if constexpr (dense_integers<X>)
-    return bool(std::remove_cvref_t<decltype(dense_of(mask))>::IsVectorAtCompileTime) ? 1 : mask.rows();
-  else if constexpr (tensor<const X, 2>)
-    return static_cast<Index>(mask.dimension(0));
-  else if constexpr (strided_span<X, 2>)
-    return span_extent(mask, 0);
-  else
-    return 1;
-}
-
 /// The first token of a row that is not padding, and the number of such tokens.
 ///
 /// \param entry  entry(t) is the mask of token t
@@ -252,7 +237,7 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 template <position_list X, class Rows = padded_rows>
 Rows positions_of_mask(const X& mask, bool causal = true) {
   const auto list = detail::list_of(mask);
-  const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
+  const Index batch = list.given_rows, tokens = list.given_columns;
   Rows rows;
   for (Index b = 0; b < batch; ++b) {
     // A matrix of one column is stored as a list.

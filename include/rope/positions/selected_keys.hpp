@@ -58,29 +58,23 @@ class selected_keys {
   template <class X>
   requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
       selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
-    constexpr int rank = detail::numbers_by_index<const X, 2>   ? 2
-                         : detail::numbers_by_index<const X, 3> ? 3
-                                                                : 0;
+    constexpr bool is_by_head = detail::numbers_by_index<const X, 3>;
     static_assert(
-        rank != 0 || detail::integers_in_memory<X>,
-        "selected_keys: give lists in memory, an Eigen matrix, tensor or mdspan [queries, keys] or a "
-        "tensor or mdspan [queries, key heads, keys], or a pointer and a selected_shape");
-    if constexpr (rank != 0) {
-      const auto memory = detail::indexed_memory_of<rank>(lists);
+        is_by_head || detail::integers_in_memory<X>,
+        "selected_keys: give lists of std::int32_t or std::int64_t in memory, an Eigen matrix, tensor or "
+        "mdspan [queries, keys] or a tensor or mdspan [queries, key heads, keys], or a pointer and a "
+        "selected_shape");
+    if constexpr (is_by_head) {
+      const auto memory = detail::indexed_memory_of<3>(lists);
       set_memory(memory.data);
-      queries_ = {memory.extents.front(), memory.strides.front()};
-      if constexpr (rank == 3) heads_ = {memory.extents[1], memory.strides[1]};
-      keys_ = {memory.extents.back(), memory.strides.back()};
-    } else if constexpr (detail::dense_integers_in_memory<X>) {
-      const auto& matrix = detail::dense_of(lists);
-      constexpr bool is_vector = std::remove_cvref_t<decltype(matrix)>::IsVectorAtCompileTime;
-      set_memory(matrix.data());
-      if (!is_vector) queries_ = {matrix.rows(), matrix.rowStride()};
-      keys_ = is_vector ? axis{matrix.size(), matrix.innerStride()} : axis{matrix.cols(), matrix.colStride()};
+      queries_ = {memory.extents[0], memory.strides[0]};
+      heads_ = {memory.extents[1], memory.strides[1]};
+      keys_ = {memory.extents[2], memory.strides[2]};
     } else if constexpr (detail::integers_in_memory<X>) {
       const auto list = detail::list_of(lists);
       set_memory(list.data);
-      keys_ = {list.columns, list.column_stride};
+      keys_ = {list.given_columns, list.column_stride};
+      queries_ = {list.given_rows, list.rows > 1 ? list.row_stride : keys_.extent * keys_.stride};
     }
     check_extents();
   }
