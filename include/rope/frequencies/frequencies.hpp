@@ -24,14 +24,9 @@ namespace rope::inline ROPE_ABI {
 namespace detail {
 
 /// base^(-i / denominator) for any i.
-class inverse_powers {
- public:
-  inverse_powers(wide_real base, Index denominator) : step_(-log(base) / denominator) {}
-  wide_real operator()(Index i) const { return exp(i * step_); }
-
- private:
-  wide_real step_;
-};
+inline auto inverse_powers(wide_real base, Index denominator) {
+  return [step = -log(base) / denominator](Index i) { return exp(i * step); };
+}
 
 }  // namespace detail
 
@@ -52,7 +47,7 @@ struct schedule {
   void restart(wide_real new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
-    const detail::inverse_powers powers(base, inv_freq.size());
+    const auto powers = detail::inverse_powers(base, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = powers(i);
   }
 
@@ -60,7 +55,7 @@ struct schedule {
   /// inv_freq(i) *= factor^(-2 i / rotary_dim).
   void multiply_base(wide_real factor) {
     base *= factor;
-    const detail::inverse_powers powers(factor, inv_freq.size());
+    const auto powers = detail::inverse_powers(factor, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) *= powers(i);
   }
 };
@@ -98,7 +93,8 @@ class frequencies {
   ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
-  explicit frequencies(Integer rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
+  explicit frequencies(Integer rotary_dim, double base = 10000.0)
+      : frequencies(schedule_of(rotary_dim, base)) {}
 
   /// The original schedule after one scaling, or several in the given order.
   ///
@@ -108,7 +104,7 @@ class frequencies {
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
+      : frequencies(schedule_of(rotary_dim, base, first, rest...)) {}
 
   /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
   ///
@@ -222,8 +218,8 @@ class frequencies {
     return inv_freq;
   }
 
-  template <class Integer>
-  static schedule original(Integer rotary_dim, double base) {
+  template <class Integer, class... Rules>
+  static schedule schedule_of(Integer rotary_dim, double base, const Rules&... rules) {
     static_assert(!std::is_floating_point_v<Integer>,
                   "frequencies: rotary_dim is an integer and comes first, then the base: frequencies(128, "
                   "500000.0)");
@@ -239,12 +235,7 @@ class frequencies {
                             given, " and base ", base);
     schedule axis{.rotary_dim = detail::to_index(given), .base = base, .inv_freq = {}};
     axis.restart(base);
-    return axis;
-  }
-
-  template <class... Scalings>
-  static schedule scaled(schedule axis, const Scalings&... scalings) {
-    (scalings.apply(axis), ...);
+    (rules.apply(axis), ...);
     return axis;
   }
 

@@ -201,7 +201,7 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
   const number_array<Index> places = one_axis ? number_array<Index>() : detail::ggml_pairs_of(p, pairs);
   number_array<double> inv_freq(pairs, one_axis ? 1 : 4, 0.0);
-  const detail::inverse_powers powers(p.freq_base, p.n_dims / 2);
+  const auto powers = detail::inverse_powers(p.freq_base, p.n_dims / 2);
   for (Index i = 0; i < pairs; ++i) {
     const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[static_cast<std::size_t>(i)];
     if (factor >= 0.999e30) continue;

@@ -89,7 +89,7 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
 inline frequencies geometric_periods(Index count, double first, wide_real ratio, Index denominator) {
   number_array<double> inv_freq(count, 1);
-  const inverse_powers powers(ratio, (std::max)(denominator, Index{1}));
+  const auto powers = inverse_powers(ratio, (std::max)(denominator, Index{1}));
   for (Index k = 0; k < count; ++k)
     inv_freq(k, 0) = static_cast<double>(2 * wide_real::pi() / wide_real(first) * powers(k));
   return frequencies::custom(std::move(inv_freq));
@@ -372,7 +372,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
     detail::throw_invalid("ltx_frequencies", "base must be finite and greater than 1, got ", base);
   const Index count = inner_dim / 2 / axes, rest = inner_dim / 2 % axes;
   number_array<double> inv_freq(inner_dim / 2, axes, 0.0);
-  const detail::inverse_powers powers(base, (std::max)(count - 1, Index{1}));
+  const auto powers = detail::inverse_powers(base, (std::max)(count - 1, Index{1}));
   for (Index k = 0; k < count; ++k) {
     const wide_real power = k == 0 ? 1 : base * powers(count - 1 - k);
     for (Index axis = 0; axis < axes; ++axis)
