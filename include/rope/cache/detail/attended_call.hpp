@@ -357,7 +357,8 @@ class attended_call {
       struct rotated_queries {};
       const head_view<T> to =
           bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
-      rotate_into<Layout, false>(q, to, *table_, listed_angles{angles_ + first, queries_, b}, threads_);
+      const auto angle = [&](Index row, Index t) { return angles_[queries_.place(b + row, first + t)]; };
+      rotate_into<Layout, false>(q, to, *table_, angle, threads_);
       return to;
     }
   }

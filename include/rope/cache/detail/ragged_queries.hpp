@@ -61,15 +61,6 @@ class row_queries {
   any_integers offsets_;
 };
 
-/// The row of the table for query i of row first + b of the stored tokens.
-struct listed_angles {
-  const std::int64_t* rows;
-  const row_queries& queries;
-  Index first;
-
-  std::int64_t operator()(Index b, Index i) const { return rows[queries.place(first + b, i)]; }
-};
-
 }  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
