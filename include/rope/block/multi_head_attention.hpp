@@ -291,7 +291,7 @@ class multi_head_attention {
                                const Threads& threads) const {
     const detail::block_pass<T> pass = {weights_, options_, shape_};
     pass.check_context(context);
-    const Index keys = pass.keys_per_row(context, batch);
+    const Index keys = pass.tokens_per_row(context, batch, shape_.kv_heads);
     rotation.keys.check_positions(pass.function, batch, keys, shape_.head_dim);
     projected_context<T> to(batch, keys, shape_);
     const head_view<T> k = to.writable_keys(), v = to.writable_values();

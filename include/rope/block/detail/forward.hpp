@@ -37,7 +37,7 @@ class block_forward {
               const writable_token_ref<T>& out, const attention_options& options, const Rotation& rotation,
               const Threads& threads) const {
     pass_.check_call(x, context, out, batch, rotation, options);
-    check_probabilities(x.rows(), pass_.keys_per_row(context, batch));
+    check_probabilities(x.rows(), pass_.tokens_per_row(context, batch, pass_.shape.kv_heads));
     const auto heads = pass_.project(x, context, batch, threads);
     rotation.queries.apply(heads.q, pass_.q_norm(), threads);
     rotation.keys.apply(heads.k, pass_.k_norm(), threads);
@@ -52,7 +52,7 @@ class block_forward {
                         const writable_token_ref<T>& out, const attention_options& options,
                         const Rotation& rotation, const Threads& threads) const {
     pass_.check_queries(x, out);
-    const Index queries = pass_.queries_per_row(x, k.batch);
+    const Index queries = pass_.tokens_per_row(x, k.batch, pass_.shape.heads);
     rotation.queries.check_positions(pass_.function, k.batch, queries, pass_.shape.head_dim);
     pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
     check_probabilities(x.rows(), k.tokens);
@@ -70,7 +70,7 @@ class block_forward {
     const attention_options& options = pass_.options.attention;
     pass_.check_queries(x, out);
     pass_.check_context(x);
-    const Index batch = cache.batch(), count = pass_.queries_per_row(x, batch);
+    const Index batch = cache.batch(), count = pass_.tokens_per_row(x, batch, shape.heads);
     check_next<Layout>(cache, {shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim}, options, count,
                        table, counts);
     if (!probabilities_.empty())

@@ -81,15 +81,18 @@ struct block_pass {
     demand_memory(function, "x", x);
     demand_memory(function, out_name, out);
   }
-  /// The tokens per row of the batch.
+  /// The tokens per row of the batch, for heads that are projected from them.
   ///
-  /// Throws:  std::invalid_argument unless batch divides the rows; std::length_error if their heads exceed
-  ///          the address space
-  Index queries_per_row(const token_ref<T>& x, Index batch) const {
-    return tokens_per_row(x, batch, shape.heads);
-  }
-  Index keys_per_row(const token_ref<T>& context, Index batch) const {
-    return tokens_per_row(context, batch, shape.kv_heads);
+  /// Throws:  std::invalid_argument unless batch divides the rows; std::length_error if the heads exceed the
+  ///          address space
+  Index tokens_per_row(const token_ref<T>& x, Index batch, Index heads) const {
+    if (batch < 0) throw_invalid(function, "batch must not be negative, got ", batch);
+    check_rule(function, batch == 0 ? x.rows() == 0 : x.rows() % batch == 0,
+               "the rows of tokens must be a multiple of batch", x.rows(), batch);
+    const Index tokens = batch == 0 ? 0 : x.rows() / batch;
+    check_extents(function, static_cast<const T*>(nullptr), batch, tokens, heads,
+                  (std::max)(shape.head_dim, shape.value_dim), "the heads of a call");
+    return tokens;
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
   /// keys and values from `context`.
@@ -98,7 +101,8 @@ struct block_pass {
                   const Rotation& rotation, const attention_options& attention) const {
     check_queries(x, out);
     check_context(context);
-    const Index queries = queries_per_row(x, batch), keys = keys_per_row(context, batch);
+    const Index queries = tokens_per_row(x, batch, shape.heads),
+                keys = tokens_per_row(context, batch, shape.kv_heads);
     rotation.check_call(function, batch, queries, keys, shape.head_dim);
     check_attention(rotation, attention, batch, queries, keys);
   }
@@ -125,7 +129,8 @@ struct block_pass {
   template <class Threads>
   projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
                           const Threads& threads) const {
-    const Index queries = queries_per_row(x, batch), keys = keys_per_row(context, batch);
+    const Index queries = tokens_per_row(x, batch, shape.heads),
+                keys = tokens_per_row(context, batch, shape.kv_heads);
     const projected_heads to = {
         scratch_heads<block_scratch::queries>(batch, queries, shape.heads, shape.head_dim),
         scratch_heads<block_scratch::keys>(batch, keys, shape.kv_heads, shape.head_dim),
@@ -139,15 +144,6 @@ struct block_pass {
   head_norm<T> k_norm() const { return norm(weights.k_norm); }
 
  private:
-  Index tokens_per_row(const token_ref<T>& x, Index batch, Index heads) const {
-    if (batch < 0) throw_invalid(function, "batch must not be negative, got ", batch);
-    check_rule(function, batch == 0 ? x.rows() == 0 : x.rows() % batch == 0,
-               "the rows of tokens must be a multiple of batch", x.rows(), batch);
-    const Index tokens = batch == 0 ? 0 : x.rows() / batch;
-    check_extents(function, static_cast<const T*>(nullptr), batch, tokens, heads,
-                  (std::max)(shape.head_dim, shape.value_dim), "the heads of a call");
-    return tokens;
-  }
   head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
     return {
         {weight.data(), static_cast<std::size_t>(weight.size())}, options.norm_epsilon, options.norm_offset};
