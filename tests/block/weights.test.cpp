@@ -155,6 +155,8 @@ TEST_CASE("a weight is a row-major matrix in memory, and a bias a vector", "[blo
   CHECK(weights.q.bias.size() == 0);
   CHECK(weights.k.bias.size() == 3);
   CHECK(weights.k.bias.data() == b.data());
+  Eigen::VectorXf written = b;
+  CHECK(projection<float>(w, written).bias.data() == written.data());
   CHECK(throws_saying<std::invalid_argument>(
       [&] { projection<const float> gaps(w.leftCols(2)); },
       "rope::projection: the rows of a weight must lie next to each other, got a stride of 4 for 2 columns"));

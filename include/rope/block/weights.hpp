@@ -20,8 +20,6 @@ namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
-template <class W, class Map>
-concept no_map = !std::convertible_to<W, Map>;
 template <class W, class Weight, class B, class Bias>
 concept no_maps = !std::convertible_to<W, Weight> || !std::convertible_to<B, Bias>;
 
@@ -80,18 +78,12 @@ struct projection {
   ///
   /// Throws:  std::invalid_argument if there are gaps between the rows of the matrix, as in a block of a
   ///          larger matrix
-  template <detail::dense W>
-  requires detail::no_map<W, weight_map> projection(W&& w)
-      : projection(checked_data(w), w.rows(), w.cols()) {}
-  template <detail::dense W>
-  requires detail::no_map<W, weight_map> && detail::owns_memory<W> projection(W&& w ROPE_DETAIL_LIFETIMEBOUND)
-      : projection(checked_data(w), w.rows(), w.cols()) {}
-  template <detail::dense W, detail::dense B>
-  requires detail::no_maps<W, weight_map, B, bias_map> projection(W&& w, B&& b)
+  template <detail::dense W, detail::dense B = bias_map>
+  requires detail::no_maps<W, weight_map, B, bias_map> projection(W&& w, B&& b = {nullptr, 0})
       : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
-  template <detail::dense W, detail::dense B>
+  template <detail::dense W, detail::dense B = bias_map>
   requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<W> projection(
-      W&& w ROPE_DETAIL_LIFETIMEBOUND, B&& b)
+      W&& w ROPE_DETAIL_LIFETIMEBOUND, B&& b = {nullptr, 0})
       : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
   template <detail::dense W, detail::dense B>
   requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<B> projection(
@@ -135,7 +127,7 @@ struct projection {
     return x.data_handle();
   }
   template <class B>
-  static bias_map checked_bias(const B& b) {
+  static bias_map checked_bias(B& b) {
     static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,
                   "projection: a bias is an Eigen vector in memory with an inner stride of 1");
     return bias_map(b.data(), b.size());
