@@ -145,6 +145,7 @@ class block_forward {
                        const writable_token_ref<T>& out, const attention_options& options,
                        const Rotation& rotation, const Threads& threads) const {
     const head_view<T> attended = attended_by(q);
+    // Probabilities between different segments are 0.
     if (rotation.segment_count() > 1) std::fill(probabilities_.begin(), probabilities_.end(), T(0));
     Index first = 0, first_key = 0;
     for (Index s = 0; s < rotation.segment_count(); ++s) {
@@ -154,30 +155,18 @@ class block_forward {
         attention(asking, seen, rotation.keys.tokens_of(v, s), rotation.queries.tokens_of(attended, s), part,
                   threads);
         part.log_sum_exp = {};
-        if (!probabilities_.empty()) write_probabilities(q, first, k, first_key, asking, seen, part, threads);
+        if (probabilities_.empty()) return;
+        const auto of_segment = [&](const attention_shape& /*segment*/) {
+          const Index head = q.tokens * k.tokens;
+          T* const data = probabilities_.data() + first * k.tokens + first_key;
+          return weights_view<T>{data, q.heads * head, head, k.tokens, 1};
+        };
+        find_weights<T>(asking, seen, of_segment, part, threads);
       });
       first += asking.tokens;
       first_key += seen.tokens;
     }
     run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
-  }
-  /// Writes the probabilities of one segment into the probabilities of the whole call. Probabilities between
-  /// different segments are already 0.
-  template <class K, class Threads>
-  void write_probabilities(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
-                           const head_view<T>& asking, const head_view<K>& seen,
-                           const attention_options& options, const Threads& threads) const {
-    const Index rows = asking.batch * asking.heads * asking.tokens;
-    if (asking.tokens == q.tokens && seen.tokens == k.tokens)
-      return attention_weights(asking, seen, probabilities_, options, threads);
-    const auto size = static_cast<std::size_t>(rows * seen.tokens);
-    T* const part = workspace<scratch::probabilities, T>(rows * seen.tokens);
-    attention_weights(asking, seen, {part, size}, options, threads);
-    for (Index r = 0; r < rows; ++r) {
-      const Index head = r / asking.tokens, i = first + r % asking.tokens;  // of all rows of the batch
-      std::copy_n(part + r * seen.tokens, seen.tokens,
-                  probabilities_.data() + (head * q.tokens + i) * k.tokens + first_key);
-    }
   }
 
   block_pass<T> pass_;

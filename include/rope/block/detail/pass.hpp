@@ -34,7 +34,6 @@ struct block_scratch {
   struct attended;
   struct counts;
   struct log_sums;
-  struct probabilities;
   // of the backward pass
   struct rotated_queries;
   struct rotated_keys;
