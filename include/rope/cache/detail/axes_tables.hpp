@@ -30,14 +30,6 @@ struct token_rows {
   Index row_stride;  // 0 if the rows of a batch share the coordinates
 
   Index operator()(Index b, Index t) const { return b * row_stride + t; }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    if (batch > 0 && tokens > 0) {
-      range.include(0);
-      range.include((*this)(batch - 1, tokens - 1));
-    }
-    return range;
-  }
 };
 inline contiguous_positions positions_of_row(const token_rows& all, Index b, Index first = 0) {
   return {all(b, first)};

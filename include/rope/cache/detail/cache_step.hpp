@@ -99,9 +99,8 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
       if (chunk < tokens)
         throw_invalid(function, "a ring with axes takes chunk = ", chunk,
                       " tokens at a time by a table of their coordinates, got ", tokens);
-      return check_rotation<Layout>(
-          function, cache.batch(), tokens, shape.head_dim, *table,
-          checked_token_rows(function, table->table().rows(), cache.batch(), tokens));
+      checked_token_rows(function, table->table().rows(), cache.batch(), tokens);
+      return check_rotation<Layout>(function, cache.batch(), tokens, shape.head_dim, *table, known_range{});
     }
     check_later_chunks();
     position_range read;  // the positions by which the step rotates queries and keys
