@@ -42,11 +42,10 @@ class cache_memory {
   cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
                Index value_dim)
       : keys_(owner, batch, kv_heads, slot_count, head_dim),
-        values_(owner, batch, shared ? 0 : kv_heads, slot_count, value_dim),
-        value_dim_(value_dim) {}
+        values_(owner, batch, shared ? 0 : kv_heads, slot_count, value_dim) {}
 
   Index batch() const { return keys_.batch(); }
-  Index slot_count() const { return keys_.slot_count(); }
+  Index slot_count() const { return keys().tokens; }
 
   head_view<const T> keys() const { return keys_.view(); }
   head_view<T> keys() { return keys_.view(); }
@@ -54,10 +53,10 @@ class cache_memory {
   head_view<T> values() { return values_of(*this); }
 
   /// The first channel of a stored key that new keys set.
-  Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
+  Index first_new_channel() const { return shared ? values_.head_dim() : 0; }
   /// The size of `count` tokens in bytes.
   double bytes_of(Index count) const {
-    return cost_of(count, keys_.heads(), keys_.head_dim() + (shared ? 0 : Index{value_dim_}), sizeof(T));
+    return cost_of(count, keys().heads, keys_.head_dim() + (shared ? 0 : values_.head_dim()), sizeof(T));
   }
 
   /// Checks the shapes and counts of new tokens.
@@ -67,7 +66,7 @@ class cache_memory {
   void check_new(const char* function, const K& k, const V& v, const row_counts& counts) const {
     ROPE_DETAIL_CHECK_STORED("append", typename K::value_type, typename V::value_type, T);
     check_shape(function, shared ? "rotated_part" : "k", k, keys_.head_dim() - first_new_channel());
-    check_shape(function, shared ? "latent" : "v", v, value_dim_);
+    check_shape(function, shared ? "latent" : "v", v, values_.head_dim());
     check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
     check_counts(function, counts, batch(), k.tokens);
   }
@@ -80,7 +79,7 @@ class cache_memory {
     const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
     const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
     if constexpr (shared)
-      write_keys(from(k), to(keys()).channels(value_dim_, keys_.head_dim() - value_dim_));
+      write_keys(from(k), to(keys()).channels(values_.head_dim(), keys_.head_dim() - values_.head_dim()));
     else
       write_keys(from(k), to(keys()));
     copy_channels(from(v), to(values()));
@@ -112,7 +111,7 @@ class cache_memory {
   template <class Memory>
   static auto values_of(Memory& memory) {
     if constexpr (shared)
-      return memory.keys().channels(0, memory.value_dim_);
+      return memory.keys().channels(0, memory.values_.head_dim());
     else
       return memory.values_.view();
   }
@@ -137,14 +136,13 @@ class cache_memory {
   template <class X>
   void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
     check_extents(function, x);
-    if (x.batch != batch() || x.heads != keys_.heads() || x.head_dim != head_dim)
-      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys_.heads(), ", ", head_dim,
+    if (x.batch != batch() || x.heads != keys().heads || x.head_dim != head_dim)
+      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys().heads, ", ", head_dim,
                     "], got ", shape_text(x));
     check_memory(function, x);
   }
 
   head_memory<T> keys_, values_;
-  moved_index value_dim_;
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -44,8 +44,6 @@ class head_memory {
         scales_(is_quantized<T> ? checked_size(owner, 1) : 0) {}
 
   Index batch() const { return batch_; }
-  Index heads() const { return heads_; }
-  Index slot_count() const { return slots_; }
   Index head_dim() const { return head_dim_; }
 
   head_view<T> view() { return view_of(channels_.data(), scales_.data()); }
