@@ -13,6 +13,7 @@
 #include <rope/cache/detail/call_checks.hpp>  // value_place
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
+#include <rope/cache/detail/token_list.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
@@ -85,11 +86,11 @@ class cache_memory {
     copy_channels(from(v), to(values()));
   }
 
-  /// Moves runs of tokens of row b to lower slots. runs(visit) calls visit(from, to, count) for each run, in
-  /// ascending order.
-  template <class Runs>
-  void move_down(Index b, const Runs& runs) {
-    runs([&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy()); });
+  /// Removes tokens of row b, which has `size`. Later ones move to lower slots.
+  void remove(Index b, const token_list& tokens, Index size) {
+    tokens.for_each_kept(size, [&](Index from, Index to, Index count) {
+      for_each_part(*this, b, from, b, to, count, copy());
+    });
   }
   /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {

@@ -234,30 +234,20 @@ class cache_rows : public slot_rows<growing_row> {
       update_order(b, size, false);
     }
   }
-  /// Removes tokens [first, last). With `on_axes` the remaining tokens are renumbered 0, 1, 2, ...
-  void remove(row_range rows, Index first, Index last, bool on_axes) {
-    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
-    order_.remove(rows, *this, first, last);
-    for (Index b = rows.first; b < rows.last; ++b) {
-      of(b).used -= last - first;
-      update_order(b, first, on_axes);
-    }
-  }
-
-  /// Removes the tokens of an ascending list. next(b) does not change. With `on_axes` the remaining tokens
-  /// are renumbered 0, 1, 2, ...
+  /// Removes tokens. If they are evicted, next(b) does not change. With `on_axes` the remaining tokens are
+  /// renumbered 0, 1, 2, ...
   ///
   /// Requires:  rows of one size, at least one token in the list
-  void evict(row_range rows, const token_list& tokens, bool on_axes) {
+  void remove(row_range rows, const token_list& tokens, bool evicts, bool on_axes) {
     tokens.for_each_run([&](Index first, Index last) {
       newest_.forget(rows.first, rows.last, [&](Index b) {
         return lost_tokens{size(b) - last, last - first};
       });
     });
-    order_.evict(rows, *this, tokens);
+    order_.remove(rows, *this, tokens, evicts);
     for (Index b = rows.first; b < rows.last; ++b) {
       of(b).used -= tokens.size();
-      update_order(b, tokens.first(), on_axes);
+      update_order(b, tokens[0], on_axes);
     }
   }
 

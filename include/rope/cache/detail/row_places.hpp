@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_ROW_PLACES_HPP
 #define ROPE_CACHE_DETAIL_ROW_PLACES_HPP
 
-#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
+#include <algorithm>  // std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -158,27 +158,22 @@ class row_places {
       }
     }
   }
-  /// Removes tokens [first, last) of the rows in `range`. `rows` still counts them. Later tokens move to
-  /// lower indices.
+  /// Removes tokens of the rows in `range`. `rows` still counts them. Later tokens move to lower indices. If
+  /// they are evicted, the next position does not change.
   template <class Rows>
-  void remove(row_range range, const Rows& rows, Index first, Index last) {
+  void remove(row_range range, const Rows& rows, const token_list& tokens, bool evicts) {
     for (Index b = range.first; b < last_of(range); ++b) {
       const Index size = rows.size(b);
-      std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
-      if (first < last && last == size) rows_(b).evicted = none_evicted;
-      update_largest(b, size - (last - first));
-    }
-  }
-  /// Removes the listed tokens of rows, which still have size(b) tokens. The next position does not change.
-  template <class Rows>
-  void evict(row_range range, const Rows& rows, const token_list& tokens) {
-    for (Index b = range.first; b < last_of(range); ++b) {
       tokens.for_each_run([&, &evicted = rows_(b).evicted](Index first, Index last) {
-        evicted = (std::max)(evicted, *std::max_element(row(b) + first * axes_, row(b) + last * axes_));
+        if (evicts)
+          evicted = (std::max)(evicted, *std::max_element(row(b) + first * axes_, row(b) + last * axes_));
+        else if (last == size)
+          evicted = none_evicted;
       });
-      tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
+      tokens.for_each_kept(size, [&](Index from, Index to, Index count) {
         std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
       });
+      if (!evicts) update_largest(b, size - tokens.size());
     }
   }
   /// Puts the `size` tokens of row b at 0, 1, 2, ...

@@ -150,20 +150,11 @@ class stored_tokens {
   void remove(const char* function, Index first, Index count, batch_row row) {
     const row_range rows = rows_.rows(function, row);
     rows_.check_tokens(function, rows, first, count);
-    const Index last = first + count;
-    for (Index b = rows.first; b < rows.last; ++b)
-      memory_.move_down(b, [&](const auto& visit) { visit(last, first, rows_.size(b) - last); });
-    coordinates_.remove(rows, rows_, first, last);
-    rows_.remove(rows, first, last, on_axes());
+    remove(rows, token_list(first, first + count), false);
   }
   void evict(const char* function, const token_indices& indices, batch_row row) {
     const row_range rows = rows_.rows(function, row);
-    const token_list tokens(function, indices, rows_.size(rows.first));
-    if (tokens.size() == 0) return;
-    for (Index b = rows.first; b < rows.last; ++b)
-      memory_.move_down(b, [&](const auto& visit) { tokens.for_each_kept(rows_.size(b), visit); });
-    coordinates_.evict(rows, rows_, tokens);
-    rows_.evict(rows, tokens, on_axes());
+    remove(rows, token_list(function, indices, rows_.size(rows.first)), true);
   }
   /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
   void reserve(const char* function, Index capacity) {
@@ -230,6 +221,13 @@ class stored_tokens {
       throw_invalid(function,
                     "this cache rotates its keys, give the layout and the table, got none; append keys that "
                     "the table rotated before with append_rotated");
+  }
+
+  void remove(row_range rows, const token_list& tokens, bool evicts) {
+    if (tokens.size() == 0) return;
+    for (Index b = rows.first; b < rows.last; ++b) memory_.remove(b, tokens, rows_.size(b));
+    coordinates_.remove(rows, rows_, tokens, evicts);
+    rows_.remove(rows, tokens, evicts, on_axes());
   }
 
   /// The table, with a first channel that counts from the first channel of new keys.

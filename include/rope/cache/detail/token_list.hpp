@@ -24,8 +24,8 @@ class token_indices : public row_counts {
   token_indices(const X& list) : row_counts("indices", list) {}
 };
 
-/// Different tokens of a row in ascending order, in the scratch memory of the thread. Valid until the next
-/// list on this thread.
+/// Different tokens of a row in ascending order: a run, or a list. A list is in the scratch memory of the
+/// thread, and valid until the next list on this thread.
 class token_list {
  public:
   /// Throws:  std::out_of_range if an index is not in [0, held), std::invalid_argument if one is given twice
@@ -45,17 +45,19 @@ class token_list {
       if (tokens_[i] == tokens_[i - 1])
         throw_invalid(function, "indices must differ, got ", tokens_[i], " twice");
   }
+  /// Tokens [first, last).
+  token_list(Index first, Index last) : first_(first), size_(last - first) {}
 
   Index size() const { return size_; }
-  /// Requires:  size() > 0
-  Index first() const { return tokens_[0]; }
+  /// Token i of the list.
+  Index operator[](Index i) const { return tokens_ == nullptr ? first_ + i : tokens_[i]; }
 
   /// Calls visit(first, last) for each run [first, last) of listed tokens, in ascending order.
   template <class Visit>
   void for_each_run(const Visit& visit) const {
     for (Index i = 0, next; i < size_; i = next) {
-      for (next = i + 1; next < size_ && tokens_[next] == tokens_[next - 1] + 1;) ++next;
-      visit(tokens_[i], tokens_[next - 1] + 1);
+      for (next = i + 1; next < size_ && (*this)[next] == (*this)[next - 1] + 1;) ++next;
+      visit((*this)[i], (*this)[next - 1] + 1);
     }
   }
   /// Calls visit(from, to, count) for each run of remaining tokens after the first listed one, in ascending
@@ -63,13 +65,14 @@ class token_list {
   template <class Visit>
   void for_each_kept(Index size, const Visit& visit) const {
     for (Index i = 0; i < size_; ++i) {
-      const Index from = tokens_[i] + 1, end = i + 1 < size_ ? tokens_[i + 1] : size;
-      if (from < end) visit(from, tokens_[i] - i, end - from);
+      const Index from = (*this)[i] + 1, end = i + 1 < size_ ? (*this)[i + 1] : size;
+      if (from < end) visit(from, (*this)[i] - i, end - from);
     }
   }
 
  private:
-  Index* tokens_;
+  Index* tokens_ = nullptr;  // null for a run
+  Index first_ = 0;          // of a run
   Index size_;
 };
 
