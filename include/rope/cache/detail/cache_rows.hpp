@@ -112,6 +112,8 @@ class slot_rows {
     of(to) = other.of(from);
     newest_.copy_row(other.newest_, from, to);
   }
+  /// Sets newest(), which copy_row does not know after copies of all rows of another object.
+  void remember(const newest_tokens& newest) { newest_ = newest; }
   void swap_rows(Index a, Index b) {
     order_.swap_rows(a, b, (std::max)(used(a), used(b)));
     std::swap(of(a), of(b));
@@ -264,11 +266,6 @@ class cache_rows : public slot_rows<growing_row> {
     if (other.size(from) > slots_)
       throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slots_,
                    "; call reserve");
-  }
-  /// Requires:  capacity is at least the present one, and a cache has checked the extents
-  void reserve(const char* owner, Index capacity) {
-    order_.reserve(owner, *this, capacity);
-    slots_ = capacity;
   }
 
  private:

@@ -216,14 +216,6 @@ class row_places {
     rows_(to) = other.rows_(from);
     next_[at(to)] = other.next_[at(from)];
   }
-  /// Throws:  std::length_error if the places exceed the address space
-  template <class Rows>
-  void reserve(const char* owner, const Rows& rows, Index capacity) {
-    if (axes_ == 0) return;
-    row_places larger(owner, batch_, capacity, axes_);
-    for (Index b = 0; b < batch_; ++b) larger.copy_row(*this, b, b, rows.size(b));
-    *this = std::move(larger);
-  }
   void swap_rows(Index a, Index b, Index size) {
     if (axes_ == 0) return;
     std::swap_ranges(row(a), row(a) + size * axes_, row(b));

@@ -160,16 +160,13 @@ class stored_tokens {
   void reserve(const char* function, Index capacity) {
     if (capacity < 0) throw_invalid(function, "capacity must not be negative, got ", capacity);
     if (capacity <= memory_.slot_count()) return;
-    cache_memory<T, place> memory(owner_, memory_.batch(), capacity, memory_.keys().heads,
-                                  memory_.keys().head_dim, memory_.values().head_dim);
-    for (Index b = 0; b < memory_.batch(); ++b) memory.copy_row(memory_, b, b, rows_.used(b));
-    row_places<double> coordinates = coordinates_;
-    coordinates.reserve(owner_, rows_, capacity);
-    Rows rows = rows_;
-    rows.reserve(owner_, capacity);
-    memory_ = std::move(memory);
-    coordinates_ = std::move(coordinates);
-    rows_ = std::move(rows);
+    stored_tokens larger(owner_, memory_.batch(), capacity, memory_.keys().heads, memory_.keys().head_dim,
+                         memory_.values().head_dim, storage_);
+    larger.rotation_ = rotation_;
+    if (on_axes()) larger.put_on_axes(token_axes(coordinates_.axes()));
+    for (Index b = 0; b < memory_.batch(); ++b) larger.copy_tokens(*this, b, b);
+    larger.rows_.remember(rows_.newest());
+    *this = std::move(larger);
   }
   /// For raw keys, whose positions change without a rotation.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
@@ -194,9 +191,7 @@ class stored_tokens {
     if (&other == this && from == to) return;
     check_copy(function, other, from, to);
     const bool other_rotation = empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
-    memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
-    coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
-    rows_.copy_row(other.rows_, from, to);
+    copy_tokens(other, from, to);
     if (!other.rows_.empty(from) && other_rotation) rotation_ = other.rotation_;
   }
   /// \param from  row b becomes a copy of row from[b]
@@ -223,6 +218,11 @@ class stored_tokens {
                     "the table rotated before with append_rotated");
   }
 
+  void copy_tokens(const stored_tokens& other, Index from, Index to) {
+    memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
+    coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
+    rows_.copy_row(other.rows_, from, to);
+  }
   void remove(row_range rows, const token_list& tokens, bool evicts) {
     if (tokens.size() == 0) return;
     for (Index b = rows.first; b < rows.last; ++b) memory_.remove(b, tokens, rows_.size(b));
