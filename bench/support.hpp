@@ -322,9 +322,9 @@ inline void scale_lines_of_tokens(float* x, Index tokens, Index heads, Index hea
 }
 
 /// Channels between -1/2 and 1/2, the same in every run.
-inline rope::detail::storage<float> channels(Index size) {
-  rope::detail::storage<float> x(static_cast<std::size_t>(size));
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(i * 7919 % 97) - 0.48f;
+inline rope::number_array<float> channels(Index size) {
+  rope::number_array<float> x(size);
+  for (Index i = 0; i < size; ++i) x(i) = 0.01f * static_cast<float>(i * 7919 % 97) - 0.48f;
   return x;
 }
 

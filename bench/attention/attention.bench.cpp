@@ -19,7 +19,7 @@ using bench::add;
 using bench::Index;
 using bench::operands;
 using bench::shape;
-using rope::detail::storage;
+using rope::number_array;
 
 /// Attention as two Eigen products per head over tiles of queries, with the softmax of whole rows between
 /// them. Each tile multiplies only the keys visible to its last query.
@@ -87,7 +87,7 @@ void backward(bench::row& of, shape s, int threads) {
   options.log_sum_exp = sums;
   rope::attention(x.q, x.k, x.v, x.out, options);
   auto d_out_ = bench::channels(s.queries * s.heads * s.head_dim), d_q_ = d_out_, d_k_ = x.k_, d_v_ = x.v_;
-  const auto like = [](rope::head_view<float> view, storage<float>& data) {
+  const auto like = [](rope::head_view<float> view, number_array<float>& data) {
     view.data = data.data();
     return view;
   };
@@ -113,7 +113,7 @@ void decode(bench::row& of, shape s, int threads, bool cached) {
     if (threads == 1) return x.read();
     bench::pool().parallel_for(2, [&](Index part) {
       const auto& half = part == 0 ? x.k_ : x.v_;
-      bench::read(half.data(), static_cast<Index>(half.size()));
+      bench::read(half.data(), half.size());
     });
   };
   const auto attend = [&] { threads == 1 ? x.attend() : x.attend(bench::pool()); };
@@ -147,12 +147,12 @@ void decode_from_cache(bench::row& of, shape s, int threads) {
 
 void products_in_bfloat16(bench::row& of, shape s) {
   const operands x(s, s.queries < s.keys);
-  const auto narrow = [](const storage<float>& wide) {
-    storage<Eigen::bfloat16> channels(wide.size());
-    for (std::size_t i = 0; i < wide.size(); ++i) channels[i] = Eigen::bfloat16(wide[i]);
+  const auto narrow = [](const number_array<float>& wide) {
+    number_array<Eigen::bfloat16> channels(wide.size());
+    for (Index i = 0; i < wide.size(); ++i) channels(i) = Eigen::bfloat16(wide(i));
     return channels;
   };
-  const auto like = [](const rope::head_view<float>& view, storage<Eigen::bfloat16>& channels) {
+  const auto like = [](const rope::head_view<float>& view, number_array<Eigen::bfloat16>& channels) {
     return rope::head_view<Eigen::bfloat16>{channels.data(),   view.batch,      view.tokens,
                                             view.heads,        view.head_dim,   view.batch_stride,
                                             view.token_stride, view.head_stride};

@@ -20,10 +20,10 @@ void must_agree(const std::string& name, const operands& x, const auto& ours, co
   ours();
   const auto expected = x.out_;
   other();
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    if (!(std::abs(expected[i] - x.out_[i]) <= 1e-5f))
-      throw std::runtime_error(name + ": rope has " + std::to_string(expected[i]) + " in channel " +
-                               std::to_string(i) + ", the other attention " + std::to_string(x.out_[i]));
+  for (Index i = 0; i < expected.size(); ++i)
+    if (!(std::abs(expected(i) - x.out_(i)) <= 1e-5f))
+      throw std::runtime_error(name + ": rope has " + std::to_string(expected(i)) + " in channel " +
+                               std::to_string(i) + ", the other attention " + std::to_string(x.out_(i)));
 }
 
 using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -146,7 +146,7 @@ class panel_products {
   }
 
   shape s;
-  rope::detail::storage<float> queries_, keys_, values_, sums_, scores_;
+  rope::number_array<float> queries_, keys_, values_, sums_, scores_;
   float shrink_[std::size_t(panels::rows)];
 };
 

@@ -55,12 +55,12 @@ struct operands {
 
   /// A read of every key and value.
   void read() const {
-    bench::read(k_.data(), static_cast<Index>(k_.size()));
-    bench::read(v_.data(), static_cast<Index>(v_.size()));
+    bench::read(k_.data(), k_.size());
+    bench::read(v_.data(), v_.size());
   }
 
   shape s;
-  rope::detail::storage<float> q_, k_, v_, out_;
+  rope::number_array<float> q_, k_, v_, out_;
   rope::head_view<float> q, k, v, out;
   rope::frequency_table<float> table;
 };

@@ -17,7 +17,6 @@ using bench::Index;
 using bench::operands;
 using bench::row;
 using bench::shape;
-using rope::detail::storage;
 
 void option_beside_none(row& of, shape s, const std::string& name) {
   const operands x(s, false);
@@ -174,8 +173,8 @@ enum class window_of { all_before, sinks, gap, gap_in_the_callers_list };
 void windowed_step(row& of, shape s, window_of what) {
   using C = Eigen::bfloat16;
   const Index piece = 4096, gap = s.keys - 512;
-  storage<C> k_(static_cast<std::size_t>(piece * s.kv_heads * s.head_dim));
-  for (std::size_t i = 0; i < k_.size(); ++i) k_[i] = C(0.01f * static_cast<float>(i * 7919 % 97) - 0.48f);
+  rope::number_array<C> k_(piece * s.kv_heads * s.head_dim);
+  for (Index i = 0; i < k_.size(); ++i) k_(i) = C(0.01f * static_cast<float>(i * 7919 % 97) - 0.48f);
   const auto k = rope::bshd(static_cast<const C*>(k_.data()), 1, piece, s.kv_heads, s.head_dim);
   auto q_ = bench::channels(s.heads * s.head_dim), out_ = q_;
   const auto q = rope::bshd(q_.data(), 1, 1, s.heads, s.head_dim),

@@ -20,7 +20,7 @@ namespace {
 using bench::Index;
 using bench::row;
 using rope::half_split;
-using rope::detail::storage;
+using rope::number_array;
 
 /// Work on one thread or on both.
 void run(int threads, const auto& work) {
@@ -32,8 +32,8 @@ void run(int threads, const auto& work) {
 
 struct prompt {
   Index tokens, heads, kv_heads, head_dim;
-  storage<float> q_ = bench::channels(tokens * heads * head_dim),
-                 k_ = bench::channels(tokens * kv_heads * head_dim), v_ = k_, out_ = q_;
+  number_array<float> q_ = bench::channels(tokens * heads * head_dim),
+                      k_ = bench::channels(tokens * kv_heads * head_dim), v_ = k_, out_ = q_;
   rope::head_view<const float> q = rope::thd(static_cast<const float*>(q_.data()), tokens, heads, head_dim),
                                k = rope::thd(static_cast<const float*>(k_.data()), tokens, kv_heads,
                                              head_dim),
@@ -56,7 +56,7 @@ struct engine {
   std::vector<int> lengths = {};
   Index blocks = 0, pages = 0;
   std::vector<int> table = {};
-  storage<float> k_ = {}, v_ = {};
+  number_array<float> k_ = {}, v_ = {};
 
   engine(const std::vector<int>& of_tokens, Index heads, Index dim)
       : kv_heads(heads), head_dim(dim), lengths(of_tokens) {
@@ -128,7 +128,7 @@ void decode_latents(row& of, Index keys, int threads) {
     cache.append(many.k.channels(0, latent), many.k.channels(latent, rotary));
   }
   const prompt one = {1, heads, 1, latent + rotary};
-  storage<float> out_ = bench::channels(heads * latent);
+  number_array<float> out_ = bench::channels(heads * latent);
   const auto out = rope::thd(out_.data(), 1, heads, latent);
   const double flops = 2.0 * static_cast<double>(heads * keys) * (2 * latent + rotary);
   const rope::attention_options options = {.scale = 0.07};
@@ -172,8 +172,8 @@ void append_rotated(row& of, Index tokens, Index kv_heads, Index head_dim, int t
   const prompt x = {tokens, 1, kv_heads, head_dim};
   const rope::frequency_table<float> table(rope::frequencies(head_dim), tokens);
   rope::kv_cache<float> cache(1, tokens, kv_heads, head_dim);
-  storage<float> k_copy = x.k_, v_copy = x.v_;
-  const auto copy = [&](const rope::head_view<const float>& from, storage<float>& to) {
+  number_array<float> k_copy = x.k_, v_copy = x.v_;
+  const auto copy = [&](const rope::head_view<const float>& from, number_array<float>& to) {
     for (Index h = 0; h < kv_heads; ++h)
       for (Index t = 0; t < tokens; ++t)
         std::copy_n(from.at(0, t, h), head_dim, to.data() + (h * tokens + t) * head_dim);
@@ -245,8 +245,8 @@ void reorder(row& of, Index rows, Index tokens, Index kv_heads, Index head_dim) 
                rope::bshd(x.v.data, rows, tokens, kv_heads, head_dim));
   std::vector<Index> parents(static_cast<std::size_t>(rows));
   for (Index r = 0; r < rows; ++r) parents[static_cast<std::size_t>(r)] = r / 2 * 2;
-  storage<float> k_copy = x.k_, v_copy = x.v_;
-  const auto half = static_cast<std::ptrdiff_t>(x.k_.size() / 2);
+  number_array<float> k_copy = x.k_, v_copy = x.v_;
+  const auto half = x.k_.size() / 2;
   of.time({[&] { cache.reorder(parents); }}, {{"plain copies", {{[&] {
                                                  std::copy_n(x.k_.begin(), half, k_copy.begin());
                                                  std::copy_n(x.v_.begin(), half, v_copy.begin());

@@ -11,7 +11,7 @@
 namespace {
 
 using bench::Index;
-using rope::detail::storage;
+using rope::number_array;
 
 struct shape {
   Index batch, tokens, heads, head_dim;
@@ -54,15 +54,15 @@ template <class T>
 struct parts {
   explicit parts(const shape& s)
       : sequence(s.size() + 128, s.size() * Index(sizeof(T))),
-        memory(static_cast<std::size_t>(sequence.size())),  // begins with a cache line
+        memory(sequence.size()),  // begins with a cache line
         past(s.past_line / Index(sizeof(T))) {
-    for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = T(0.01f * static_cast<float>(i % 97));
+    for (Index i = 0; i < memory.size(); ++i) memory(i) = T(0.01f * static_cast<float>(i % 97));
   }
   T* next() { return memory.data() + sequence.begin(sequence.next()) + past; }
   bool from_memory() const { return sequence.count() > 1; }
 
   bench::successive_parts sequence;
-  storage<T> memory;
+  number_array<T> memory;
   Index past;
 };
 

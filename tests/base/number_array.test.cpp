@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <rope/base/number_array.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -27,6 +30,24 @@ bool same(const number_array<int>& a, const number_array<int>& b) {
   for (Index i = 0; i < a.size(); ++i)
     if (a(i) != b(i)) return false;
   return true;
+}
+
+template <class T>
+void check_memory() {
+  for (const Index count : {1, 7, 1000}) {
+    CAPTURE(count, sizeof(T));
+    const number_array<T> array(count), copy = array;
+    CHECK(reinterpret_cast<std::uintptr_t>(array.data()) % 64 == 0);
+    CHECK(reinterpret_cast<std::uintptr_t>(copy.data()) % 64 == 0);
+  }
+  const std::size_t most = static_cast<std::size_t>(-1) / sizeof(T);
+  for (const std::size_t count : {most + 1, most + 2, most + most / 2}) {
+    CAPTURE(count, sizeof(T));
+    CHECK(throws_saying<std::length_error>(
+        [&] { rope::detail::allocate_block("block", count, sizeof(T)); }, "rope::block: ",
+        std::to_string(count) + " elements of " + std::to_string(sizeof(T)) +
+            " bytes exceed the address space"));
+  }
 }
 
 }  // namespace
@@ -95,6 +116,7 @@ TEST_CASE("a number array that was moved from is empty", "[base]") {
   CHECK(array.data() == nullptr);
   array = counted(4, 1);
   array = std::move(moved);
+  CHECK(array.data() == memory);
   CHECK(same(array, counted(3, 2)));
   CHECK(moved.empty());
   CHECK(moved.rows() == 0);
@@ -143,4 +165,10 @@ TEST_CASE("a number array throws if its shape does not fit in memory", "[base]")
   CHECK(throws_saying<std::length_error>([] { number_array<double>(most / 16, 3); }, "address space"));
   CHECK(throws_saying<std::length_error>([] { number_array<double>(-1, 3); }, "[-1, 3]"));
   CHECK(number_array<std::int64_t>(most, 0).cols() == 0);
+}
+
+TEST_CASE("numbers begin at a cache line, and blocks beyond the address space throw", "[base]") {
+  check_memory<float>();
+  check_memory<double>();
+  check_memory<std::uint16_t>();
 }

@@ -2,9 +2,13 @@
 #include <rope/base/scratch.hpp>
 
 #include <cstddef>
+#include <limits>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "support/catch.hpp"
+#include "support/errors.hpp"
 
 namespace {
 
@@ -72,3 +76,10 @@ TEST_CASE("a destructor that runs after the scratch memory is gone may still rel
   }
 }
 #endif
+
+TEST_CASE("scratch beyond the address space throws", "[base]") {
+  constexpr rope::Index most = (std::numeric_limits<rope::Index>::max)();
+  CHECK(testing::throws_saying<std::length_error>(
+      [] { doubles(most); },
+      "rope::scratch: ", std::to_string(most) + " elements of 8 bytes exceed the address space"));
+}

@@ -21,10 +21,10 @@
 #include <rope/attention/score_view.hpp>
 #include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/simd/packet_math.hpp>  // saturated_to
-#include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/query_key_tables.hpp>
@@ -91,17 +91,17 @@ template <class T, class Rotation, class C, class Threads>
 void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
                            const weights_view<arithmetic<T>>& weights, const Threads& threads) {
   using A = arithmetic<T>;
-  const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
-  const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
+  const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64,
+              copied = (std::max)(block, group) * depth;
   const auto write = [&](Index first, Index last) {
-    storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
+    number_array<A> wide(copied), queries(group * depth);
     // If the keys of a row are contiguous, the row is computed in place. Otherwise it is computed in a buffer
     // and then copied.
-    storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
+    number_array<A> rows_of_group(weights.key_stride == 1 ? 0 : group * keys);
     const auto row_of = [&](Index b, Index h, Index i) {
       return weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
     };
-    storage<T> rotated(copied);
+    number_array<T> rotated(copied);
     const row_buffers<T> buffers = {rotated.data(), wide.data()};
     for (Index token = first; token < last; ++token)
       for (Index kv = 0; kv < call.k.heads; ++kv) {
@@ -146,7 +146,7 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
   using A = arithmetic<T>;
   const Index keys = call.k.tokens, group = call.group();
   const auto write = [&](Index first, Index last) {
-    storage<A> of_list(static_cast<std::size_t>(group * selected.keys()));
+    number_array<A> of_list(group * selected.keys());
     for (Index task = first; task < last; ++task) {
       const selected_query query(call, task);
       write_weights_of_keys(query.call(), weights_view<A>{of_list.data(), 0, query.count(), 0, 1},

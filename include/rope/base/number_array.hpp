@@ -2,6 +2,7 @@
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
 
+#include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <limits>
 #include <new>  // std::align_val_t
@@ -123,7 +124,7 @@ class number_array {
 
   /// A copy of the shape and the numbers.
   number_array(const number_array& other) : number_array(other.rows(), other.cols()) {
-    for (Index i = 0; i < size(); ++i) data()[i] = other.data()[i];
+    std::copy_n(other.data(), size(), data());
   }
   /// Takes over the memory of `other`, which is then empty.
   number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include <rope/base/message.hpp>
-#include <rope/base/storage.hpp>
+#include <rope/base/moved_index.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/block/weights.hpp>
 #include <rope/cache/detail/cache_step.hpp>
 #include <rope/cache/key_rotation.hpp>
@@ -70,8 +71,8 @@ class projected_context {
         keys_(checked_size(batch, tokens, shape.kv_heads, shape.head_dim)),
         values_(checked_size(batch, tokens, shape.kv_heads, shape.value_dim)) {}
   /// Throws:  std::length_error if the heads exceed the address space
-  static std::size_t checked_size(Index batch, Index tokens, Index heads, Index head_dim) {
-    return static_cast<std::size_t>(bshd(static_cast<T*>(nullptr), batch, tokens, heads, head_dim).size());
+  static Index checked_size(Index batch, Index tokens, Index heads, Index head_dim) {
+    return bshd(static_cast<T*>(nullptr), batch, tokens, heads, head_dim).size();
   }
 
   head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
@@ -98,7 +99,7 @@ class projected_context {
   }
 
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
-  detail::storage<T> keys_, values_;
+  number_array<T> keys_, values_;
   key_rotation rotation_;
   std::vector<std::int64_t> offsets_;  // of the keys, if they are in segments
 };

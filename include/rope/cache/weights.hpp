@@ -3,17 +3,16 @@
 #define ROPE_CACHE_WEIGHTS_HPP
 
 #include <algorithm>  // std::fill_n, std::max, std::min
-#include <cstddef>
 #include <span>
 #include <type_traits>
 
 #include <rope/attention/options.hpp>
 #include <rope/attention/weight_sums.hpp>
 #include <rope/attention/weights.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/scratch.hpp>
-#include <rope/base/storage.hpp>
 #include <rope/cache/attended_rows.hpp>
 #include <rope/cache/attention.hpp>  // queries_of
 #include <rope/cache/detail/attended_call.hpp>
@@ -62,7 +61,7 @@ void find_weights_of_rows(const std::type_identity_t<head_view<const T>>& q, con
     to.batch_stride = queries.row_stride(part.b, all.batch_stride, all.query_stride);
     if (part.rank < 0) return write_weights(call, to, threads);
     const Index keys = call.k.tokens;
-    storage<A> by_rank(static_cast<std::size_t>(call.q.heads * keys));
+    number_array<A> by_rank(call.q.heads * keys);
     write_weights(call, weights_view<A>{by_rank.data(), 0, keys, 0, 1}, threads);
     for (Index h = 0; h < call.q.heads; ++h)
       for (Index j = 0; j < keys; ++j)

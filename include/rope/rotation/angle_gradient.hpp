@@ -14,7 +14,6 @@
 #include <rope/base/owned_array.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/simd/packet.hpp>  // multiply_add
-#include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>

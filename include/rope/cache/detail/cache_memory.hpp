@@ -6,9 +6,9 @@
 #include <type_traits>
 
 #include <rope/base/message.hpp>
+#include <rope/base/moved_index.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
-#include <rope/base/storage.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/call_checks.hpp>  // value_place
 #include <rope/cache/detail/row_counts.hpp>

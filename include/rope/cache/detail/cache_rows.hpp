@@ -10,10 +10,10 @@
 #include <vector>
 
 #include <rope/base/message.hpp>
+#include <rope/base/moved_index.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/storage.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/row_places.hpp>

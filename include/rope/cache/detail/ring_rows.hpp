@@ -10,7 +10,6 @@
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/base/storage.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>

@@ -13,10 +13,10 @@
 
 #include <rope/base/integer_list.hpp>  // product_fits
 #include <rope/base/message.hpp>
+#include <rope/base/moved_index.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>  // doubles
-#include <rope/base/storage.hpp>
 #include <rope/cache/detail/token_list.hpp>
 #include <rope/config.hpp>
 

@@ -3,15 +3,15 @@
 #define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
 
 #include <algorithm>  // std::copy_n, std::min
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 #include <utility>  // std::pair
 
+#include <rope/base/moved_index.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/scratch.hpp>
-#include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/rotation_plan.hpp>
@@ -57,14 +57,14 @@ class head_memory {
     else
       return bhsd(channels, batch_, heads_, slots_, head_dim_);
   }
-  std::size_t checked_size(const char* owner, Index head_dim) const {
+  Index checked_size(const char* owner, Index head_dim) const {
     check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads_, head_dim);
-    return static_cast<std::size_t>(batch_ * slots_ * heads_ * head_dim);
+    return batch_ * slots_ * heads_ * head_dim;
   }
 
   moved_index batch_, heads_, slots_, head_dim_;
-  storage<T> channels_;
-  storage<arithmetic<T>> scales_;  // floats of integers, otherwise none
+  number_array<T> channels_;
+  number_array<arithmetic<T>> scales_;  // floats of integers, otherwise none
 };
 
 /// Calls rotator.rotate(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and

@@ -3,15 +3,14 @@
 #define ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 
 #include <concepts>  // std::invocable
-#include <cstddef>
 #include <cstdint>
 #include <utility>  // std::move
 #include <vector>
 
 #include <rope/base/message.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/rotation/view.hpp>
@@ -30,10 +29,7 @@ class key_rotator {
 
  public:
   key_rotator(number_array<phase> step, double m, Index first_channel)
-      : step_(std::move(step)),
-        m_(m),
-        first_channel_(first_channel),
-        row_(2 * static_cast<std::size_t>(step_.size())) {}
+      : step_(std::move(step)), m_(m), first_channel_(first_channel), row_(2 * step_.size()) {}
 
   /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void rotate(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
@@ -63,7 +59,7 @@ class key_rotator {
   number_array<phase> step_;
   double m_;
   Index first_channel_;
-  storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
+  number_array<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
   std::int64_t count_ = 0;
   bool written_ = false;
 };
