@@ -2,7 +2,7 @@
 #ifndef ROPE_ROTATION_HEAD_NORM_HPP
 #define ROPE_ROTATION_HEAD_NORM_HPP
 
-#include <algorithm>  // std::max, std::min, std::fill_n, std::copy_n
+#include <algorithm>  // std::max, std::min, std::fill_n
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -77,7 +77,7 @@ norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const 
                   "the epsilon of the norm must be finite and not negative, its offset finite, got ",
                   norm.epsilon, " and ", norm.offset);
   const bool shared = size == static_cast<std::size_t>(x.head_dim);
-  return {norm.weight.data(), norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
+  return {norm.weight, norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
           shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
 }
 
@@ -87,7 +87,7 @@ void normalize_checked(const char* function, const head_view<const T>& x, const 
                        const head_norm<W>& norm, const Rotation& rotation, const Threads& threads) {
   const norm_rule<W> rule = checked_norm(function, norm, x);
   check_result(function, x, out);
-  run_plans(threads, tokens_of_norm, norm_pass<T, W, Rotation>(x, out, rule, rotation));
+  run_plans(threads, tokens_of_norm, norm_pass(x, out, rule, rotation));
 }
 template <class Layout, class T, class W, class S, class P, class Threads>
 void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -95,8 +95,7 @@ void normalize_and_rotate_checked(const char* function, const head_view<const T>
                                   const Threads& threads) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  using rotation = row_rotation<Layout, S, std::remove_const_t<decltype(source)>>;
-  normalize_checked(function, x, out, norm, rotation(table, source), threads);
+  normalize_checked(function, x, out, norm, row_rotation<Layout>(table, source), threads);
 }
 
 template <class Layout, class T, class QW, class KW, class S, class P, class Threads>
@@ -107,9 +106,8 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
   check_both<Layout>(function, q, k, table, source);
   const norm_rule<QW> q_rule = checked_norm(function, q_norm, q);
   const norm_rule<KW> k_rule = checked_norm(function, k_norm, k);
-  using rotation = row_rotation<Layout, S, std::remove_const_t<decltype(source)>>;
-  run_plans(threads, tokens_of_norm, norm_pass<T, QW, rotation>(q, q, q_rule, rotation(table, source)),
-            norm_pass<T, KW, rotation>(k, k, k_rule, rotation(table, source)));
+  const auto rotation = row_rotation<Layout>(table, source);
+  run_plans(threads, tokens_of_norm, norm_pass(q, q, q_rule, rotation), norm_pass(k, k, k_rule, rotation));
 }
 
 }  // namespace detail
@@ -134,7 +132,7 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
   ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
   if constexpr (!std::is_const_v<T>) {
     detail::check_heads("normalize_heads", x);
-    detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation{}, threads);
+    detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation, threads);
   }
 }
 
@@ -151,7 +149,7 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
   ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
     detail::check_heads("normalize_heads_to", x);
-    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation{}, threads);
+    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation, threads);
   }
 }
 
@@ -239,16 +237,13 @@ class norm_gradient {
   norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm)
       : x_(x), d_(d), norm_(norm) {}
 
-  /// The number of weights.
-  Index weights() const { return norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim; }
-
   /// Processes tokens [first, last) of the batch.
   ///
-  /// \param d_weight  [weights()], gradients are added to it; or null
+  /// \param d_weight  of the length of the weights, gradients are added to it; or null
   void run(Index first, Index last, double* d_weight) const {
     struct wide_heads {};
     const Index size = x_.heads * x_.head_dim;
-    const A* const gains = norm_.template gains<A>(weights());
+    const A* const gains = norm_.template gains<A>();
     A* const rows = workspace<wide_heads, A>(2 * size);
     for (; first < last; ++first) {
       const Index b = first / x_.tokens, t = first % x_.tokens;
@@ -257,13 +252,8 @@ class norm_gradient {
         widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
       }
       for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
-      for (Index h = 0; h < x_.heads; ++h) {
-        const A* const row = rows + size + h * x_.head_dim;
-        if constexpr (std::is_same_v<T, A>)
-          std::copy_n(row, x_.head_dim, d_.at(b, t, h));
-        else
-          round_channels<T>(row, x_.head_dim, d_.at(b, t, h));
-      }
+      for (Index h = 0; h < x_.heads; ++h)
+        round_channels<T>(rows + size + h * x_.head_dim, x_.head_dim, d_.at(b, t, h));
     }
   }
 
@@ -350,7 +340,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
     struct partial_sums {};
     constexpr Index tokens_of_sum = 64;
     const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
-                weights = pass.weights();
+                weights = detail::to_index(norm.weight.size());
     double* const partial =
         d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
     const double operations = detail::cost_of(10, tokens_of_sum, x.heads, x.head_dim);

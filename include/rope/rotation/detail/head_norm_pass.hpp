@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <type_traits>
 
 #include <rope/base/numbers.hpp>
@@ -40,21 +41,21 @@ void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
 /// is the weight of channel d of head h.
 template <class W>
 struct norm_rule {
-  const W* weight;
+  std::span<const W> weight;
   Index group, head_stride;
   double epsilon, offset;
 
-  /// offset + weight[d] for d in [0, count), in scratch of the calling thread. The lower bits of a NaN are 0,
+  /// offset + weight[i] for every weight, in scratch of the calling thread. The lower bits of a NaN are 0,
   /// as `rounded` requires. Tests the bits, to be correct under -ffast-math too.
   template <class A>
-  const A* gains(Index count) const {
+  const A* gains() const {
     struct norm_gains {};
-    A* const list = workspace<norm_gains, A>(count);
+    A* const list = workspace<norm_gains, A>(to_index(weight.size()));
     constexpr std::uint64_t infinity = 0x7ff0000000000000u, sign = std::uint64_t{1} << 63;
-    for (Index d = 0; d < count; ++d) {
-      const double gain = static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset;
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      const double gain = static_cast<double>(static_cast<arithmetic<W>>(weight[i])) + offset;
       const bool is_nan = (bit_cast<std::uint64_t>(gain) & ~sign) > infinity;
-      list[d] = is_nan ? std::numeric_limits<A>::quiet_NaN() : static_cast<A>(gain);
+      list[i] = is_nan ? std::numeric_limits<A>::quiet_NaN() : static_cast<A>(gain);
     }
     return list;
   }
@@ -66,10 +67,7 @@ struct norm_rule {
 };
 
 /// Used after the norm if heads are not rotated.
-struct without_rotation {
-  template <class A>
-  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
-};
+inline constexpr auto without_rotation = [](Index /*b*/, Index /*t*/, const auto& /*heads*/) {};
 
 /// Rotates the heads of a token by the table row of a position. Not inline, so that all types of positions
 /// share it and programs can compile it once (`extern template`).
@@ -82,27 +80,16 @@ void rotate_normed_heads(const table_view<S>& table, double m, std::int64_t posi
 
 /// Used after the norm if heads are rotated: rotates them by the row of their token's position.
 template <class Layout, class S, class Source>
-struct row_rotation {
-  table_view<S> table;
-  Index first_channel;
-  Source positions;
-  double m;
-
-  row_rotation(const placed_table<S>& placed, const Source& at)
-      : table(placed.table().view()),
-        first_channel(placed.first_channel()),
-        positions(at),
-        m(placed.table().attention_factor()) {}
-
-  template <class A>
-  void operator()(Index b, Index t, token_heads<A> heads) const {
+auto row_rotation(const placed_table<S>& placed, const Source& positions) {
+  return [positions, table = placed.table().view(), first_channel = placed.first_channel(),
+          m = placed.table().attention_factor()](Index b, Index t, auto heads) {
     const std::int64_t position = positions(b, t);
     if (table.is_identity(position)) return;
     heads.in += first_channel;
     heads.out += first_channel;
     rotate_normed_heads<Layout>(table, m, position, heads);
-  }
-};
+  };
+}
 
 /// A checked call: normalises and rotates every head of `x` and writes it to `out`, which may be `x`.
 template <class T, class W, class Rotation>
@@ -110,8 +97,8 @@ class norm_pass {
   using A = arithmetic<T>;
 
  public:
-  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
-            const Rotation& rotation)
+  norm_pass(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
+            const norm_rule<W>& norm, const Rotation& rotation)
       : x_(x), out_(out), norm_(norm), rotation_(rotation) {}
 
   Index tokens() const { return x_.batch * x_.tokens; }
@@ -119,8 +106,7 @@ class norm_pass {
 
   /// Processes every head of tokens [first, last) of the batch.
   void run(Index first, Index last) const {
-    const A* const gains =
-        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
+    const A* const gains = norm_.template gains<A>();
     // If the tokens of a head are adjacent in memory, eight heads are processed together for each token,
     // which reads eight streams in parallel.
     const bool all_heads = is_token_major(x_) || norm_.group > 1;
@@ -181,8 +167,7 @@ template <class Layout, class T, class W, class S, class Source, class Threads =
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,
                               const Threads& threads = {}) {
-  using rotation = row_rotation<Layout, S, Source>;
-  run_plans(threads, tokens_of_norm, norm_pass<T, W, rotation>(x, out, norm, rotation(table, positions)));
+  run_plans(threads, tokens_of_norm, norm_pass(x, out, norm, row_rotation<Layout>(table, positions)));
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
