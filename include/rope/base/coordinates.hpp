@@ -2,9 +2,9 @@
 #ifndef ROPE_BASE_COORDINATES_HPP
 #define ROPE_BASE_COORDINATES_HPP
 
-#include <concepts>  // std::integral
 #include <cstdint>
 #include <type_traits>
+#include <utility>  // std::cmp_less_equal, std::cmp_greater_equal
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
@@ -15,21 +15,13 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
-template <std::integral Integer>
-constexpr bool at_most(Integer value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<Integer>)
-    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
-  else
-    return static_cast<std::int64_t>(value) <= most;
-}
-
 /// Whether a coordinate is finite and at most 2^53 in magnitude. A double holds every integer up to 2^53.
 template <class Scalar>
 bool is_coordinate(Scalar value) {
   constexpr std::int64_t most = std::int64_t{1} << 53;
   if constexpr (std::is_integral_v<Scalar>)
-    return at_most(value, most) && (std::is_unsigned_v<Scalar> || static_cast<std::int64_t>(value) >= -most);
+    // + promotes bool and characters, which std::cmp_less_equal rejects.
+    return std::cmp_less_equal(+value, most) && std::cmp_greater_equal(+value, -most);
   else
     return is_within_2_53(static_cast<double>(value));
 }

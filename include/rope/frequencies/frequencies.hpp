@@ -10,7 +10,6 @@
 #include <type_traits>
 #include <utility>
 
-#include <rope/base/coordinates.hpp>  // at_most
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
@@ -228,7 +227,7 @@ class frequencies {
     require_even(given);
     if (!detail::is_finite(base) || base <= 1)
       detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
-    if (!detail::at_most(given, 65536))
+    if (std::cmp_greater(+given, 65536))  // + promotes bool and characters
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "
                             "frequencies(128, 500000.0), got rotary_dim ",

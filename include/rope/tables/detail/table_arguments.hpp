@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <utility>  // std::in_range
 
-#include <rope/base/coordinates.hpp>  // at_most
 #include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
@@ -26,7 +26,7 @@ namespace rope::inline ROPE_ABI::detail {
 ///          negative
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
-  if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
+  if (!std::in_range<std::int64_t>(+position))  // + promotes bool and characters
     throw_length(function, "a position must be below 2^63, got ", position);
   return static_cast<std::int64_t>(position);
 }
