@@ -19,13 +19,13 @@ namespace rope::inline ROPE_ABI::detail {
 
 // A bfloat16 is the upper half of a float.
 #if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<4>) {
   return _mm_castsi128_ps(
       _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<8>) {
   const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 #if defined(EIGEN_VECTORIZE_AVX2)
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
@@ -37,7 +37,7 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<16>) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
 }
@@ -56,12 +56,12 @@ EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
   return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
 #endif
 }
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<4>) {
   return _mm_cvtepi32_ps(load_four(from));
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<8>) {
 #if defined(EIGEN_VECTORIZE_AVX2)
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 #else
@@ -71,20 +71,8 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<16>) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Loads lanes<P> channels, widened.
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
 }
 #endif
 

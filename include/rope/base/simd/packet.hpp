@@ -41,15 +41,20 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
   }
 }
 
+/// Names the number of lanes in a call of load_widened. It is in the namespace of load_widened, so that
+/// `load` also finds the functions that are declared later, in simd/channel_rows.hpp.
+template <int n>
+struct lane_count {};
+
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
@@ -62,7 +67,7 @@ inline constexpr bool has_half_packets = true;
 EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
   return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
 }
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
   const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)),
                                           _mm_setzero_si128()),
                 sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16),
@@ -99,8 +104,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
-  constexpr std::integral_constant<int, 4> four;
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
+  constexpr lane_count<4> four{};
   return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
                               1);
 }
@@ -114,7 +119,7 @@ inline constexpr bool has_half_packets = true;
 inline constexpr bool has_half_packets = false;
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<16>) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
@@ -199,7 +204,7 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
     return Eigen::internal::ploadu<P>(from);
   else {
 #if defined(EIGEN_VECTORIZE_SSE)
-    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+    return P(load_widened(from, lane_count<lanes<P>>{}));
 #else
     float wide[lanes<P>];
     for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
