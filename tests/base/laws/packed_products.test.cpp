@@ -253,7 +253,7 @@ void check_rows_of_pairs(testing::random& random, Index depth) {
 
 /// The channels of pairs that a register holds.
 template <class P>
-std::vector<b16> channels_of(const pair_lanes<P>& pairs) {
+std::vector<b16> channels_of(const typename bfloat16_pairs<P>::pairs& pairs) {
   static_assert(sizeof pairs == std::size_t(2 * lanes<P>) * sizeof(b16));
   std::vector<b16> result(std::size_t(2 * lanes<P>));
   std::memcpy(static_cast<void*>(result.data()), &pairs, sizeof pairs);
@@ -325,18 +325,19 @@ TEST_CASE("pairs in registers are neighbours in memory", "[base]") {
   CAPTURE(seed);
   testing::random random(seed);
   const auto x = drawn<b16>(random, channels), y = drawn<b16>(random, channels);
-  const auto a = load_neighbours<P>(x.data()), b = load_neighbours<P>(y.data());
+  using products = bfloat16_pairs<P>;
+  const auto a = products::load(x.data()), b = products::load(y.data());
   CHECK(channels_of<P>(a) == x);
   for (Index count = 0; count <= channels; ++count) {
     CAPTURE(count);
-    const auto seen = channels_of<P>(load_first_neighbours<P>(x.data(), count));
+    const auto seen = channels_of<P>(products::load_first(x.data(), count));
     for (Index i = 0; i < channels; ++i) CHECK(at(seen, i) == (i < count ? at(x, i) : 0.0f));
   }
-  const auto filled = channels_of<P>(fill_neighbours<P>(x.data()));
-  const auto of_tokens = pairs_of_tokens<P>(a, b);
+  const auto filled = channels_of<P>(products::fill(x.data()));
+  const auto of_tokens = products::of_tokens(a, b);
   const auto even = channels_of<P>(of_tokens.even), odd = channels_of<P>(of_tokens.odd);
   float sums[std::size_t(lanes<P>)];
-  store(sums, multiply_add_pairs<P>(a, b, fill<P>(5.0f)));
+  store(sums, products::multiply_add(a, b, fill<P>(5.0f)));
   for (Index i = 0; i < lanes<P>; ++i) {
     CAPTURE(i);
     CHECK(sums[i] == product_of_pairs(x, i, y, i) + 5);
@@ -351,6 +352,7 @@ TEST_CASE("pairs in registers are neighbours in memory", "[base]") {
 
 TEST_CASE("products of pairs are equal in registers and in scalars, also for subnormal numbers", "[base]") {
   using P = pair_sums;
+  using products = bfloat16_pairs<P>;
   constexpr auto L = static_cast<std::size_t>(lanes<P>);
   const std::uint64_t seed = 1759;
   CAPTURE(seed);
@@ -367,11 +369,11 @@ TEST_CASE("products of pairs are equal in registers and in scalars, also for sub
       b.push_back(static_cast<b16>(number()));
     }
     for (std::size_t i = 0; i < L; ++i) sums.push_back(number());
-    store(seen.data(), multiply_add_pairs<P>(load_neighbours<P>(a.data()), load_neighbours<P>(b.data()),
-                                             load<P>(sums.data())));
+    store(seen.data(),
+          products::multiply_add(products::load(a.data()), products::load(b.data()), load<P>(sums.data())));
     for (std::size_t i = 0; i < L; ++i) {
       const float alone =
-          multiply_add_pairs<float>({a[2 * i], a[2 * i + 1]}, {b[2 * i], b[2 * i + 1]}, sums[i]);
+          bfloat16_pairs<float>::multiply_add({a[2 * i], a[2 * i + 1]}, {b[2 * i], b[2 * i + 1]}, sums[i]);
       REQUIRE(std::bit_cast<std::uint32_t>(seen[i]) == std::bit_cast<std::uint32_t>(alone));
     }
   }

@@ -53,62 +53,6 @@ template <>
 struct pair_lanes_of<float> {
   using type = bfloat16_pair;
 };
-/// A pair for every lane of P. Its even number is in the lower half of the lane.
-template <class P>
-using pair_lanes = typename pair_lanes_of<P>::type;
-
-/// Pairs (from[0], from[1]), (from[2], from[3]), ...
-template <class P>
-EIGEN_ALWAYS_INLINE pair_lanes<P> load_neighbours(const Eigen::bfloat16* from) {
-  if constexpr (std::is_arithmetic_v<P>)
-    return {from[0], from[1]};
-  else
-    return load_bits<pair_lanes<P>>(from);
-}
-/// The pair (from[0], from[1]) in every lane.
-template <class P>
-EIGEN_ALWAYS_INLINE pair_lanes<P> fill_neighbours(const Eigen::bfloat16* from) {
-  if constexpr (std::is_arithmetic_v<P>) {
-    return {from[0], from[1]};
-  } else {
-    std::int32_t both;
-    std::memcpy(&both, from, sizeof both);
-    return fill<pair_lanes<P>>(both);
-  }
-}
-
-/// The pairs of the first `count` channels, at most 2 * lanes<P>, followed by zeros.
-template <class P>
-EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* from, Index count) {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-  if constexpr (sizeof(P) == 64) {
-    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
-    return pair_lanes<P>(_mm512_maskz_loadu_epi16(first, from));
-  } else
-#endif
-  {
-    Eigen::bfloat16 padded[std::size_t(2 * lanes<P>)] = {};
-    for (Index i = 0; i < count; ++i) padded[i] = from[i];
-    return load_neighbours<P>(padded);
-  }
-}
-
-/// Pairs of the same channel of two adjacent tokens. `even` has the pairs of even channels, and `odd` those
-/// of odd channels.
-///
-/// \param first, second  channels of two tokens, from load_neighbours
-template <class P>
-EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>& first,
-                                                            const pair_lanes<P>& second) {
-  if constexpr (std::is_arithmetic_v<P>) {
-    return {{first.even, second.even}, {first.odd, second.odd}};
-  } else {
-    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u)), lower = fill<pair_lanes<P>>(0xffff);
-    return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
-            bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
-  }
-}
-
 /// x, or 0 if the x86 instruction for these products treats it as 0. It does so for inputs and results below
 /// 2^-126.
 inline float flushed_as_products(float x) {
@@ -126,48 +70,79 @@ inline float multiply_add_bfloat16(Eigen::bfloat16 a, Eigen::bfloat16 b, float s
                                           flushed_as_products(sum)));
 }
 
-/// a.even * b.even + (a.odd * b.odd + sum) in every lane.
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply_add_pairs(const pair_lanes<P>& a, const pair_lanes<P>& b, const P& sum) {
-  if constexpr (std::is_arithmetic_v<P>) {
-    return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, sum));
-  } else {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-    static_assert(sizeof(P) == 64);
-    return P(_mm512_dpbf16_ps(__m512(sum), bit_cast<__m512bh>(__m512i(a)), bit_cast<__m512bh>(__m512i(b))));
-#else
-    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u));
-    const P odd = multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), sum);
-    return multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
-#endif
-  }
-}
-
 /// Products of queries and weights with keys and values, all bfloat16, for the kernels of attention.
-struct bfloat16_products {
+///
+/// \tparam P  a packet of floats, or float for one pair at a time
+template <class P>
+struct bfloat16_pairs {
   using number = Eigen::bfloat16;
   using stored = Eigen::bfloat16;
   using sum = float;
-  using sums = pair_sums;
-  using pairs = pair_lanes<sums>;
-  using reals = pair_sums;
-  static constexpr Index lanes = detail::lanes<sums>;
+  using sums = P;
+  using pairs = typename pair_lanes_of<P>::type;  // a packet has the even number in the lower half of a lane
+  using reals = P;
+  static constexpr Index lanes = detail::lanes<P>;
 
-  static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<sums>(0.0f); }
-  static EIGEN_ALWAYS_INLINE pairs load(const number* from) { return load_neighbours<sums>(from); }
+  static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
+  static EIGEN_ALWAYS_INLINE pairs load(const number* from) {
+    if constexpr (std::is_arithmetic_v<P>)
+      return {from[0], from[1]};
+    else
+      return load_bits<pairs>(from);
+  }
+  /// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
   static EIGEN_ALWAYS_INLINE pairs load_first(const number* from, Index count) {
-    return load_first_neighbours<sums>(from, count);
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+    if constexpr (sizeof(P) == 64) {
+      const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+      return pairs(_mm512_maskz_loadu_epi16(first, from));
+    } else
+#endif
+    {
+      number padded[std::size_t(2 * lanes)] = {};
+      for (Index i = 0; i < count; ++i) padded[i] = from[i];
+      return load(padded);
+    }
   }
-  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_neighbours<sums>(from); }
+  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) {
+    if constexpr (std::is_arithmetic_v<P>) {
+      return load(from);
+    } else {
+      std::int32_t both;
+      std::memcpy(&both, from, sizeof both);
+      return detail::fill<pairs>(both);
+    }
+  }
+  /// a.even * b.even + (a.odd * b.odd + c) in every lane.
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
-    return multiply_add_pairs<sums>(a, b, c);
+    if constexpr (std::is_arithmetic_v<P>) {
+      return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, c));
+    } else {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+      static_assert(sizeof(P) == 64);
+      return P(_mm512_dpbf16_ps(__m512(c), bit_cast<__m512bh>(__m512i(a)), bit_cast<__m512bh>(__m512i(b))));
+#else
+      const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u));
+      const P odd =
+          detail::multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), c);
+      return detail::multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
+#endif
+    }
   }
+  /// Pairs of the same channel of two adjacent tokens. `even` has the pairs of even channels, and `odd` those
+  /// of odd channels.
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
-    return pairs_of_tokens<sums>(first, second);
+    if constexpr (std::is_arithmetic_v<P>) {
+      return {{first.even, second.even}, {first.odd, second.odd}};
+    } else {
+      const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u)), lower = detail::fill<pairs>(0xffff);
+      return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
+              bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
+    }
   }
   static constexpr Index place_of_channel(Index c) { return c % 2 * lanes + c / 2; }
   static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return of; }
-  static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const float* from) { return load_even_odd<sums>(from); }
+  static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const float* from) { return load_even_odd<P>(from); }
   static EIGEN_ALWAYS_INLINE void store_sums(float* to, const sums& even, const sums& odd) {
     store_alternating(to, even, odd);
   }
@@ -175,6 +150,7 @@ struct bfloat16_products {
     store(to, sums_of_lanes(of));
   }
 };
+using bfloat16_products = bfloat16_pairs<pair_sums>;
 
 }  // namespace rope::inline ROPE_ABI::detail
 
