@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <rope/base/message.hpp>
-#include <rope/base/moved_index.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/block/weights.hpp>
 #include <rope/cache/detail/cache_step.hpp>

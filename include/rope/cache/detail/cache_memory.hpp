@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include <rope/base/message.hpp>
-#include <rope/base/moved_index.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/cache/detail/cache_rows.hpp>

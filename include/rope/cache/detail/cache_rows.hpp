@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <rope/base/message.hpp>
-#include <rope/base/moved_index.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>

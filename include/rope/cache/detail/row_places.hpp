@@ -13,7 +13,6 @@
 
 #include <rope/base/integer_list.hpp>  // product_fits
 #include <rope/base/message.hpp>
-#include <rope/base/moved_index.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>  // doubles

@@ -7,7 +7,6 @@
 #include <type_traits>
 #include <utility>  // std::pair
 
-#include <rope/base/moved_index.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/quantized_channels.hpp>
