@@ -4,8 +4,8 @@
 
 #include <algorithm>  // std::find
 #include <cstddef>
-#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -19,6 +19,7 @@
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
 #include <rope/models/detail/description_text.hpp>
+#include <rope/models/detail/rule_numbers.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// Writes C++ that makes the result of an import, for a program that does not have the model file. The
@@ -28,10 +29,12 @@
 namespace rope::inline ROPE_ABI::detail {
 
 /// "{.factor = 8, .length = 4096}"
-inline std::string fields(std::initializer_list<std::pair<const char*, double>> list) {
+template <class Rule>
+std::string fields(const Rule& rule) {
   std::string text;
-  for (const auto& [name, value] : list)
+  each_number(rule, [&](const char* name, double value) {
     text += (text.empty() ? "{." : ", .") + std::string(name) + " = " + exact_digits(value);
+  });
   return text + "}";
 }
 
@@ -60,66 +63,47 @@ class frequencies_code {
 
  private:
   double number(const char* name) const { return group_.number(name, 0); }
-  bool positive(std::initializer_list<const char*> names) const {
-    bool all = true;
-    for (const char* name : names) all = all && is_finite(number(name)) && number(name) > 0;
-    return all;
+  static bool positive(double value) { return is_finite(value) && value > 0; }
+
+  /// Gives a rule the numbers of the group. False if one of them is missing or invalid.
+  template <class Rule>
+  bool fill(Rule& rule) const {
+    bool valid = true;
+    each_number(rule, [&](const char* name, double& value) {
+      value = number(name);
+      valid = valid && (positive(value) || (value >= 0 && std::string_view(name) == "length"));
+    });
+    return valid;
   }
 
   void try_rules() {
     if (!is_finite(group_.base) || group_.base <= 1) return;
-    take("");
+    keep(frequencies(group_.rotary_dim(), group_.base), "");
     const std::string& rule = group_.rule;
     if (!found_.empty()) return;
-    if (rule == "linear" && positive({"factor"})) {
-      take(linear_scaling{number("factor")}, "rope::linear_scaling", fields({{"factor", number("factor")}}));
-    } else if (rule == "dynamic" && positive({"factor", "max_position"}) && number("length") >= 0 &&
-               group_.rotary_dim() > 2) {
-      take(dynamic_ntk_scaling{number("factor"), number("max_position"), number("length")},
-           "rope::dynamic_ntk_scaling",
-           fields({{"factor", number("factor")},
-                   {"max_position", number("max_position")},
-                   {"length", number("length")}}));
-    } else if (rule == "dynamic with alpha" && positive({"alpha"}) && number("new_base") > 1 &&
-               group_.rotary_dim() > 2) {
-      take(alpha_scaling{number("alpha")}, "rope::alpha_scaling", fields({{"alpha", number("alpha")}}));
+    const bool stretches = group_.rotary_dim() > 2;
+    if (rule == "linear") {
+      take(linear_scaling{}, "linear_scaling");
+    } else if (rule == "dynamic" && stretches) {
+      take(dynamic_ntk_scaling{}, "dynamic_ntk_scaling");
+    } else if (rule == "dynamic with alpha" && stretches && number("new_base") > 1) {
+      take(alpha_scaling{}, "alpha_scaling");
     } else if (rule == "yarn" && equal(group_.number("ext_factor", 1), 1)) {
       try_yarn();
-    } else if (rule == "llama3" &&
-               positive({"factor", "low_freq_factor", "high_freq_factor", "original_max_position"}) &&
-               number("high_freq_factor") >= number("low_freq_factor")) {
-      take(llama3_scaling{number("factor"), number("low_freq_factor"), number("high_freq_factor"),
-                          number("original_max_position")},
-           "rope::llama3_scaling",
-           fields({{"factor", number("factor")},
-                   {"low_freq_factor", number("low_freq_factor")},
-                   {"high_freq_factor", number("high_freq_factor")},
-                   {"original_max_position", number("original_max_position")}}));
-    } else if (rule == "proportional" && positive({"partial_rotary_factor", "factor"}) &&
-               number("partial_rotary_factor") <= 1) {
-      take(
-          proportional_scaling{number("partial_rotary_factor"), number("factor")},
-          "rope::proportional_scaling",
-          fields({{"partial_rotary_factor", number("partial_rotary_factor")}, {"factor", number("factor")}}));
-    } else if (rule == "ntk" && positive({"factor"})) {
-      const bool mixed = positive({"mixed_b"});
-      if (!mixed && group_.base * number("factor") <= 1) return;
-      mixed_ntk_scaling ntk{.factor = number("factor")};
-      if (mixed) ntk.mixed_b = number("mixed_b");
-      take(ntk, "rope::mixed_ntk_scaling",
-           mixed ? fields({{"factor", ntk.factor}, {"mixed_b", number("mixed_b")}})
-                 : fields({{"factor", ntk.factor}}));
+    } else if (rule == "llama3" && number("high_freq_factor") >= number("low_freq_factor")) {
+      take(llama3_scaling{}, "llama3_scaling");
+    } else if (rule == "proportional" && number("partial_rotary_factor") <= 1) {
+      take(proportional_scaling{}, "proportional_scaling");
+    } else if (rule == "ntk") {
+      mixed_ntk_scaling mixed{};
+      if (positive(number("mixed_b"))) mixed.mixed_b = 0;  // present, so `take` gives it the number
+      if (mixed.mixed_b || group_.base * number("factor") > 1) take(mixed, "mixed_ntk_scaling");
     }
   }
 
   void try_yarn() {
-    if (!positive({"factor", "original_max_position", "beta_fast", "beta_slow"}) ||
-        number("beta_fast") < number("beta_slow"))
-      return;
-    yarn_scaling yarn{.factor = number("factor"),
-                      .original_max_position = number("original_max_position"),
-                      .beta_fast = number("beta_fast"),
-                      .beta_slow = number("beta_slow")};
+    yarn_scaling yarn{};
+    if (!fill(yarn) || yarn.beta_fast < yarn.beta_slow) return;
     schedule original{.rotary_dim = group_.rotary_dim(), .base = group_.base, .inv_freq = {}};
     for (const bool truncate : {true, false}) {
       const auto [low, high] =
@@ -127,10 +111,7 @@ class frequencies_code {
       if (low > high || !found_.empty()) continue;
       yarn.truncate = truncate;
       yarn.attention_factor.reset();
-      std::string text = fields({{"factor", yarn.factor},
-                                 {"original_max_position", yarn.original_max_position},
-                                 {"beta_fast", yarn.beta_fast},
-                                 {"beta_slow", yarn.beta_slow}});
+      std::string text = fields(yarn);
       text.pop_back();
       if (!truncate) text += ", .truncate = false";
       const double m = group_.frequencies.attention_factor();
@@ -138,16 +119,19 @@ class frequencies_code {
         yarn.attention_factor = m;
         text += ", .attention_factor = " + exact_digits(m);
       }
-      take(yarn, "rope::yarn_scaling", text + "}");
+      take(yarn, "yarn_scaling", text + "}");
     }
   }
 
+  /// Tries a rule with the numbers of the group.
+  template <class Rule>
+  void take(Rule rule, const char* type) {
+    if (fill(rule)) take(rule, type, fields(rule));
+  }
   template <class Rule>
   void take(const Rule& rule, const char* type, const std::string& values) {
-    const frequencies made(group_.rotary_dim(), group_.base, rule);
-    keep(made, ", " + std::string(type) + values);
+    keep(frequencies(group_.rotary_dim(), group_.base, rule), ", rope::" + (type + values));
   }
-  void take(const char* rest) { keep(frequencies(group_.rotary_dim(), group_.base), rest); }
 
   /// Keeps a rule that gives the frequencies of the group. If only the sign or the magnitude differs,
   /// frequencies::custom applies it.
@@ -277,15 +261,9 @@ std::string query_scaling_code(const Model& model) {
                          ? "/* every layer: scale_queries(q, query_scaling, start) */\n"
                          : "/* layers without rotation: scale_queries(q, query_scaling, start) */\n";
   if (const auto* log_n = std::get_if<log_n_query_scaling>(&model.query_rule.rule))
-    text +=
-        "const rope::log_n_query_scaling query_scaling = " + fields({{"train_length", log_n->train_length}}) +
-        ";\n";
+    text += "const rope::log_n_query_scaling query_scaling = " + fields(*log_n) + ";\n";
   if (const auto* llama4 = std::get_if<llama4_query_scaling>(&model.query_rule.rule))
-    text += "const rope::llama4_query_scaling query_scaling = " +
-            fields({{"floor_scale", llama4->floor_scale},
-                    {"attention_scale", llama4->attention_scale},
-                    {"offset", llama4->offset}}) +
-            ";\n";
+    text += "const rope::llama4_query_scaling query_scaling = " + fields(*llama4) + ";\n";
   return text;
 }
 

@@ -14,6 +14,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/models/detail/rule_numbers.hpp>
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -302,11 +303,11 @@ template <class Model>
 bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
   if (a.scaled != b.scaled) return false;
   if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
-  const auto numbers = [](const auto& scaling) -> std::vector<double> {
-    if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule)) return {log_n->train_length};
-    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule))
-      return {llama4->floor_scale, llama4->attention_scale, llama4->offset};
-    return {};
+  const auto numbers = [](const auto& scaling) {
+    std::vector<double> all;
+    const auto add = [&](const char*, double number) { all.push_back(number); };
+    std::visit([&](const auto& rule) { each_number(rule, add); }, scaling.rule);
+    return all;
   };
   const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
   bool same = x.size() == y.size();

@@ -73,8 +73,6 @@ struct ggml_pair_factors {
   }
 };
 
-void record(auto&, const ggml_pair_factors&, const schedule&) {}
-
 // The head, the base and the rotated channels of a GGUF file's layers, sliding or not.
 
 /// The number of rotated channels, and the key that gives it.

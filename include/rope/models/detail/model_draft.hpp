@@ -3,9 +3,9 @@
 #define ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 
 #include <cstddef>
-#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,6 +17,7 @@
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
 #include <rope/models/detail/file_readers.hpp>
+#include <rope/models/detail/rule_numbers.hpp>
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -100,67 +101,28 @@ struct derived {
   double softmax_multiplier = 1;
 };
 
-/// Appends to a list of named_number. This and the functions below are templates, so that programs without
-/// derived numbers do not compile them.
-void add_numbers(auto& numbers, std::initializer_list<named_number> added) {
-  for (const named_number& number : added) numbers.push_back(number);
+/// Appends the numbers of a rule, then numbers derived from them, to a list of named_number. This and derive
+/// are templates, so that programs without derived numbers do not compile them.
+template <class Rule>
+void record(auto& numbers, const Rule& rule, const schedule& original) {
+  const auto add = [&](const char* name, double value) { numbers.push_back({name, value}); };
+  each_number(rule, add);
+  if constexpr (std::is_same_v<Rule, alpha_scaling> || std::is_same_v<Rule, dynamic_ntk_scaling>) {
+    auto stretched = original;
+    rule.apply(stretched);
+    add("new_base", static_cast<double>(stretched.base));
+  }
+  if constexpr (std::is_same_v<Rule, yarn_scaling>) {
+    const auto [low, high] = rule.bounds(original);
+    add("low", static_cast<double>(low));
+    add("high", static_cast<double>(high));
+  }
+  if constexpr (std::is_same_v<Rule, longrope_scaling>) add("uses_long_factor", rule.uses_long() ? 1 : 0);
+  if constexpr (std::is_same_v<Rule, llama3_scaling>) {
+    add("kept_below_wavelength", rule.original_max_position / rule.high_freq_factor);
+    add("slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor);
+  }
 }
-
-void record(auto& numbers, const linear_scaling& rule, const schedule&) {
-  add_numbers(numbers, {{"factor", rule.factor}});
-}
-
-void record(auto& numbers, const alpha_scaling& rule, const schedule& original) {
-  auto stretched = original;
-  rule.apply(stretched);
-  add_numbers(numbers, {{"alpha", rule.alpha}, {"new_base", static_cast<double>(stretched.base)}});
-}
-
-void record(auto& numbers, const dynamic_ntk_scaling& rule, const schedule& original) {
-  auto stretched = original;
-  rule.apply(stretched);
-  add_numbers(numbers, {{"factor", rule.factor},
-                        {"max_position", rule.max_position},
-                        {"length", rule.length},
-                        {"new_base", static_cast<double>(stretched.base)}});
-}
-
-void record(auto& numbers, const mixed_ntk_scaling& rule, const schedule&) {
-  add_numbers(numbers, {{"factor", rule.factor}});
-  if (rule.mixed_b) add_numbers(numbers, {{"mixed_b", *rule.mixed_b}});
-}
-
-void record(auto& numbers, const yarn_scaling& rule, const schedule& original) {
-  const auto [low, high] = rule.bounds(original);
-  add_numbers(numbers, {{"factor", rule.factor},
-                        {"original_max_position", rule.original_max_position},
-                        {"beta_fast", rule.beta_fast},
-                        {"beta_slow", rule.beta_slow},
-                        {"low", static_cast<double>(low)},
-                        {"high", static_cast<double>(high)}});
-}
-
-void record(auto& numbers, const longrope_scaling& rule, const schedule&) {
-  add_numbers(numbers, {{"original_max_position", rule.original_max_position},
-                        {"max_position", rule.max_position},
-                        {"length", rule.length},
-                        {"uses_long_factor", rule.uses_long() ? 1.0 : 0.0}});
-}
-
-void record(auto& numbers, const llama3_scaling& rule, const schedule&) {
-  add_numbers(numbers, {{"factor", rule.factor},
-                        {"low_freq_factor", rule.low_freq_factor},
-                        {"high_freq_factor", rule.high_freq_factor},
-                        {"original_max_position", rule.original_max_position},
-                        {"kept_below_wavelength", rule.original_max_position / rule.high_freq_factor},
-                        {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
-}
-
-void record(auto& numbers, const proportional_scaling& rule, const schedule&) {
-  add_numbers(numbers, {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
-}
-
-void record(auto&, const pair_factor_scaling&, const schedule&) {}
 
 /// Makes frequencies(rotary_dim, base, rules...) and the list of their numbers for describe().
 template <class... Rules>
