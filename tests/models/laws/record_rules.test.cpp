@@ -88,6 +88,8 @@ TEST_CASE("a record of Hugging Face with a value that no file can show breaks a 
       {{.names = "", .nested_head_dim = 8, .latent = true}, "widths of latent heads"},
       {{.names = "", .partial_rotary_factor = 0.5, .latent = true}, "widths of latent heads"},
       {{.names = "", .latent = true, .scale = score_scale::one}, "widths of latent heads"},
+      {{.names = "", .latent = true, .scale_key = "a"}, "widths of latent heads"},
+      {{.names = "", .scale = score_scale::one, .scale_key = "a"}, "scale_key has"},
       {{.names = "x", .window = both}, "window is of"},
       {{.names = "x", .window = chunks}, "window is of"},
       {{.names = "x", .full_type = "a", .slides = every}, "where all layers slide, or none"},

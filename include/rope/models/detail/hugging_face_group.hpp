@@ -220,33 +220,12 @@ class hugging_face_group_maker {
         !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
       warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
            " in transformers 5 rotates whole heads under the default rule");
-    const char* scale = scale_key();
-    if (scale && !head_.latent && defaults_.scale_number > 0 && !text_.has(scale))
-      name(scale, defaults_.scale_number);
+    const std::string scale(defaults_.scale_key);
+    if (!head_.latent && defaults_.scale_number > 0 && !text_.has(scale.c_str()))
+      name(scale.c_str(), defaults_.scale_number);
     if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
         !text_.has("attn_logit_softcapping") && !text_.has("max_attn_value"))
       name("attn_logit_softcapping", defaults_.softcap);
-  }
-
-  /// The key that the scale of the record names, or nullptr.
-  const char* scale_key() const {
-    switch (defaults_.scale) {
-      case score_scale::query_pre_attn_scalar:
-        return "query_pre_attn_scalar";
-      case score_scale::attention_multiplier:
-        return "attention_multiplier";
-      case score_scale::attn_output_multiplier:
-        return "attn_output_multiplier";
-      case score_scale::key_multiplier:
-        return "key_multiplier";
-      case score_scale::qk_scale_factor:
-        return "qk_scale_factor";
-      case score_scale::inverse_root:
-      case score_scale::half_head:
-      case score_scale::one:
-        break;
-    }
-    return nullptr;
   }
 
   /// The factor on q . k.
@@ -256,13 +235,12 @@ class hugging_face_group_maker {
     if (defaults_.scale == score_scale::one) return 1;
     if (defaults_.scale == score_scale::half_head)
       return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
-    const char* const key = scale_key();
-    const double number = key ? text_.number(key, range::positive).value_or(defaults_.scale_number) : 0;
+    const std::string key(defaults_.scale_key);
+    const double number =
+        key.empty() ? 0 : text_.number(key.c_str(), range::positive).value_or(defaults_.scale_number);
     if (detail::equal(number, 0)) return root;
-    if (defaults_.scale == score_scale::query_pre_attn_scalar) return 1 / std::sqrt(number);
-    const bool times_root =
-        defaults_.scale == score_scale::key_multiplier || defaults_.scale == score_scale::qk_scale_factor;
-    return times_root ? root * number : number;
+    if (key == "query_pre_attn_scalar") return 1 / std::sqrt(number);
+    return key == "key_multiplier" || key == "qk_scale_factor" ? root * number : number;
   }
   double softcap_of() {
     constexpr const char *key = "attn_logit_softcapping", *of_grok = "max_attn_value";

@@ -93,15 +93,10 @@ std::string text_of(const Indexer& indexer) {
 
 // The fields of a record in hugging_face_records.hpp.
 
-/// The factor on products of queries and keys before the softmax.
+/// The factor on products of queries and keys before the softmax, if no key gives it.
 enum class score_scale {
-  inverse_root,            // 1 / sqrt(head_dim)
-  half_head,               // 1 / sqrt(head_dim / 2)
-  query_pre_attn_scalar,   // 1 / sqrt(that key)
-  attention_multiplier,    // that key
-  attn_output_multiplier,  // that key
-  key_multiplier,          // that key / sqrt(head_dim)
-  qk_scale_factor,         // that key / sqrt(head_dim)
+  inverse_root,  // 1 / sqrt(head_dim)
+  half_head,     // 1 / sqrt(head_dim / 2)
   one
 };
 
@@ -197,7 +192,10 @@ struct hugging_face_record {
   Index no_rope_every = 0;      // n: the last of every n layers does not rotate
   bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
-  double scale_number = 0;  // the default of the key that `scale` names; 0: inverse_root
+  // The key with that factor. query_pre_attn_scalar is n of 1 / sqrt(n), and key_multiplier and
+  // qk_scale_factor multiply 1 / sqrt(head_dim).
+  std::string_view scale_key = {};
+  double scale_number = 0;  // the default of that key; 0: inverse_root
   double softcap = 0;       // the default of attn_logit_softcapping
   query_growth queries = query_growth::none;
   indexer_kind indexer = indexer_kind::no_indexer;  // of layers that attend to selected keys
@@ -289,10 +287,6 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
              compressed = r.form == dictionary_form::compressed,
              lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
              mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
-  const bool scale_of_key = r.scale == score_scale::query_pre_attn_scalar ||
-                            r.scale == score_scale::attention_multiplier ||
-                            r.scale == score_scale::attn_output_multiplier ||
-                            r.scale == score_scale::key_multiplier || r.scale == score_scale::qk_scale_factor;
   if (!is_zero(r.filled_base) && !per_type && !compressed)
     return "filled_base is of dictionaries per_type or compressed";
   if ((!is_one(r.filled_factor) || !is_one(r.other_factor)) && !per_type)
@@ -329,7 +323,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads always rotate their last channels";
   if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
-                   r.scale != score_scale::inverse_root))
+                   r.scale != score_scale::inverse_root || !r.scale_key.empty()))
     return "widths of latent heads are in the file, and their scale follows";
   if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
     return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
@@ -357,8 +351,9 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "no layer is given other_type, and every type but full_type attends to nothing";
   if (r.rotates_word != "rope" && r.rotates_if.empty())
     return "rotates_word is what the key rotates_if must be";
-  if (!is_zero(r.scale_number) && !scale_of_key)
-    return "scale_number is the default of the key that scale names";
+  if (!r.scale_key.empty() && r.scale != score_scale::inverse_root)
+    return "scale_key has the scale that another value of scale would fix";
+  if (!is_zero(r.scale_number) && r.scale_key.empty()) return "scale_number is the default of scale_key";
   if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
       r.slides != which_slide::even_below_max_window_layers)
     return "max_window_layers is where layers begin or end to slide";
