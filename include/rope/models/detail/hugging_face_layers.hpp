@@ -112,7 +112,7 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
 
 /// Whether the first of every full_every layers attends fully.
 constexpr bool full_comes_first(const hugging_face_record& defaults) {
-  return !defaults.last_of_every && defaults.interval.empty();
+  return defaults.first_of_every || (defaults.full_every == 1 && defaults.interval.empty());
 }
 
 /// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all

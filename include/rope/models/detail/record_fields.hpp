@@ -169,11 +169,11 @@ struct hugging_face_record {
   // Defaults of a class with dictionaries per_type. Layers of full_type use filled_base and filled_factor
   // (the share of rotated channels). Layers of other_type use local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
-  // Of every full_every layers one attends fully: the last if last_of_every is true, otherwise the first. The
-  // others are of other_type. interval is the key with full_every if the others do not attend: the last of
-  // each run does, by mamba_step the middle one.
+  // Of every full_every layers one attends fully: the first if first_of_every is true, or if a key replaces a
+  // full_every of 1, otherwise the last. The others are of other_type. interval is the key with full_every if
+  // the others do not attend: the last of each run does, by mamba_step the middle one.
   Index full_every = 0;
-  bool last_of_every = false;
+  bool first_of_every = false;
   std::string_view interval = {};
   bool rest_full = false;      // layers after the last whole run attend fully too
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
@@ -293,13 +293,14 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "filled_factor and other_factor are of dictionaries per_type";
   if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
     return "layers of compressed keys attend fully nowhere";
-  if ((r.last_of_every || r.last_full) && !mixed)
-    return "last_of_every and last_full are of a pattern in which some layers do not attend fully";
-  if (r.last_of_every && !r.interval.empty())
-    return "last_of_every is for patterns without an interval, whose runs end with a layer that attends";
-  if (r.last_full && (!r.last_of_every || r.first_full || r.ends_full))
+  if ((r.first_of_every || r.last_full) && !mixed)
+    return "first_of_every and last_full are of a pattern in which some layers do not attend fully";
+  if (r.first_of_every && !r.interval.empty())
+    return "first_of_every is for patterns without an interval, whose runs end with a layer that attends";
+  const bool last_attends = !r.first_of_every && r.interval.empty();
+  if (r.last_full && (!last_attends || r.first_full || r.ends_full))
     return "last_full is for patterns that a short model may end without a layer that attends fully";
-  if (r.first_full && (!mixed || (!r.last_of_every && !r.from_end)))
+  if (r.first_full && (!mixed || (!last_attends && !r.from_end)))
     return "first_full is for patterns whose first layer does not attend fully anyway";
   if (r.from_end && !mixed && r.no_rope_every == 0)
     return "from_end is of a pattern of layers, or of those that do not rotate";
