@@ -322,14 +322,11 @@ class gguf_importer {
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
     const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
     derived rule = derive_gguf(reader_,
-                               {.rotary_dim = rotary_dim,
+                               {.record = record_,
+                                .rotary_dim = rotary_dim,
                                 .base = base,
                                 .unscaled = plain || (slides && !as_full),
                                 .max_position = model_.max_position,
-                                .multiplier = record_.multiplier,
-                                .yarn = record_.yarn,
-                                .beta_fast = record_.beta_fast,
-                                .scores_grow = record_.scores_grow,
                                 .unit_magnitude = plain || record_.compressed},
                                factors_);
     layer_group group{.layer_type = layer_type,

@@ -61,12 +61,13 @@ void record(auto& numbers, const magnified_linear& rule, const schedule&) {
   if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
 }
 
-/// The divisors of a GGUF file. Converters write 1e30 instead of infinity for a pair that does not rotate
-/// (Gemma 4).
+/// The divisors of a GGUF file, or none. Converters write 1e30 instead of infinity for a pair that does not
+/// rotate (Gemma 4).
 struct ggml_pair_factors {
   pair_factor_scaling divisors;
 
   void apply(schedule& axis) const {
+    if (divisors.factors.empty()) return;
     divisors.apply(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
       if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) axis.inv_freq(i) = 0;
@@ -142,14 +143,11 @@ struct gguf_shape {
 
 /// What the record and the file give for layers with one schedule.
 struct gguf_layers {
+  const gguf_record& record;
   Index rotary_dim;
   double base;
   bool unscaled;
   double max_position;
-  log_multiplier multiplier;
-  yarn_keys yarn;
-  double beta_fast;
-  bool scores_grow;
   bool unit_magnitude;  // m = 1, for any value in the file
 };
 
@@ -165,9 +163,10 @@ gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& lay
   const wide_real log_factor = log(wide_real(factor));
   const auto g = [&](double k) { return factor <= 1 ? 1 : k * log_factor / 10 + 1; };
   double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
-  if (layers.multiplier == log_multiplier::ignored) k = 0;
-  if (layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled) k /= 0.1;
-  const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
+  const log_multiplier multiplier = layers.record.multiplier;
+  if (multiplier == log_multiplier::ignored) k = 0;
+  if (multiplier == log_multiplier::tenths || multiplier == log_multiplier::cancelled) k /= 0.1;
+  const double above = multiplier == log_multiplier::cancelled ? k : 1;
   return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
 }
 
@@ -220,7 +219,7 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
   const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
   const auto magnitude = reader.number("rope.scaling.yarn_attn_factor", range::positive),
              weight = reader.number("rope.scaling.yarn_ext_factor", range::any_number);
-  const bool read = layers.yarn == yarn_keys::all;
+  const bool read = layers.record.yarn == yarn_keys::all;
   const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
                              (read ? magnitude.value_or(1) : 1);
   double ext_factor = read ? weight.value_or(-1) : -1;
@@ -239,7 +238,7 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
 double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
-  if (!layers.scores_grow) return 1;
+  if (!layers.record.scores_grow) return 1;
   const gguf_magnitude magnitude = magnitude_of(reader, layers, scaling.factor);
   const auto log_factor = static_cast<double>(log(wide_real(scaling.factor)));
   const double m = equal(scaling.ext_factor, 0) ? 1 + 0.1 * log_factor : magnitude.m;
@@ -248,20 +247,9 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
                  "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
 }
 
-/// Calls derive() with the divisors of the file applied after the rule.
-///
-/// \param factors  null if the file has no divisors
-template <class Rule>
-derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
-                    const ggml_pair_factors* factors) {
-  if (factors == nullptr) return derive(name.c_str(), layers.rotary_dim, layers.base, rule);
-  const std::string both = name == "default" ? "pair factors" : name + ", pair factors";
-  return derive(both.c_str(), layers.rotary_dim, layers.base, rule, *factors);
-}
-
 template <class L>
 derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling,
-                         const ggml_pair_factors* factors) {
+                         const ggml_pair_factors& factors) {
   if (equal(scaling.original_max_position, 0)) reader.required_number("context_length", range::positive);
   weighted_yarn rule{
       .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
@@ -269,14 +257,14 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
   yarn_scaling& yarn = rule.yarn;
   const auto fast = reader.number("rope.scaling.yarn_beta_fast", range::positive),
              slow = reader.number("rope.scaling.yarn_beta_slow", range::positive);
-  yarn.beta_fast = layers.beta_fast;
-  if (layers.yarn != yarn_keys::none) {
+  yarn.beta_fast = layers.record.beta_fast;
+  if (layers.record.yarn != yarn_keys::none) {
     yarn.beta_fast = fast.value_or(yarn.beta_fast);
     yarn.beta_slow = slow.value_or(yarn.beta_slow);
   }
   yarn.attention_factor =
       layers.unit_magnitude ? 1 : magnitude_of(reader, layers, yarn.factor).m * scaling.attn_factor;
-  return derive_with("yarn", layers, rule, factors);
+  return derive("yarn", layers.rotary_dim, layers.base, rule, factors);
 }
 
 /// The factor on q . k before the softmax.
@@ -309,16 +297,16 @@ template <class L>
 derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
                     const gguf_pair_factors& given_factors) {
   const gguf_scaling scaling = read_scaling(reader, layers);
-  ggml_pair_factors of_pairs;
-  const ggml_pair_factors* factors = nullptr;
-  if (given_factors.tensor != nullptr && !layers.unscaled) {
-    of_pairs = given_factors.of_pairs(reader, layers.rotary_dim / 2);
-    factors = &of_pairs;
-  }
+  ggml_pair_factors factors;
+  if (given_factors.tensor != nullptr && !layers.unscaled)
+    factors = given_factors.of_pairs(reader, layers.rotary_dim / 2);
   const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
+  const char* unblended = equal(scaling.factor, 1) ? "default" : "linear";
   derived result = equal(scaling.ext_factor, 0)
-                       ? derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers, linear, factors)
+                       ? derive(unblended, layers.rotary_dim, layers.base, linear, factors)
                        : derive_gguf_yarn(reader, layers, scaling, factors);
+  if (!factors.divisors.factors.empty())
+    result.rule = result.rule == "default" ? "pair factors" : result.rule + ", pair factors";
   result.softmax_multiplier = score_growth(reader, layers, scaling);
   return result;
 }

@@ -96,7 +96,6 @@ class group_allowance {
 struct derived {
   rope::frequencies frequencies;
   std::string rule;
-  double base;
   std::vector<named_number> numbers;
   double softmax_multiplier = 1;
 };
@@ -127,8 +126,7 @@ void record(auto& numbers, const Rule& rule, const schedule& original) {
 /// Makes frequencies(rotary_dim, base, rules...) and the list of their numbers for describe().
 template <class... Rules>
 derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
-  derived result{
-      .frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .base = base, .numbers = {}};
+  derived result{.frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .numbers = {}};
   [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
   original.restart(base);
   (record(result.numbers, rules, original), ...);
