@@ -354,6 +354,25 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
   return {*full, 0, *full, false};
 }
 
+/// A number, and the path of the key that has it. Both are empty if no key has one.
+struct keyed_number {
+  std::optional<double> value = {};
+  std::string key = {};
+};
+
+/// Reads a key into `found` unless a key was found before. Then a warning names a different number in the
+/// file.
+template <class J>
+void find_number(keyed_number& found, json_reader<J>& reader, const char* key, const number_rule& rule,
+                 model_draft& model) {
+  const auto value = reader.number(key, rule);
+  if (!value) return;
+  if (!found.value)
+    found = {value, reader.path() + key};
+  else if (!equal(*found.value, *value) && reader.has(key))
+    model.warn_once(reader.path() + key + " is overruled by " + found.key);
+}
+
 /// The share of a head that rotates, and the key that gives it (empty for a default).
 struct rotated_share {
   double factor;
@@ -367,18 +386,11 @@ struct rotated_share {
 template <class J>
 rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, double default_factor,
                                model_draft& model) {
-  std::optional<rotated_share> share;
-  for (const auto& [where, name] : {std::pair{&rope, "partial_rotary_factor"},
-                                    std::pair{&text, "partial_rotary_factor"}, std::pair{&text, "rotary_pct"},
-                                    std::pair{&text, "rope_pct"}, std::pair{&text, "rotary_emb_fraction"}}) {
-    const auto value = where->number(name, range::fraction);
-    if (!value) continue;
-    if (!share)
-      share = {*value, where->path() + name};
-    else if (!equal(share->factor, *value))
-      model.warn_once(where->path() + name + " is overruled by " + share->key);
-  }
-  return share.value_or(rotated_share{default_factor});
+  keyed_number share;
+  find_number(share, rope, "partial_rotary_factor", range::fraction, model);
+  for (const char* key : {"partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction"})
+    find_number(share, text, key, range::fraction, model);
+  return {share.value.value_or(default_factor), share.key};
 }
 
 /// The number of rotated channels.

@@ -250,30 +250,19 @@ class hugging_face_group_maker {
     return given.value_or(defaults_.softcap);
   }
 
-  struct keyed_base {
-    std::optional<double> base = {};
-    std::string key = {};
-  };
-
   /// The base next to the dictionary, and the path of its key. A list of bases (Step 3.5) is skipped here,
   /// because group_terms has them.
-  keyed_base base_beside() {
+  keyed_number base_beside() {
     const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
-    keyed_base found;
+    keyed_number found;
     if (const J* attention = text_.object("attn_config")) {  // DBRX
       json_reader<J> reader(attention, text_.path() + "attn_config.");
-      found = {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
+      find_number(found, reader, "rope_theta", range::above_one, model_);
     }
     for (const char* key :
-         {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant", "rope_base"}) {
-      if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
-      const auto base = text_.number(key, range::above_one);
-      if (!base) continue;
-      if (!found.base)
-        found = {base, text_.path() + key};
-      else if (!detail::equal(*base, *found.base))
-        model_.warn_once(text_.path() + key + " is overruled by " + found.key);
-    }
+         {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant", "rope_base"})
+      if (key != std::string("rope_theta") || (!defaults_.theta_unread && !list))
+        find_number(found, text_, key, range::above_one, model_);
     return found;
   }
 

@@ -247,15 +247,9 @@ class hugging_face_importer {
       key_heads = several ? key_heads.value_or(model_.query_heads) : Index{1};
     }
     model_.key_heads = key_heads.value_or(model_.query_heads);
-    std::string holds;
-    for (const char* key : context_keys) {
-      const auto context = text_.number(key, range::positive);
-      if (!context) continue;
-      if (holds.empty())
-        model_.max_position = *context, holds = key;
-      else if (!detail::equal(*context, model_.max_position) && text_.has(key))
-        warn(text_.path() + key + " is overruled by " + text_.path() + holds);
-    }
+    keyed_number context;
+    for (const char* key : context_keys) find_number(context, text_, key, range::positive, model_);
+    model_.max_position = context.value.value_or(0);
   }
 
   /// The description of a model in which no layer rotates.
