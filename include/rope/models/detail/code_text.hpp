@@ -204,8 +204,7 @@ std::string options_code(const Model& model, const Group& group, const std::stri
     Layers own;
     for (const Index layer : layers)
       if (layer >= 0 && window_of(layer) == window) own.push_back(layer);
-    const std::string which =
-        own.empty() ? "every layer" : (own.size() == 1 ? "layer " : "layers ") + layers_text(own);
+    const std::string which = own.empty() ? "every layer" : named_layers(own);
     const Index chunk = own.empty() ? 0 : model.chunk_of_layer(own.front());
     if (window == not_known_window && chunk == 0) {
       text += "/* " + which + ": the window is not known from this file, set attention_options yourself */\n";

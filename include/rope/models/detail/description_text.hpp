@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 #define ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 
-#include <algorithm>  // std::find_if, std::max, std::min, std::sort
+#include <algorithm>  // std::find_if, std::max, std::min, std::stable_sort
 #include <cmath>
 #include <cstddef>
 #include <cstdio>  // std::snprintf
@@ -165,35 +165,39 @@ inline std::string window_text(Index window) {
                                     : std::to_string(window) + " tokens";
 }
 
+/// The results of key_of for the layers 0 .. count - 1, each with its layers, in the order of their first
+/// layers.
+template <class KeyOf>
+auto layers_by(std::size_t count, const KeyOf& key_of) {
+  std::vector<std::pair<decltype(key_of(count)), std::vector<Index>>> all;
+  for (std::size_t layer = 0; layer < count; ++layer) {
+    const auto key = key_of(layer);
+    auto same = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == key; });
+    if (same == all.end()) same = all.insert(all.end(), {key, {}});
+    same->second.push_back(static_cast<Index>(layer));
+  }
+  return all;
+}
+
+/// "layer 3", or "layers 0 to 2".
+template <class Layers>
+std::string named_layers(const Layers& layers) {
+  return (layers.size() == 1 ? "layer " : "layers ") + layers_text(layers);
+}
+
 /// One sentence for each different window, the most frequent one last.
 template <class Windows>
 std::vector<std::string> windows_texts(const Windows& windows) {
-  struct alike {
-    Index window;
-    std::vector<Index> layers;
-  };
-  std::vector<alike> all;
-  for (std::size_t layer = 0; layer < windows.size(); ++layer) {
-    auto same =
-        std::find_if(all.begin(), all.end(), [&](const alike& a) { return a.window == windows[layer]; });
-    if (same == all.end()) same = all.insert(all.end(), {windows[layer], {}});
-    same->layers.push_back(static_cast<Index>(layer));
-  }
+  auto all = layers_by(windows.size(), [&](std::size_t layer) { return windows[layer]; });
   if (all.empty()) return {window_text(not_known_window)};
-  if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
-  std::vector<std::pair<typename Windows::value_type, Index>> order;  // layers, and their index in `all`
-  for (const alike& a : all)
-    order.emplace_back(static_cast<Index>(a.layers.size()), static_cast<Index>(order.size()));
-  std::sort(order.data(), order.data() + order.size());
+  if (all.size() == 1) return {window_text(all[0].first) + ", every layer"};
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   std::vector<std::string> texts;
-  for (const auto& [layers, place] : order) {
-    const alike& a = all[static_cast<std::size_t>(place)];
-    const std::string count = std::to_string(layers);
-    texts.push_back(window_text(a.window) + ", " +
-                    (place == order.back().second
-                         ? "the other " + count + " layers"
-                         : (a.layers.size() == 1 ? "layer " : "layers ") + layers_text(a.layers)));
-  }
+  for (const auto& [window, layers] : all)
+    texts.push_back(window_text(window) + ", " +
+                    (window == all.back().first ? "the other " + std::to_string(layers.size()) + " layers"
+                                                : named_layers(layers)));
   return texts;
 }
 
@@ -211,26 +215,15 @@ std::vector<std::string> window_differences(const Model& a, const Model& b) {
   const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
     return windows.size() == 1 ? windows.front() : windows[layer];
   };
-  struct difference {
-    Index of_a, of_b;
-    std::vector<Index> layers;
-  };
-  std::vector<difference> all;
-  for (std::size_t layer = 0; layer < count; ++layer) {
-    const Index x = at(a.windows, layer), y = at(b.windows, layer);
-    if (x == y || x == not_known_window || y == not_known_window) continue;
-    auto same =
-        std::find_if(all.begin(), all.end(), [&](const difference& d) { return d.of_a == x && d.of_b == y; });
-    if (same == all.end()) same = all.insert(all.end(), {x, y, {}});
-    same->layers.push_back(static_cast<Index>(layer));
-  }
   std::vector<std::string> texts;
-  for (const difference& d : all)
-    texts.push_back("the window is " + window_text(d.of_a) + " in " + a.source + " and " +
-                    window_text(d.of_b) + " in " + b.source + ": " +
-                    (alone || d.layers.size() == count
-                         ? "every layer"
-                         : (d.layers.size() == 1 ? "layer " : "layers ") + layers_text(d.layers)));
+  for (const auto& [both, layers] : layers_by(
+           count, [&](std::size_t layer) { return std::pair(at(a.windows, layer), at(b.windows, layer)); })) {
+    const auto [x, y] = both;
+    if (x == y || x == not_known_window || y == not_known_window) continue;
+    texts.push_back("the window is " + window_text(x) + " in " + a.source + " and " + window_text(y) +
+                    " in " + b.source + ": " +
+                    (alone || layers.size() == count ? "every layer" : named_layers(layers)));
+  }
   return texts;
 }
 
