@@ -169,24 +169,19 @@ class hugging_face_importer {
   /// model gets one warning. Scales in quantization_config are scales of weights, and get no warning.
   void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
-    const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
-    const auto narrow = [](const std::string& key) { return speaks_of_positions(key); };
-    if (const J* attention = text_.object("attn_config"))
-      add_inner_keys(
-          *attention, text_.path() + "attn_config.",
-          [](const std::string& key) { return key != "rope_theta" && speaks_of_rope(key); }, keys);
-    if (first_name(defaults_) == "jvlm")
-      if (const J* block = text_.object("block_config"))
-        add_inner_keys(
-            *block, text_.path() + "block_config.",
-            [](const std::string& key) { return key != "sliding_window" && speaks_of_rope(key); }, keys);
+    const auto add_part = [&](const char* name, const std::string& read) {
+      const auto speaks = [&](const std::string& key) { return key != read && speaks_of_rope(key); };
+      if (const J* part = text_.object(name)) add_inner_keys(*part, text_.path() + name + ".", speaks, keys);
+    };
+    add_part("attn_config", "rope_theta");
+    if (first_name(defaults_) == "jvlm") add_part("block_config", "sliding_window");
     if (const J* layers = text_.object("per_layer_config"))
       for (const auto& layer : layers->items()) {
         const std::string path = text_.path() + "per_layer_config";
-        if (wide(layer.key()))
+        if (speaks_of_rope(layer.key()))
           keys.push_back(path + "." + layer.key());
         else
-          add_inner_keys(layer.value(), path + ": ", wide, keys);
+          add_inner_keys(layer.value(), path + ": ", speaks_of_rope, keys);
       }
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
@@ -194,12 +189,12 @@ class hugging_face_importer {
         if (speaks_of_rope(key) && !names_key(defaults_.note, key)) return;
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
-          add_inner_keys(part, path + ".", narrow, keys);
+          add_inner_keys(part, path + ".", speaks_of_positions, keys);
         else if (part.is_object() && (!is_text || key == "vision_config" || key == "audio_config" ||
                                       part.contains(std::string("model_type"))))
           note_part(path, part);
         else
-          add_inner_keys(part, path + ".", wide, keys);
+          add_inner_keys(part, path + ".", speaks_of_rope, keys);
       });
     };
     add(text_, true);
@@ -211,8 +206,7 @@ class hugging_face_importer {
   /// Warns about a part of the model that is not read, if it has keys about positions.
   void note_part(const std::string& path, const J& part) {
     std::vector<std::string> keys;
-    add_inner_keys(
-        part, "", [](const std::string& key) { return speaks_of_rope(key); }, keys);
+    add_inner_keys(part, "", speaks_of_rope, keys);
     if (keys.empty()) return;
     sort_distinct(keys);
     std::string names;
