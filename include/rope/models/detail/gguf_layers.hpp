@@ -128,15 +128,7 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, Ind
   if (ratios.size() > count) ratios.resize(count);  // layers for multi-token prediction
   const std::string broken = broken_rule_of_layer_list(ratios.size(), layers, "block_count values");
   if (!broken.empty()) reader.refuse(key, broken);
-  std::vector<std::string> types;
-  for (const double ratio : ratios) {
-    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
-      reader.refuse(key, "must be 0, 4 or 128, got " + exact_digits(ratio));
-    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
-                       : equal(ratio, 4) ? "compressed_sparse_attention"
-                                         : "heavily_compressed_attention");
-  }
-  return types;
+  return compressed_types(ratios, [&](const std::string& rule) { reader.refuse(key, rule); });
 }
 
 /// The layers that do not attend: layers without key heads, and layers that are recurrent according to the

@@ -99,15 +99,7 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
   constexpr const char* key = "compress_ratios";
   const auto ratios = fitting_list(text, defaults, key, layers, text.numbers(key, range::whole));
   if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers rotate by two schedules");
-  std::vector<std::string> types;
-  for (const double ratio : *ratios) {
-    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
-      text.refuse(key, "must be 0, 4 or 128, got " + exact_digits(ratio));
-    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
-                       : equal(ratio, 4) ? "compressed_sparse_attention"
-                                         : "heavily_compressed_attention");
-  }
-  return types;
+  return compressed_types(*ratios, [&](const std::string& rule) { text.refuse(key, rule); });
 }
 
 /// Whether the first of every full_every layers attends fully.

@@ -56,6 +56,22 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
   return {};
 }
 
+/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
+///
+/// \param refuse  throws, with the broken rule in the message
+template <class Refuse>
+std::vector<std::string> compressed_types(const std::vector<double>& ratios, const Refuse& refuse) {
+  std::vector<std::string> types;
+  for (const double ratio : ratios) {
+    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
+      refuse("must be 0, 4 or 128, got " + exact_digits(ratio));
+    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
+                       : equal(ratio, 4) ? "compressed_sparse_attention"
+                                         : "heavily_compressed_attention");
+  }
+  return types;
+}
+
 /// The broken rule if the pairs of an axis go beyond the last pair while axes alternate, otherwise empty. See
 /// interleaved_sections.
 ///
