@@ -115,7 +115,7 @@ defaults of its class. Warnings name every key about positions that was assumed,
 
 # The name of an architecture in llama.cpp, with its layout there if that differs.
 file(READ ${root}/tests/recorded/models/names.json names)
-read_records(gguf_records.hpp)
+read_records(gguf_records.hpp gguf_importer.hpp)
 foreach(record IN LISTS records)
   field(architecture "")
   field(layout half_split)
@@ -372,7 +372,7 @@ and a warning names them. If a window is unknown, a warning names the missing ke
 | architecture | layout | what else |
 |---|---|---|
 ")
-read_records(gguf_records.hpp)
+read_records(gguf_records.hpp gguf_importer.hpp)
 list(LENGTH records gguf_count)
 set(without "")
 foreach(record IN LISTS records)

@@ -223,7 +223,7 @@ def check_llama_cpp(source):
         wrong += theirs != expect
         if theirs != expect:
             print(f"{name}: {reference[name]} in llama.cpp and {expect} in the record")
-    for name in known(["gguf_records"]):
+    for name in known(["gguf_records", "gguf_importer"]):
         if name not in seen:
             print(f"{name}: no record; {reference.get(name, 'not in the switch')} in llama.cpp")
     print(f"{len(reference)} architectures of llama.cpp; {agree} recorded layouts agree, {wrong} do not")

@@ -59,14 +59,35 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
   model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
 }
 
+/// Architectures in which no layer rotates, and what they have instead.
+struct gguf_unrotated {
+  std::string_view names, instead;
+};
+
+/// The entry of an architecture in which no layer rotates, or nullptr.
+template <class Record = gguf_unrotated>
+const Record* gguf_unrotated_of(std::string_view architecture) {
+  static constexpr Record records[] = {
+      {.names = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7", .instead = "no attention"},
+      {.names = "bert gpt2 starcoder", .instead = "learned positions"},
+      {.names = "bloom jais jina-bert-v2 refact", .instead = "ALiBi biases"},
+      {.names = "glm5-next glm5next jamba kimi-k3 kimi-linear nemotron_h nemotron_h_moe wavtokenizer-dec",
+       .instead = "no positions"},
+      {.names = "mpt", .instead = "ALiBi biases or learned positions"},
+      {.names = "t5 t5encoder", .instead = "biases by distance"},
+  };
+  return record_in(records, architecture);
+}
+
 /// Whether no layer of a GGUF model rotates, and which key shows it.
 template <class L>
 unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
   const std::string &architecture = reader.architecture(),
                     bare = "is one without rotary embeddings, got " + architecture;
-  if (!record.instead.empty())
-    return {std::string(record.instead), "general.architecture",
-            bare + ", which has " + std::string(record.instead)};
+  if (const auto* unrotated = gguf_unrotated_of(architecture)) {
+    const std::string instead(unrotated->instead);
+    return {instead, "general.architecture", bare + ", which has " + instead};
+  }
   const auto layers = reader.number("block_count", range::layers);
   if (record.alibi_layers > 0 && layers == static_cast<double>(record.alibi_layers))
     return {"ALiBi biases", "general.architecture",
@@ -157,7 +178,7 @@ class gguf_importer {
     const gguf_record* known = gguf_record_of(reader_.architecture());
     const std::string_view refusal = gguf_refusal_of(reader_.architecture());
     if (!refusal.empty()) reader_.refuse("general.architecture", std::string(refusal));
-    if (!known && !given_layout_)
+    if (!known && !given_layout_ && !gguf_unrotated_of(reader_.architecture()))
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
                          reader_.architecture() +

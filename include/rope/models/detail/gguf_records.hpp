@@ -68,9 +68,8 @@ enum class pattern_form {
 struct gguf_record {
   std::string_view names;  // of the architectures, as llama.cpp spells them
   layout_kind layout = layout_kind::half_split;
-  std::string_view instead = {};  // if no layer rotates: what the model has instead
-  Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
-  bool last_channels = false;     // the channels that rotate come last in a head
+  Index alibi_layers = 0;      // a model with this number of layers has ALiBi biases instead of rotation
+  bool last_channels = false;  // the channels that rotate come last in a head
   // Of every `period` layers, the last one attends fully, or the first one if full_first is true. The others
   // slide. 0: the architecture has no such pattern.
   Index period = 0;
@@ -125,25 +124,7 @@ constexpr bool may_slide(const gguf_record& r) {
   return r.names.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide || r.compressed;
 }
 
-/// Whether a record has only a name and the fact that nothing rotates.
-constexpr bool says_nothing(const gguf_record& r) {
-  const gguf_record silent;
-  return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
-         !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
-         r.fixed_window == 0 && r.period_layers == 0 && !r.all_slide && !r.window_varies && r.full_rotate &&
-         r.sliding == silent.sliding && r.window == silent.window && r.causal && !r.sink_logits &&
-         !r.sinks_slide && r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first &&
-         !r.half_split_sections && !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 &&
-         is_zero(r.softcap) && r.temperature == silent.temperature && r.indexer == silent.indexer &&
-         r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
-         is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
-         !r.dense_rotate && !r.rope_pattern && !r.half_of_full && !r.whole_head && !r.unscaled &&
-         is_zero(r.fixed_base) && !r.alpha && !r.finetuned && !r.compressed && r.note.empty();
-}
-
 constexpr std::string_view broken_rule_of(const gguf_record& r) {
-  if (!r.instead.empty() && !says_nothing(r))
-    return "of an architecture that does not rotate nothing else is read";
   if (r.attends_every == 1) return "0 says that every layer attends";
   if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
   if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
@@ -208,7 +189,6 @@ const Record* gguf_record_of(std::string_view architecture) {
            "arcee arctic bailingmoe chameleon chatglm command-r deci deepseek eagle3 ernie4_5 ernie4_5-moe "
            "internlm2 llama llama-embed maincoder minicpm nanbeige neo-bert olmo pockettts xverse",
        .layout = interleaved},
-      {.names = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7", .instead = "no attention"},
       {.names = "axk2 deepseek32",
        .layout = interleaved,
        .last_channels = true,
@@ -219,8 +199,6 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.names = "bailingmoe3", .layout = interleaved, .last_channels = true, .half_split_sections = true},
       {.names = "barbet",
        .note = "layers of the model that slide attend fully in the code that is known to run its files"},
-      {.names = "bert gpt2 starcoder", .instead = "learned positions"},
-      {.names = "bloom jais jina-bert-v2 refact", .instead = "ALiBi biases"},
       {.names = "clef qwen35 qwen35moe", .attends_every = 4, .interleaved_sections = true},
       {.names = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
       {.names = "cohere2", .layout = interleaved, .period = 4, .full_rotate = false, .sliding = same},
@@ -292,8 +270,6 @@ const Record* gguf_record_of(std::string_view architecture) {
        .indexer = first_interleaved,
        .scores_grow = true},
       {.names = "glm4", .layout = interleaved, .half_split_sections = true},
-      {.names = "glm5-next glm5next jamba kimi-k3 kimi-linear nemotron_h nemotron_h_moe wavtokenizer-dec",
-       .instead = "no positions"},
       {.names = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
       {.names = "granite granitehybrid granitemoe graniteswitch",
        .layout = interleaved,
@@ -351,7 +327,6 @@ const Record* gguf_record_of(std::string_view architecture) {
        .needs_window = true,
        .sliding = own_base,
        .window = both_sides},
-      {.names = "mpt", .instead = "ALiBi biases or learned positions"},
       {.names = "muse-glimmer",
        .layout = interleaved,
        .period = 4,
@@ -381,7 +356,6 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.names = "smollm3", .layout = interleaved, .no_rope_every = 4},
       {.names = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
       {.names = "step35", .pattern = list, .sliding = own_base, .needs_pattern = true, .half_of_full = true},
-      {.names = "t5 t5encoder", .instead = "biases by distance"},
   };
   static_assert(keep_the_rules(records), "the rules above say which fields go together");
   return record_in(records, architecture);
