@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
 
-#include <algorithm>  // std::find_if, std::max
+#include <algorithm>  // std::max
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -12,6 +12,7 @@
 
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
+#include <rope/models/detail/description_text.hpp>
 #include <rope/models/detail/file_readers.hpp>
 #include <rope/models/detail/gguf_layers.hpp>
 #include <rope/models/detail/gguf_records.hpp>
@@ -277,26 +278,25 @@ class gguf_importer {
       double base;
       rotated_channels dimension;
       bool slides;
+      bool operator==(const kind& other) const {
+        return slides == other.slides && detail::equal(base, other.base) &&
+               dimension.count == other.dimension.count;
+      }
     };
-    std::vector<kind> kinds;            // of model_.groups
-    std::vector<std::size_t> of_layer;  // indices into kinds
-    for (std::size_t i = 0; i < count; ++i) {
+    const auto kinds = layers_by(count, [&](std::size_t i) {
       const bool slides = i < sliding_.size() && sliding_[i];
       auto dimension = shape().dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
-      const kind own{bases ? (*bases)[i] : shape().base(slides), dimension, slides};
-      const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
-        return k.slides == slides && detail::equal(k.base, own.base) && k.dimension.count == dimension.count;
-      });
-      of_layer.push_back(static_cast<std::size_t>(alike - kinds.begin()));
-      if (alike == kinds.end()) kinds.push_back(own);
-    }
+      return kind{bases ? (*bases)[i] : shape().base(slides), dimension, slides};
+    });
+    model_.layers.resize(count);
     // As in the import of config.json, a name has the numbers in which groups of one type differ.
-    for (const kind& k : kinds) {
+    for (const auto& [own, layers] : kinds) {
+      const kind& k = own;
       std::string name = sliding_.empty() ? "" : k.slides ? "sliding_attention" : "full_attention";
       const auto add = [&](const auto& number_of, const std::string& text) {
-        for (const kind& other : kinds)
+        for (const auto& [other, of_other] : kinds)
           if (other.slides == k.slides && !detail::equal(number_of(other), number_of(k))) {
             name += (name.empty() ? "" : ", ") + text;
             return;
@@ -306,9 +306,9 @@ class gguf_importer {
       add([](const kind& x) { return static_cast<double>(x.dimension.count); },
           std::to_string(k.dimension.count) + " channels");
       add_group(name, k.slides, k.base, k.dimension);
+      for (const Index layer : layers) model_.layers[static_cast<std::size_t>(layer)] = name;
     }
-    if (kinds.size() == 1 && sliding_.empty()) return;  // one group without a name, for all layers
-    for (const std::size_t group : of_layer) model_.layers.push_back(model_.groups[group].layer_type);
+    if (kinds.size() == 1 && sliding_.empty()) model_.layers.clear();  // one group without a name
   }
 
   /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown

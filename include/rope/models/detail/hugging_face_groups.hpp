@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
-#include <algorithm>  // std::count_if, std::none_of
+#include <algorithm>  // std::all_of, std::count_if
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -13,6 +13,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
+#include <rope/models/detail/description_text.hpp>
 #include <rope/models/detail/file_readers.hpp>
 #include <rope/models/detail/hugging_face_group.hpp>
 #include <rope/models/detail/hugging_face_keys.hpp>
@@ -316,34 +317,29 @@ class hugging_face_groups {
     struct kind {
       std::string type;
       double base;
+      bool operator==(const kind& other) const {
+        return type == other.type && detail::equal(base, other.base);
+      }
     };
-    std::vector<kind> kinds;  // of layers that rotate
-    std::vector<double> distinct;
     layers.resize(bases->size());
-    for (std::size_t i = 0; i < bases->size(); ++i) {
-      const double base = (*bases)[i];
-      if (detail::equal(base, 0)) continue;
-      if (std::none_of(kinds.begin(), kinds.end(), [&](const kind& other) {
-            return other.type == layers[i] && detail::equal(other.base, base);
-          }))
-        kinds.push_back({layers[i], base});
-      if (!contains(distinct, base)) distinct.push_back(base);
-    }
-    if (distinct.empty()) refuse_no_base();
-    if (distinct.size() == 1) {
-      maker_.add("", given, path, {.overruling_base = distinct.front()});
+    auto kinds = layers_by(layers.size(), [&](std::size_t i) { return kind{layers[i], (*bases)[i]}; });
+    std::erase_if(kinds, [](const auto& one) { return detail::equal(one.first.base, 0); });
+    if (kinds.empty()) refuse_no_base();
+    const kind& first = kinds.front().first;
+    if (std::all_of(kinds.begin(), kinds.end(),
+                    [&](const auto& one) { return detail::equal(one.first.base, first.base); })) {
+      maker_.add("", given, path, {.overruling_base = first.base});
       return true;
     }
-    for (const auto& [type, base] : kinds) {
-      const std::string& of = type;
-      const auto same_type = [&](const kind& other) { return other.type == of; };
+    for (const auto& one : kinds) {
+      const auto& [type, base] = one.first;
+      const auto same_type = [&](const auto& other) { return other.first.type == one.first.type; };
       std::string name = type;
       if (!name.empty()) check_name(name, text_.path() + "layer_types");
       if (name.empty() || std::count_if(kinds.begin(), kinds.end(), same_type) > 1)
         name += (name.empty() ? "base " : ", base ") + exact_digits(base);
       maker_.add(name, given, path, {.overruling_base = base});
-      for (std::size_t i = 0; i < layers.size(); ++i)
-        if (layers[i] == type && detail::equal((*bases)[i], base)) layers[i] = name;
+      for (const Index layer : one.second) layers[static_cast<std::size_t>(layer)] = name;
     }
     return true;
   }
