@@ -22,6 +22,20 @@
 
 namespace rope::inline ROPE_ABI {
 
+namespace detail {
+
+/// Throws:  std::out_of_range if a model has no such layer
+///
+/// \param count  the number of layers. 0: unknown
+inline void check_layer(const char* function, Index count, Index layer) {
+  if (layer < 0 || (count > 0 && layer >= count))
+    ROPE_THROW(std::out_of_range,
+               count > 0 ? message(function, ": layer must be from 0 to ", count - 1, ", got ", layer)
+                         : message(function, ": layer must not be negative, got ", layer));
+}
+
+}  // namespace detail
+
 /// The type of each layer of a model, and the layers that do not rotate.
 ///
 ///     const model_layers layers = {.types = {"sliding_attention", "full_attention", "linear_attention"},
@@ -103,7 +117,7 @@ class model_rope : public model_facts {
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rotation is unknown.
   ///          To test for that, call rotation_of_layer
   const layer_group* group_of_layer(Index layer) const {
-    check_layer("group_of_layer", layer);
+    detail::check_layer("group_of_layer", layer_count(), layer);
     const layer_rotation rotation = rotation_of_layer(layer);
     if (rotation == layer_rotation::not_known)
       detail::throw_invalid("group_of_layer", "how layer ", layer,
@@ -156,7 +170,7 @@ class model_rope : public model_facts {
   ///
   /// Throws:  std::out_of_range if there is no such layer
   Index chunk_of_layer(Index layer) const {
-    check_layer("chunk_of_layer", layer);
+    detail::check_layer("chunk_of_layer", layer_count(), layer);
     const bool listed = static_cast<std::size_t>(layer) < windows.size();
     return listed && causal && window_of_layer(layer) == not_known_window &&
                    rotation_of_layer(layer) == layer_rotation::in_group
@@ -248,7 +262,7 @@ class model_rope : public model_facts {
   ///
   /// Throws:  std::out_of_range if there is no such layer
   bool layer_has_sinks(Index layer) const {
-    check_layer("layer_has_sinks", layer);
+    detail::check_layer("layer_has_sinks", layer_count(), layer);
     return sink_logits && !is_listed(layers_without_sinks, layer);
   }
 
@@ -261,7 +275,7 @@ class model_rope : public model_facts {
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rule is unknown, or
   ///          if the rule depends on the rotation of the layer, which is unknown
   query_scaling query_scaling_of_layer(Index layer) const {
-    check_layer("query_scaling_of_layer", layer);
+    detail::check_layer("query_scaling_of_layer", layer_count(), layer);
     if (scaled == scaled_queries::none) return {};
     if (scaled == scaled_queries::every_layer) return query_rule;
     const layer_rotation rotation = rotation_of_layer(layer);
@@ -275,7 +289,7 @@ class model_rope : public model_facts {
  private:
   /// The options of a layer: its numbers, and of the rules about visible keys only `causal`.
   attention_options numbers_of_layer(Index layer) const {
-    check_layer("attention_of_layer", layer);
+    detail::check_layer("attention_of_layer", layer_count(), layer);
     if (groups_.empty())
       detail::throw_invalid(
           "attention_of_layer", "how layer ", layer,
@@ -336,15 +350,6 @@ class model_rope : public model_facts {
   bool may_be_layer(Index layer) const {
     const Index count = layer_count();
     return layer >= 0 && (count == 0 || layer < count);
-  }
-
-  void check_layer(const char* function, Index layer) const {
-    const Index count = layer_count();
-    if (!may_be_layer(layer))
-      ROPE_THROW(std::out_of_range,
-                 count > 0
-                     ? detail::message(function, ": layer must be from 0 to ", count - 1, ", got ", layer)
-                     : detail::message(function, ": layer must not be negative, got ", layer));
   }
 
   void check_list(const char* what, const std::vector<Index>& list) const {

@@ -126,15 +126,10 @@ class model_tables {
   /// Throws:  std::out_of_range if there is no such layer or its rotation is unknown
   std::optional<placed_table<S>> of_layer(Index layer) const {
     if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
-      const Index count = model_.layer_count();
-      if (layer >= 0 && (count == 0 || layer < count))
-        detail::throw_out_of_range("model_tables", "how layer ", layer,
-                                   " rotates is not known from this file; call model().rotation_of_layer "
-                                   "before, and rotate such a layer by a table of your own");
-      ROPE_THROW(std::out_of_range,
-                 count > 0
-                     ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
-                     : detail::message("model_tables: layer must not be negative, got ", layer));
+      detail::check_layer("model_tables", model_.layer_count(), layer);
+      detail::throw_out_of_range("model_tables", "how layer ", layer,
+                                 " rotates is not known from this file; call model().rotation_of_layer "
+                                 "before, and rotate such a layer by a table of your own");
     }
     const layer_group* group = model_.group_of_layer(layer);
     if (!group) return std::nullopt;
