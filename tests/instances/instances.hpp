@@ -66,8 +66,9 @@
 #define ROPE_TEST_STORED(T)                                          \
   ROPE_TEST_EXTERN template class cache_memory<T, value_place::own>; \
   ROPE_TEST_EXTERN template class stored_tokens<T, value_place::own>;
-#define ROPE_TEST_PRODUCT(A) \
-  ROPE_TEST_EXTERN template void multiply_panel(const A*, const A*, Index, bool, A*, Index);
+#define ROPE_TEST_PRODUCT(A)                                                                       \
+  ROPE_TEST_EXTERN template void row_products<false>(const A*, Index, const A*, Index, A*, Index); \
+  ROPE_TEST_EXTERN template void row_products<true>(const A*, Index, const A*, Index, A*, Index);
 
 #define ROPE_TEST_INSTANCES_OF_FLOAT               \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, float)   \

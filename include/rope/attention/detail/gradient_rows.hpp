@@ -103,7 +103,8 @@ struct attention_gradient_rows {
                                     A* packed) {
     const row_block<T> stored = {x.at(block.b, first_key, block.kv), x.tokens == 1 ? 0 : x.token_stride};
     const row_block<A> rows = rows_as<A>(stored, keys_of_tile, x.head_dim, m.wide);
-    pack_transposed_panels(rows.rows, rows.stride, keys_of_tile, x.head_dim, packed);
+    pack_transposed_panels(rows.rows, rows.stride, keys_of_tile, x.head_dim, packed,
+                           x.head_dim * shape::width);
     return rows;
   }
 

@@ -51,15 +51,6 @@ struct gradient_shape {
   static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }
 };
 
-/// Packs rows [count, depth] into panels [count / width, depth, width], with zeros after the last row.
-template <class A>
-void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index depth, A* packed) {
-  constexpr Index width = panel_shape<A>::width;
-  for (Index n = 0; n < count; n += width)
-    pack_transposed(rows + n * row_stride, row_stride, (std::min)(width, count - n), width, depth,
-                    packed + n * depth, width);
-}
-
 /// Writes one row of panels to `to`: each channel is multiplied by `factor` and rounded to T.
 template <class A, class T>
 void write_panels(const A* panels, Index panel_stride, A factor, Index channels, T* to) {

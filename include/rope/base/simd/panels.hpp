@@ -106,12 +106,13 @@ struct strip_sums {
   }
 };
 
-/// products[r * stride + n] = sum_d x_rd panel[d * width + n] for one strip of rows and one panel.
+/// products[r * stride + n] = sum_d x_rd panel[d * width + n], or += if `adds`, for one strip of rows and one
+/// panel.
 ///
 /// \param x      [panels, ..., rows, width]: channel d of row r is at x[d / width * panel_stride + r * width
 ///               + d % width]
 /// \param panel  [depth, width]
-template <class A>
+template <bool adds = false, class A>
 EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* panel, Index depth, A* products,
                                     Index stride) {
   using P = packet<A>;
@@ -121,8 +122,11 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
     const Index here = (std::min)(depth, shape::width);
     for (Index d = 0; d < here; ++d, panel += shape::width) sums.multiply_add_row(x + d, shape::width, panel);
   }
-  sums.for_each(
-      [&](auto r, auto n) { store(products + r * stride + n * lanes<P>, sums.sum[r * shape::packets + n]); });
+  sums.for_each([&](auto r, auto n) {
+    A* const to = products + r * stride + n * lanes<P>;
+    const P sum = sums.sum[r * shape::packets + n];
+    store(to, adds ? add(load<P>(to), sum) : sum);
+  });
 }
 
 /// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_d numbers[r * row_step + d * depth_step] *
@@ -187,6 +191,17 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
       for (Index i = 0; i < columns; ++i)
         packed[d * packed_stride + n + i] = i < here ? static_cast<A>(rows[(n + i) * row_stride + d]) : A(0);
   }
+}
+
+/// Packs rows [count, depth] into panels [count / width, depth, width], `panel_stride` apart, with zeros after
+/// the last row.
+template <class A>
+void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index depth, A* packed,
+                            Index panel_stride) {
+  constexpr Index width = panel_shape<A>::width;
+  for (Index n = 0; n < count; n += width, packed += panel_stride)
+    pack_transposed(rows + n * row_stride, row_stride, (std::min)(width, count - n), width, depth, packed,
+                    width);
 }
 
 /// Copies channels [0, depth) of one row, widened, into panels that are `panel_stride` apart. Zeros fill the

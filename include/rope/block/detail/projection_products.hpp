@@ -2,7 +2,7 @@
 #ifndef ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 #define ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 
-#include <algorithm>  // std::min, std::copy_n, std::fill_n
+#include <algorithm>  // std::min, std::fill_n
 #include <cstddef>
 #include <type_traits>
 #include <utility>  // std::declval
@@ -91,39 +91,14 @@ struct operand {
 /// and the panels of a tile fit L2. (base/simd/panels.hpp defines strips and panels.)
 inline constexpr Index terms_per_pass = 256;
 
-/// The number of rows that are packed together: a multiple of the strip and of the packet size.
+/// row_products for a strip with fewer rows or a panel with fewer columns. Only rows [0, rows) and columns
+/// [0, cols) of the result are written, or added to if `add`.
 template <class A>
-inline constexpr Index rows_per_pass = [] {
-  Index rows = panel_shape<A>::rows;
-  while (rows % lanes<packet<A>> != 0) rows += panel_shape<A>::rows;
-  return rows;
-}();
-
-/// out[r * stride + n] = sum_d strip[d * rows_per_pass + r] * panel[d * width + n], or += if `add`, for one
-/// strip of rows and one panel.
-template <class A>
-EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index terms, bool add, A* out,
-                                      Index stride) {
-  using P = packet<A>;
-  using shape = panel_shape<A>;
-  strip_sums<A, shape::packets> sums;
-  for (Index d = 0; d < terms; ++d)
-    sums.multiply_add_row(strip + d * rows_per_pass<A>, 1, panel + d * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    const P sum = sums.sum[r * shape::packets + n];
-    A* to = out + r * stride + n * lanes<P>;
-    store(to, add ? rope::detail::add(load<P>(to), sum) : sum);
-  });
-}
-
-/// multiply_panel for a strip with fewer rows or a panel with fewer columns. Only rows [0, rows) and columns
-/// [0, cols) of the result are written.
-template <class A>
-void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
-                   Index cols) {
+void multiply_edge(const A* strip, Index panel_stride, const A* panel, Index terms, bool add, A* out,
+                   Index stride, Index rows, Index cols) {
   using shape = panel_shape<A>;
   A whole[std::size_t(shape::rows * shape::width)];
-  multiply_panel(strip, panel, terms, false, whole, shape::width);
+  row_products(strip, panel_stride, panel, terms, whole, shape::width);
   for (Index r = 0; r < rows; ++r)
     for (Index c = 0; c < cols; ++c) {
       A& to = out[r * stride + c];
@@ -131,29 +106,15 @@ void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out
     }
 }
 
-/// packed[d * rows_per_pass + r] = a(r, d), or zero for r >= rows.
+/// Packs x [rows, cols] into panels of `width` columns: packed[c / width * panel_stride + r * width +
+/// c % width] = x(r, c), with zeros after the last column.
 template <class A>
-void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
-  constexpr Index all = rows_per_pass<A>;
-  if (a.col_stride == 1) return pack_transposed(a.data, a.row_stride, rows, all, terms, packed, all);
-  for (Index d = 0; d < terms; ++d) {
-    std::copy_n(a.data + d * a.col_stride, rows, packed + d * all);
-    std::fill_n(packed + d * all + rows, all - rows, A(0));
-  }
-}
-
-/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero-padded to whole panels.
-template <class A>
-void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
-  constexpr Index width = panel_shape<A>::width;
-  if (b.col_stride == 1) {
-    for (Index d = 0; d < terms; ++d)
-      pack_row(b.data + d * b.row_stride, cols, packed + d * width, terms * width);
-  } else {
-    for (Index c = 0; c < cols; c += width)
-      pack_transposed(b.data + c * b.col_stride, b.col_stride, (std::min)(width, cols - c), width, terms,
-                      packed + c * terms, width);
-  }
+void pack_panels(const operand<A>& x, Index rows, Index cols, A* packed, Index panel_stride) {
+  if (x.col_stride == 1)
+    for (Index r = 0; r < rows; ++r)
+      pack_row(x.data + r * x.row_stride, cols, packed + r * panel_shape<A>::width, panel_stride);
+  else
+    pack_transposed_panels(x.data, x.col_stride, cols, rows, packed, panel_stride);
 }
 
 /// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Partial sums of
@@ -162,28 +123,32 @@ template <class A>
 void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
                    A* out, Index stride) {
   using shape = panel_shape<A>;
-  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_per_pass<A>;
+  // The rows of `a` that are packed together: whole strips, and whole packets if the rows are transposed.
+  constexpr Index strip_rows = shape::rows, width = shape::width, block = 4 * strip_rows;
   if (depth == 0 && !add)
     for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
   struct product_numbers {};
-  const Index most = (std::min)(depth, terms_per_pass);
-  A* const strips = workspace<product_numbers, A>(most * (block + shape::padded(cols)));
-  A* const panels = strips + most * block;
+  const Index most = (std::min)(depth, terms_per_pass), size_of_strips = shape::padded(most) * block;
+  A* const strips = workspace<product_numbers, A>(size_of_strips + most * shape::padded(cols));
+  A* const panels = strips + size_of_strips;
   for (Index first = 0; first < depth; first += terms_per_pass) {
     const Index terms = (std::min)(terms_per_pass, depth - first);
     const bool adds = add || first > 0;
-    pack_panels(b.from(first, 0), terms, cols, panels);
+    const auto multiply = adds ? row_products<true, A> : row_products<false, A>;
+    pack_panels(b.from(first, 0), terms, cols, panels, terms * width);
     for (Index r = 0; r < rows; r += block) {
       const Index packed = (std::min)(block, rows - r);
-      pack_rows(a.from(r, first), packed, terms, strips);
+      if (packed < block) std::fill_n(strips, size_of_strips, A(0));
+      pack_panels(a.from(r, first), packed, terms, strips, block * width);
       for (Index s = 0; s < packed; s += strip_rows)
         for (Index c = 0; c < cols; c += width) {
           const Index here = (std::min)(strip_rows, packed - s), there = (std::min)(width, cols - c);
+          const A *const strip = strips + s * width, *const panel = panels + c * terms;
           A* const to = out + (r + s) * stride + c;
           if (here == strip_rows && there == width)
-            multiply_panel(strips + s, panels + c * terms, terms, adds, to, stride);
+            multiply(strip, block * width, panel, terms, to, stride);
           else
-            multiply_edge(strips + s, panels + c * terms, terms, adds, to, stride, here, there);
+            multiply_edge(strip, block * width, panel, terms, adds, to, stride, here, there);
         }
     }
   }
