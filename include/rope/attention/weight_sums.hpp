@@ -17,7 +17,7 @@
 #include <rope/attention/detail/softmax.hpp>  // begin_softmax
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/attention/weights.hpp>  // weight_of
+#include <rope/attention/weights.hpp>  // checked_scores, weight_of
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
@@ -251,15 +251,6 @@ void find_weight_sums(const attention_call<T, Rotation, C>& call, std::span<arit
   write_weight_sums(to.data, sums);
 }
 
-/// Checks the call of attention whose weights are added up, and returns its visibility rules.
-template <class T, class C>
-visibility checked_weight_sums(const head_view<const T>& q, const head_view<const C>& k,
-                               const attention_options& options, bool rotates) {
-  check_memory("attention_weight_sums", q, k);
-  const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  return checked_attention<T, C>("attention_weight_sums", q, k, k.channels(0, 0), out, options, rotates);
-}
-
 /// The caller's list of sums. W is the type of the argument, which is a reference if the argument has a name.
 template <class Q, class W>
 std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
@@ -320,7 +311,7 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const atten
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
   const auto to = detail::sums_in<Q, W>(sums);
-  const auto rules = detail::checked_weight_sums<T, C>(q, k, options, false);
+  const auto rules = detail::checked_scores<T, C>("attention_weight_sums", q, k, options, false);
   detail::find_weight_sums(
       detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, {}, {}, rules, {}}, to, threads);
 }
@@ -338,7 +329,7 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const Table
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention_weight_sums", tables, options);
   const auto to = detail::sums_in<Q, W>(sums);
-  const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
+  const auto rules = detail::checked_scores<T, C>("attention_weight_sums", q, k, options, true);
   detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
                                   rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);

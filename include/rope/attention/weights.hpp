@@ -163,15 +163,15 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
   parallel_pieces(threads, tasks, cost_of(tasks, group, keys, sizeof(A)), write);
 }
 
-/// Checks the call of attention whose weights are computed, and returns its visibility rules.
-template <class T>
-visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
-                           const attention_options& options, bool rotates) {
-  check_view("attention_weights", q);
-  check_view("attention_weights", k);
-  check_memory("attention_weights", q, k);
+/// Checks the call of attention whose weights are computed or added up, and returns its visibility rules.
+template <class T, class C>
+visibility checked_scores(const char* function, const head_view<const T>& q, const head_view<const C>& k,
+                          const attention_options& options, bool rotates) {
+  check_extents(function, q);
+  check_extents(function, k);
+  check_memory(function, q, k);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  return checked_attention<T, T>("attention_weights", q, k, k.channels(0, 0), out, options, rotates);
+  return checked_attention<T, C>(function, q, k, k.channels(0, 0), out, options, rotates);
 }
 
 /// The type of the weights of queries Q.
@@ -226,7 +226,7 @@ weights_view<weight_of<Q>> weights_in(std::remove_reference_t<W>& weights, const
 template <class T, class To, class Threads>
 void find_weights(const head_view<const T>& q, const head_view<const T>& k, const To& to,
                   const attention_options& options, const Threads& threads) {
-  const visibility rules = checked_weights<T>(q, k, options, false);
+  const visibility rules = checked_scores<T, T>("attention_weights", q, k, options, false);
   write_weights(attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {}}, to(rules.shape()), threads);
 }
 
@@ -277,7 +277,7 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
   const query_key_tables pair = detail::checked_tables("attention_weights", tables, options);
-  const auto rules = detail::checked_weights<T>(q, k, options, true);
+  const auto rules = detail::checked_scores<T, T>("attention_weights", q, k, options, true);
   const auto to = detail::weights_in<Q, W>(weights, rules.shape());
   detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
                                   rules);
