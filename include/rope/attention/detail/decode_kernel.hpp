@@ -10,8 +10,10 @@
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_batches.hpp>
 #include <rope/attention/detail/decode_operands.hpp>
+#include <rope/attention/detail/rows.hpp>  // are_finite
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
+#include <rope/attention/detail/token_source.hpp>  // multiply_by_scales
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
@@ -239,8 +241,8 @@ class decode_split {
         if (!careful(kv, strip)) add_tile_sums(kv, strip);
   }
 
-  /// Replaces the scores of a head by weights. For careful strips, also adds the weighted values (see
-  /// careful_).
+  /// Replaces the scores of a head by weights, both times the scales of integers. For careful strips, also
+  /// adds the weighted values (see careful_).
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -250,17 +252,19 @@ class decode_split {
       const weighted_rows<A> rows = rows_of(kv, strip);
       A* const scores = scores_of(kv, strip);
       tile_softmax<A> softmax(keys, {queries_of(kv), of_.first_row + in_strip.first, in_strip.count}, hull);
+      if constexpr (Operands::scales_keys)
+        multiply_by_scales(call_.k, of_.b, kv, begin, hull, scores, in_strip.count);
       softmax.run(scores, factors_, rows.state);
-      operands_.scale_weights(kv, begin, hull, in_strip, scores);
+      if constexpr (Operands::scales_values)
+        multiply_by_scales(call_.v, of_.b, kv, begin, hull, scores, in_strip.count);
+      operands_.take_weights(kv, hull, in_strip, scores);
       if (softmax.hides() && !known) {
         known = true;
-        finite = operands_.finite_values(kv, begin, hull);
+        finite = are_finite(call_.v, of_.b, kv, begin, hull);
       }
       careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !finite);
-      if (careful(kv, strip))
-        operands_.add_visible_values(kv, begin, in_strip, scores, softmax, rows.sums);
-      else
-        shrink(kv, strip, softmax.shrink());
+      shrink(kv, strip, softmax.shrink());
+      if (careful(kv, strip)) operands_.add_visible_values(kv, begin, in_strip, scores, softmax, rows.sums);
     }
   }
 

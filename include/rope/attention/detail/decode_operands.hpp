@@ -55,6 +55,8 @@ class decode_operands {
 
  public:
   using sum = A;  // of weighted values
+  /// Whether integers are multiplied in place, so that their scales multiply scores and weights.
+  static constexpr bool scales_keys = is_quantized<key_type>, scales_values = is_quantized<value_type>;
 
   decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
@@ -107,16 +109,10 @@ class decode_operands {
       score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
     else if (call_.rotation.is_given() || of_.rows > shape::rows || !reads_list<key_type>(keys, score_with))
       score_with(read_keys<key_type>(call_, keys.tokens(i), buffers_));
-    if constexpr (is_quantized<key_type>)
-      multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
 
-  /// If values are integers, multiplies each weight by the scale of its value.
-  void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
-                     A* weights) const {
-    if constexpr (is_quantized<value_type>)
-      multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
-  }
+  /// Prepares the weights of a strip for add_values.
+  static void take_weights(Index /*kv*/, const tile_range& /*hull*/, const rows_of_head&, const A*) {}
 
   /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a batch
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool prefetches) {
@@ -150,18 +146,13 @@ class decode_operands {
 
   /// Whether values cannot be read in place.
   static bool must_gather() { return false; }
-  /// Whether all values of the hull are finite.
-  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    return are_finite(call_.v, of_.b, kv, begin, hull);
-  }
 
-  /// sums [rows, value_dim] = shrink * sums + weights * visible values. Needed if hidden values are not
-  /// finite, because 0 times such a value is NaN. As with other values, sums are rounded when they shrink.
+  /// sums [rows, value_dim] += weights * visible values. Needed if hidden values are not finite, because 0
+  /// times such a value is NaN.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const A* weights,
                           tile_softmax<A>& softmax, A* sums) {
     const Index channels = call_.v.head_dim;
-    for (Index r = 0; r < rows.count; ++r, sums += channels) {
-      channels_map<A>(sums, channels) *= softmax.shrink()[r];
+    for (Index r = 0; r < rows.count; ++r, sums += channels)
       softmax.visible_values(
           r, weights + r * shape::tile,
           [&](Index j) {
@@ -169,7 +160,6 @@ class decode_operands {
             return stored_rows<value_type>(call_.v, run, buffers_.wide).rows;
           },
           channels, [&](Index c, A added) { sums[c] += added; });
-    }
   }
 
  private:

@@ -278,6 +278,7 @@ class paired_decode_operands {
 
  public:
   using sum = typename Products::sum;
+  static constexpr bool scales_keys = is_quantized<C>, scales_values = scales_keys;
 
   paired_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     const Index depth = call.q.head_dim, channels = call.v.head_dim, rows = of_.rows * of_.heads;
@@ -321,13 +322,9 @@ class paired_decode_operands {
     for (Index r = 0; r < of_.rows; ++r)
       channels_map<real>(scores + r * shape::tile + first, run.count) =
           query_factors_[row_of(run.head, r)] * as_reals(totals_ + r * shape::tile + first, run.count);
-    if constexpr (is_quantized<C>)
-      multiply_by_scales(call_.k, of_.b, run.head, keys.begin, keys.run[i], scores, of_.rows);
   }
 
-  void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
-                     float* weights) {
-    if constexpr (is_quantized<C>) multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
+  void take_weights(Index kv, const tile_range& hull, const rows_of_head& rows, const float* weights) {
     for (Index r = 0; r < rows.count; ++r)
       round_row(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
   }
@@ -353,10 +350,6 @@ class paired_decode_operands {
   /// Sums of integers do not depend on which tokens form a pair.
   bool must_gather() const { return !is_quantized<C> && call_.v.page_size() % 2 == 1; }
 
-  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    return are_finite(call_.v, of_.b, kv, begin, hull);
-  }
-
   /// Replaces add_values if must_gather(), or for tiles with values or scales that are not finite: for each
   /// row, the weights and the values of keys that are hidden from the row are replaced by zeros. If all
   /// values and scales are finite, the bits are those of add_values.
@@ -378,8 +371,6 @@ class paired_decode_operands {
       round_row(row, hull, visible_weights_);
       std::fill_n(visible_sums_, channels, sum{});
       value_rows_of_pairs<1>(values_of({visible, channels}, hull, row), channels, visible_sums_, nullptr);
-      if (!equal(softmax.shrink()[r], 1.0f))
-        channels_map<real>(sums + r * channels, channels) *= softmax.shrink()[r];
       add_sums(kv, rows.first + r, visible_sums_, sums + r * channels);
     }
   }
