@@ -176,8 +176,9 @@ void check_values_of_pairs(testing::random& random, Index first, Index last) {
              before = drawn<float>(random, shape::rows * shape::width);
   for (const float* factor : {static_cast<const float*>(nullptr), factors.data()}) {
     auto sums = before;
-    value_panel_of_pairs<Products>(weights.data(), values.data(), first, last, shrink.data(), factor,
-                                   sums.data());
+    add_products_of_panel<float, strip_of_pairs<Products>::packets, shape::tile, 2, Products>(
+        weights.data() + 2 * first, values.data() + 2 * first * shape::width, last - first, shrink.data(),
+        sums.data(), factor);
     for (Index r = 0; r < shape::rows; ++r)
       for (Index c = 0; c < shape::width; ++c) {
         float sum = 0;

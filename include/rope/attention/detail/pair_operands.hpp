@@ -214,9 +214,11 @@ class paired_operands {
     float scales[std::size_t(shape::rows)];
     for (Index r = 0; r < shape::rows; ++r)
       scales[r] = round_weights(hull, weights + r * shape::tile, weights_ + r * shape::tile);
+    const Index first = hull.first / 2 * 2, pairs = (hull.last + 1 - first) / 2;
     for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
-      value_panel_of_pairs<Products>(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink,
-                                     is_quantized<C> ? scales : nullptr, sums);
+      add_products_of_panel<float, strip_of_pairs<Products>::packets, shape::tile, 2, Products>(
+          weights_ + first, panel(c) + first * shape::width, pairs, shrink, sums,
+          is_quantized<C> ? scales : nullptr);
   }
 
   /// The sum of weights times values of one channel, over the keys visible to row r. `values` is in a panel
@@ -226,7 +228,7 @@ class paired_operands {
     const number* weights = weights_ + r * shape::tile;
     float sum = 0;
     for (Index pair = hull.first / 2; 2 * pair < hull.last; ++pair)
-      for (const Index j : {2 * pair + 1, 2 * pair})  // the order of multiply_add_pairs
+      for (const Index j : {2 * pair + 1, 2 * pair})  // the order of bfloat16_pairs::multiply_add
         if (softmax.sees(r, j))
           sum = multiply_add_bfloat16(weights[j], values[pair * 2 * shape::width + j % 2], sum);
     return sum;

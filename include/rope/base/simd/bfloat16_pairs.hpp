@@ -141,7 +141,7 @@ struct bfloat16_pairs {
     }
   }
   static constexpr Index place_of_channel(Index c) { return c % 2 * lanes + c / 2; }
-  static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return of; }
+  static EIGEN_ALWAYS_INLINE reals as_reals(const sums& of) { return of; }
   static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const float* from) { return load_even_odd<P>(from); }
   static EIGEN_ALWAYS_INLINE void store_sums(float* to, const sums& even, const sums& odd) {
     store_alternating(to, even, odd);

@@ -64,7 +64,7 @@ struct integer_products {
     return {{first.even, second.even}, {first.odd, second.odd}};
   }
   static constexpr Index place_of_channel(Index c) { return c; }
-  static reals as_floats(sums of) { return static_cast<float>(of); }
+  static reals as_reals(sums of) { return static_cast<float>(of); }
   static even_odd<sums> load_sums(const std::int32_t* from) { return {from[0], from[1]}; }
   static void store_sums(std::int32_t* to, sums first, sums second) {
     to[0] = first;
@@ -160,7 +160,7 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   /// 128 bits: of every eight channels, the first four are in the first register and the others in the
   /// second.
   static constexpr Index place_of_channel(Index c) { return c % 8 / 4 * lanes + c / 8 * 4 + c % 4; }
-  static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return detail::as_floats<P>(to_bits(of)); }
+  static EIGEN_ALWAYS_INLINE reals as_reals(const sums& of) { return detail::as_floats<P>(to_bits(of)); }
 
   /// Sums of 2 * lanes channels. In memory they are in the order of channels.
   static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const std::int32_t* from) {

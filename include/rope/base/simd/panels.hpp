@@ -22,6 +22,8 @@
 /// For types that are multiplied in pairs, operands are packed as pairs of adjacent elements of the axis that
 /// is summed over.
 
+ROPE_DETAIL_QUIET_BEGIN
+
 namespace rope::inline ROPE_ABI::detail {
 
 /// Sizes of the kernel for numbers A.
@@ -48,6 +50,7 @@ struct real_products {
   using number = A;
   using sums = packet<A>;
   using pairs = packet<A>;
+  using reals = packet<A>;
   static constexpr Index lanes = detail::lanes<sums>;
 
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<sums>(A(0)); }
@@ -56,6 +59,7 @@ struct real_products {
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
     return detail::multiply_add(a, b, c);
   }
+  static EIGEN_ALWAYS_INLINE reals as_reals(const sums& of) { return of; }
 };
 
 /// The sums of products of a strip of queries and one panel, in registers, [rows][packets]. They are zero at
@@ -64,6 +68,8 @@ template <class A, int packet_count, class Products = real_products<A>>
 struct strip_sums {
   using number = typename Products::number;
   static constexpr int rows = panel_shape<A>::rows, packets = packet_count;
+  /// The numbers of a lane in one step: two if numbers are multiplied in pairs.
+  static constexpr Index numbers = std::is_same_v<Products, real_products<A>> ? 1 : 2;
   typename Products::sums sum[std::size_t(rows * packets)];
 
   EIGEN_ALWAYS_INLINE strip_sums() {
@@ -83,10 +89,6 @@ struct strip_sums {
   }
 
  private:
-  /// The number of elements of the panel in a register.
-  static constexpr Index width =
-      std::is_same_v<Products, real_products<A>> ? Products::lanes : 2 * Products::lanes;
-
   template <class Body, std::size_t... i>
   static EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
     (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
@@ -95,7 +97,8 @@ struct strip_sums {
   template <std::size_t... r, std::size_t... n>
   EIGEN_ALWAYS_INLINE void step_unrolled(const number* row_numbers, Index step, const number* panel,
                                          std::index_sequence<r...>, std::index_sequence<n...> all) {
-    const typename Products::pairs columns[] = {Products::load(panel + Index(n) * width)...};
+    const typename Products::pairs columns[] = {
+        Products::load(panel + Index(n) * numbers * Products::lanes)...};
     (row_unrolled<int(r)>(Products::fill(row_numbers + Index(r) * step), columns, all), ...);
   }
   template <int row, std::size_t... n>
@@ -129,25 +132,32 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
   });
 }
 
-/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_d numbers[r * row_step + d * depth_step] *
-/// panel[d * width + c] for the first `packets` packets of one panel of channels. The sum over d starts at
-/// zero, because adding terms one by one to a large sum rounds once per term.
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + factors[r] * sum_d numbers[r * row_step + d *
+/// depth_step] * panel[d * width + c] for the first `packets` packets of one panel of channels. The sum over
+/// d starts at zero, because adding terms one by one to a large sum rounds once per term. If numbers are
+/// multiplied in pairs, d counts pairs, and the panel has pairs.
 ///
 /// \param panel           [depth, width]
 /// \param shrink          [rows], or null for ones
 /// \param sums_in_memory  [rows, width]
-template <class A, int packets, Index row_step, Index depth_step>
-EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, Index depth, const A* shrink,
-                                             A* sums_in_memory) {
-  using P = packet<A>;
+/// \param factors         [rows], or null for ones; only of pairs
+template <class A, int packets, Index row_step, Index depth_step, class Products = real_products<A>>
+EIGEN_DONT_INLINE void add_products_of_panel(const typename Products::number* numbers,
+                                             const typename Products::number* panel, Index depth,
+                                             const A* shrink, A* sums_in_memory, const A* factors = nullptr) {
+  using P = typename Products::reals;
   using shape = panel_shape<A>;
-  strip_sums<A, packets> sums;
+  using strip = strip_sums<A, packets, Products>;
+  strip sums;
   for (Index d = 0; d < depth; ++d)
-    sums.multiply_add_row(numbers + d * depth_step, row_step, panel + d * shape::width);
+    sums.multiply_add_row(numbers + d * depth_step, row_step, panel + d * strip::numbers * shape::width);
   sums.for_each([&](auto r, auto n) {
-    A* before = sums_in_memory + r * shape::width + n * lanes<P>;
+    A* before = sums_in_memory + r * shape::width + n * Products::lanes;
     const P factor = fill<P>(shrink == nullptr ? A(1) : shrink[r]);
-    store(before, multiply_add(factor, load<P>(before), sums.sum[r * packets + n]));
+    P sum = Products::as_reals(sums.sum[r * packets + n]);
+    if constexpr (strip::numbers == 2)
+      if (factors != nullptr) sum = multiply(fill<P>(factors[r]), sum);
+    store(before, multiply_add(factor, load<P>(before), sum));
   });
 }
 
@@ -193,8 +203,8 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
   }
 }
 
-/// Packs rows [count, depth] into panels [count / width, depth, width], `panel_stride` apart, with zeros after
-/// the last row.
+/// Packs rows [count, depth] into panels [depth, width] that are `panel_stride` apart, with zeros after the
+/// last row.
 template <class A>
 void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index depth, A* packed,
                             Index panel_stride) {
@@ -221,12 +231,6 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
   }
 }
 
-}  // namespace rope::inline ROPE_ABI::detail
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope::inline ROPE_ABI::detail {
-
 /// Requirements on types that are multiplied in pairs: bfloat16_products and integer_products.
 ///
 ///     number               the type of packed numbers
@@ -243,7 +247,7 @@ namespace rope::inline ROPE_ABI::detail {
 ///                          pairs of the same channel of two tokens. `even` has one half of the channels,
 ///                          and `odd` the other
 ///     place_of_channel(c)  the index of channel c of 2 * lanes in `even` followed by `odd`
-///     as_floats(sums)      the sums as floats
+///     as_reals(sums)       the sums as floats
 template <class X>
 concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
                                  const typename X::pairs& a, const typename X::sums& sums) {
@@ -255,7 +259,7 @@ concept pair_products = requires(const typename X::number* packed, const typenam
   { X::multiply_add(a, a, sums) } -> std::same_as<typename X::sums>;
   { X::of_tokens(a, a) } -> std::same_as<even_odd<typename X::pairs>>;
   { X::place_of_channel(c) } -> std::same_as<Index>;
-  { X::as_floats(sums) } -> std::same_as<typename X::reals>;
+  { X::as_reals(sums) } -> std::same_as<typename X::reals>;
 };
 
 /// The sums of products of a strip of queries and one panel, both packed in pairs.
@@ -280,36 +284,9 @@ EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* que
   for (Index d = 0; d < count; ++d)
     sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
   sums.for_each([&](auto r, auto n) {
-    const reals score =
-        multiply(fill<reals>(factors[r]), Products::as_floats(sums.sum[r * sums.packets + n]));
+    const reals score = multiply(fill<reals>(factors[r]), Products::as_reals(sums.sum[r * sums.packets + n]));
     store(scores + r * shape::tile + n * L,
           scales == nullptr ? score : reals(multiply(score, load<reals>(scales + n * L))));
-  });
-}
-
-/// sums[r * width + c] = shrink[r] * sums[r * width + c] + factors[r] * (sum_j weights[r][j] . values[j][c])
-/// over pairs j of keys in [first, last), for one panel of channels. The sum over j starts at zero, as in
-/// add_products_of_panel.
-///
-/// \param weights  [rows, tile / 2], each element two adjacent numbers
-/// \param values   [tile / 2, width], each element two adjacent numbers
-/// \param factors  [rows], or null for ones
-/// \param sums_in_memory  [rows, width]
-template <pair_products Products>
-EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
-                                            const typename Products::number* values, Index first, Index last,
-                                            const float* shrink, const float* factors,
-                                            float* sums_in_memory) {
-  using shape = panel_shape<float>;
-  using reals = typename Products::reals;
-  strip_of_pairs<Products> sums;
-  for (Index j = first; j < last; ++j)
-    sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    float* before = sums_in_memory + r * shape::width + n * Products::lanes;
-    const reals sum = Products::as_floats(sums.sum[r * sums.packets + n]);
-    store(before, multiply_add(fill<reals>(shrink[r]), load<reals>(before),
-                               factors == nullptr ? sum : reals(multiply(fill<reals>(factors[r]), sum))));
   });
 }
 
