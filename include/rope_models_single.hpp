@@ -299,9 +299,6 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 #define ROPE_FREQUENCIES_FREQUENCIES_HPP
 #include <limits>
 
-#ifndef ROPE_BASE_COORDINATES_HPP
-#define ROPE_BASE_COORDINATES_HPP
-
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
 #include <initializer_list>
@@ -533,7 +530,7 @@ class number_array {
   }
   /// A copy of the shape and the numbers.
   number_array(const number_array& other) : number_array(other.rows(), other.cols()) {
-    for (Index i = 0; i < size(); ++i) data()[i] = other.data()[i];
+    std::copy_n(other.data(), size(), data());
   }
   /// Takes over the memory of `other`, which is then empty.
   number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
@@ -606,62 +603,28 @@ class number_array {
   }
   memory numbers_;
 };
+namespace detail {
+/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
+class moved_index {
+ public:
+  moved_index(Index value) noexcept : value_(value) {}
+  moved_index(const moved_index&) = default;
+  moved_index(moved_index&& other) noexcept : value_(other.value_) { other.value_ = 0; }
+  moved_index& operator=(const moved_index&) = default;
+  moved_index& operator=(moved_index&& other) noexcept {
+    const Index value = other.value_;
+    other.value_ = 0;
+    value_ = value;
+    return *this;
+  }
+  ~moved_index() = default;
+  operator Index() const noexcept { return value_; }
+ private:
+  Index value_;
+};
+}  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
-/// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
-template <std::integral Integer>
-constexpr bool at_most(Integer value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<Integer>)
-    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
-  else
-    return static_cast<std::int64_t>(value) <= most;
-}
-/// Whether a coordinate is finite and at most 2^53 in magnitude. A double holds every integer up to 2^53.
-template <class Scalar>
-bool is_coordinate(Scalar value) {
-  constexpr std::int64_t most = std::int64_t{1} << 53;
-  if constexpr (std::is_integral_v<Scalar>)
-    return at_most(value, most) && (std::is_unsigned_v<Scalar> || static_cast<std::int64_t>(value) >= -most);
-  else
-    return is_within_2_53(static_cast<double>(value));
-}
-/// Checks the coordinates at(row, axis).
-///
-/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
-///          is infinite, NaN or above 2^53 in magnitude
-template <class At>
-void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
-  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
-  static_assert(
-      std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
-          std::is_same_v<coordinate, double>,
-      "frequency_table, row_maker and token_coordinates: coordinates are integers, float or double; "
-      "16-bit types lose the position");
-  if (columns != axes)
-    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
-  for (Index r = 0; r < rows; ++r)
-    for (Index a = 0; a < axes; ++a)
-      if (!is_coordinate(at(r, a)))
-        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ", at(r, a),
-                      " at row ", r, ", axis ", a);
-}
-/// Coordinates as doubles, [rows, axes].
-///
-/// Throws:  as check_row_coordinates
-template <class Derived>
-number_array<double> checked_coordinates(const char* function, Index axes,
-                                         const Eigen::DenseBase<Derived>& coordinates) {
-  const number_array<typename Derived::Scalar> given = coordinates;
-  check_row_coordinates(function, axes, given.rows(), given.cols(),
-                        [&](Index r, Index a) { return given(r, a); });
-  number_array<double> checked(given.rows(), given.cols());
-  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
-  return checked;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_COORDINATES_HPP
 
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
@@ -991,13 +954,9 @@ class wide_real {
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// base^(-i / denominator) for any i.
-class inverse_powers {
- public:
-  inverse_powers(wide_real base, Index denominator) : step_(-log(base) / denominator) {}
-  wide_real operator()(Index i) const { return exp(i * step_); }
- private:
-  wide_real step_;
-};
+inline auto inverse_powers(wide_real base, Index denominator) {
+  return [step = -log(base) / denominator](Index i) { return exp(i * step); };
+}
 }  // namespace detail
 /// The schedule on one axis that a scaling changes. It is the original schedule, or the result of earlier
 /// scalings. Formulas are computed in wide_real and rounded to double once, at the end.
@@ -1015,14 +974,14 @@ struct schedule {
   void restart(wide_real new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
-    const detail::inverse_powers powers(base, inv_freq.size());
+    const auto powers = detail::inverse_powers(base, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = powers(i);
   }
   /// Multiplies the base by factor and keeps the changes of other rules:
   /// inv_freq(i) *= factor^(-2 i / rotary_dim).
   void multiply_base(wide_real factor) {
     base *= factor;
-    const detail::inverse_powers powers(factor, inv_freq.size());
+    const auto powers = detail::inverse_powers(factor, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) *= powers(i);
   }
 };
@@ -1057,7 +1016,8 @@ class frequencies {
   ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
-  explicit frequencies(Integer rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
+  explicit frequencies(Integer rotary_dim, double base = 10000.0)
+      : frequencies(schedule_of(rotary_dim, base)) {}
   /// The original schedule after one scaling, or several in the given order.
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
@@ -1066,7 +1026,7 @@ class frequencies {
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
+      : frequencies(schedule_of(rotary_dim, base, first, rest...)) {}
   /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
   ///
   ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
@@ -1171,8 +1131,8 @@ class frequencies {
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
     return inv_freq;
   }
-  template <class Integer>
-  static schedule original(Integer rotary_dim, double base) {
+  template <class Integer, class... Rules>
+  static schedule schedule_of(Integer rotary_dim, double base, const Rules&... rules) {
     static_assert(!std::is_floating_point_v<Integer>,
                   "frequencies: rotary_dim is an integer and comes first, then the base: frequencies(128, "
                   "500000.0)");
@@ -1181,18 +1141,14 @@ class frequencies {
     require_even(given);
     if (!detail::is_finite(base) || base <= 1)
       detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
-    if (!detail::at_most(given, 65536))
+    if (std::cmp_greater(+given, 65536))  // + promotes bool and characters
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "
                             "frequencies(128, 500000.0), got rotary_dim ",
                             given, " and base ", base);
     schedule axis{.rotary_dim = detail::to_index(given), .base = base, .inv_freq = {}};
     axis.restart(base);
-    return axis;
-  }
-  template <class... Scalings>
-  static schedule scaled(schedule axis, const Scalings&... scalings) {
-    (scalings.apply(axis), ...);
+    (rules.apply(axis), ...);
     return axis;
   }
   template <class Integer>
@@ -1212,6 +1168,7 @@ class frequencies {
 
 #ifndef ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 #define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
+#include <string_view>
 #include <variant>
 
 #ifndef ROPE_BASE_LISTS_HPP
@@ -1380,14 +1337,18 @@ struct integer_list {
   const Integer* data = nullptr;
   Index rows = 1, columns = 0;
   Index row_stride = 0, column_stride = 1;
+  Index given_rows = 1, given_columns = 0;  // the shape as given; a vector is one row
   integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(std::span<const Integer> list)
+      : integer_list(list.data(), static_cast<Index>(list.size()), 1) {}
   integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
+      : data(first), columns(length), column_stride(stride), given_columns(length) {}
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
       : integer_list(first, integer_count(row_count, column_count),
                      column_count == 1 ? to_next_row : to_next_column) {
+    given_rows = row_count;
+    given_columns = column_count;
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
     columns = column_count;
@@ -1444,13 +1405,38 @@ concept span_of_integers = (strided_span<X, 1> ||
 template <class X>
 concept integers_in_memory =
     dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
-template <integers_in_memory X>
+/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
+/// other values, for example if the expression makes random numbers.
+template <class Integer>
+struct evaluated_list : integer_list<Integer> {
+  number_array<Integer> memory;
+  evaluated_list(evaluated_list&&) = default;
+  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
+    this->data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    memory.resize(expression.rows(), expression.cols());
+    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
+    if constexpr (bool(Derived::IsVectorAtCompileTime))
+      integer_list<Integer>::operator=({memory.data(), memory.size(), 1});
+    else
+      integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
+  }
+};
+/// An integer_list that refers to the memory of the caller; of an expression, an evaluated_list.
+template <class X>
+requires dense_integers<X> || integers_in_memory<X>
 auto list_of(const X& x) {
   if constexpr (dense_integers<X>) {
     const auto& list = dense_of(x);
     using dense = std::remove_cvref_t<decltype(list)>;
     using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
+    if constexpr (!dense_integers_in_memory<X>)
+      return evaluated_list<integer>(list);
+    else if constexpr (bool(dense::IsVectorAtCompileTime))
       return integer_list<integer>(list.data(), list.size(), list.innerStride());
     else
       return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
@@ -1475,17 +1461,9 @@ auto list_in_memory(const X& x) {
                 "call; evaluate an expression first");
   if constexpr (integers_in_memory<X>) return list_of(x);
 }
-/// A value of the type of the integers in a list. The list may be in memory or an expression.
+/// The type of the integers in a list, which may be in memory or an expression.
 template <class X>
-requires dense_integers<X> || integers_in_memory<X>
-auto integer_in(const X& x) {
-  if constexpr (dense_integers<X>)
-    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
-  else
-    return list_of(x)[0];
-}
-template <class X>
-using integer_of = decltype(integer_in(std::declval<const X&>()));
+using integer_of = decltype(list_of(std::declval<const X&>())[0]);
 /// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
 /// also outside every table.
 template <whole_number Integer>
@@ -1496,23 +1474,6 @@ std::int64_t as_position(Integer value) {
   else
     return static_cast<std::int64_t>(value);
 }
-/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example if the expression makes random numbers.
-template <class Integer>
-struct evaluated_list : integer_list<Integer> {
-  number_array<Integer> memory;
-  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
-    this->data = memory.data();
-  }
-  evaluated_list& operator=(const evaluated_list&) = delete;
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    memory.resize(expression.rows(), expression.cols());
-    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
-    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
-  }
-};
 /// The type in which a call keeps positions that it reads more than once.
 template <class P>
 struct kept {
@@ -1654,10 +1615,9 @@ namespace detail {
 // The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
 // over the L0 positions of training. d is rotary_dim.
 /// The pair, as a real number, that makes `rotations` full turns over L0 positions.
-inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
+inline wide_real pair_of_rotations(double rotations, const schedule& axis, wide_real original_max_position) {
   return wide_real(axis.rotary_dim) *
-         log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
-         (2 * log(axis.base));
+         log(original_max_position / (wide_real(rotations) * 2 * wide_real::pi())) / (2 * log(axis.base));
 }
 /// The first and the last pair of a blend.
 struct blend_bounds {
@@ -1668,7 +1628,7 @@ struct blend_bounds {
 /// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
 /// between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
-                                  double original_max_position) {
+                                  wide_real original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
   wide_real high = pair_of_rotations(slow, axis, original_max_position);
   if (truncate) {
@@ -2177,6 +2137,36 @@ struct clipped_scaling {
 #ifndef ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 #define ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 
+#ifndef ROPE_MODELS_DETAIL_RULE_NUMBERS_HPP
+#define ROPE_MODELS_DETAIL_RULE_NUMBERS_HPP
+/// The numbers of a rule of scaling, by the names of its members.
+namespace rope::inline ROPE_ABI::detail {
+/// Calls with(name, number) for each number that a rule has, in the order of its members. Optional numbers
+/// that only change the magnitude are left out.
+template <class Rule, class With>
+void each_number(Rule& rule, const With& with) {
+  if constexpr (requires { rule.alpha; }) with("alpha", rule.alpha);
+  if constexpr (requires { rule.partial_rotary_factor; })
+    with("partial_rotary_factor", rule.partial_rotary_factor);
+  if constexpr (requires { rule.factor + 1; }) with("factor", rule.factor);  // not an optional one
+  if constexpr (requires { *rule.mixed_b; })
+    if (rule.mixed_b) with("mixed_b", *rule.mixed_b);
+  if constexpr (requires { rule.low_freq_factor; }) with("low_freq_factor", rule.low_freq_factor);
+  if constexpr (requires { rule.high_freq_factor; }) with("high_freq_factor", rule.high_freq_factor);
+  if constexpr (requires { rule.original_max_position; })
+    with("original_max_position", rule.original_max_position);
+  if constexpr (requires { rule.beta_fast; }) with("beta_fast", rule.beta_fast);
+  if constexpr (requires { rule.beta_slow; }) with("beta_slow", rule.beta_slow);
+  if constexpr (requires { rule.max_position; }) with("max_position", rule.max_position);
+  if constexpr (requires { rule.length; }) with("length", rule.length);
+  if constexpr (requires { rule.train_length; }) with("train_length", rule.train_length);
+  if constexpr (requires { rule.floor_scale; }) with("floor_scale", rule.floor_scale);
+  if constexpr (requires { rule.attention_scale; }) with("attention_scale", rule.attention_scale);
+  if constexpr (requires { rule.offset; }) with("offset", rule.offset);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_MODELS_DETAIL_RULE_NUMBERS_HPP
+
 #ifndef ROPE_MODELS_MODEL_FACTS_HPP
 #define ROPE_MODELS_MODEL_FACTS_HPP
 
@@ -2312,15 +2302,19 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
     return static_cast<T>(value);
   }
 }
+/// Names the number of lanes in a call of load_widened. It is in the namespace of load_widened, so that
+/// `load` also finds the functions that are declared later, in simd/channel_rows.hpp.
+template <int n>
+struct lane_count {};
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
@@ -2333,7 +2327,7 @@ inline constexpr bool has_half_packets = true;
 EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
   return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
 }
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
   const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)),
                                           _mm_setzero_si128()),
                 sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16),
@@ -2370,8 +2364,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
-  constexpr std::integral_constant<int, 4> four;
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
+  constexpr lane_count<4> four{};
   return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
                               1);
 }
@@ -2385,7 +2379,7 @@ inline constexpr bool has_half_packets = true;
 inline constexpr bool has_half_packets = false;
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<16>) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
@@ -2459,7 +2453,7 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
     return Eigen::internal::ploadu<P>(from);
   else {
 #if defined(EIGEN_VECTORIZE_SSE)
-    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+    return P(load_widened(from, lane_count<lanes<P>>{}));
 #else
     float wide[lanes<P>];
     for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
@@ -2745,15 +2739,17 @@ struct contiguous_positions {
   }
 };
 /// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
-template <class Integer>
+///
+/// \tparam List  an integer_list, or an evaluated_list
+template <class List>
 struct listed_positions {
-  integer_list<Integer> ids;
+  List ids;
   Index row_stride;
-  listed_positions(const integer_list<Integer>& list, Index tokens)
-      : ids(list),
-        row_stride(list.rows > 1 ? list.row_stride
-                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
-                       ? tokens * list.column_stride
+  listed_positions(List list, Index tokens)
+      : ids(std::move(list)),
+        row_stride(ids.rows > 1 ? ids.row_stride
+                   : tokens > 0 && ids.columns > tokens && ids.columns % tokens == 0
+                       ? tokens * ids.column_stride
                        : 0) {}
   std::int64_t operator()(Index b, Index t) const {
     return as_position(ids.data[b * row_stride + t * ids.column_stride]);
@@ -2774,20 +2770,6 @@ struct listed_positions {
       for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
     return batch > 0 ? range : position_range{};
   }
-};
-/// The ids of an expression, evaluated once and stored here.
-template <class Integer>
-struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
-  template <class X>
-  evaluated_positions(const X& expression, Index tokens)
-      : evaluated_list<Integer>(expression), listed_positions<Integer>(evaluated(), tokens) {}
-  evaluated_positions(const evaluated_positions& other)
-      : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
-    this->ids.data = evaluated().data;
-  }
-  using listed_positions<Integer>::operator();
- private:
-  const evaluated_list<Integer>& evaluated() const { return *this; }
 };
 /// Token t of row b is at starts[b] + t.
 template <class Integer>
@@ -2858,7 +2840,7 @@ struct braced_ids : integer_list<std::int64_t> {
   braced_ids(std::initializer_list<std::int64_t> list)
       : integer_list<std::int64_t>(list.begin(), static_cast<Index>(list.size()), 1) {}
 };
-struct braced_positions : listed_positions<std::int64_t> {
+struct braced_positions : listed_positions<integer_list<std::int64_t>> {
   std::int64_t operator()(Index b, Index t) const {
     return ids.data ? listed_positions::operator()(b, t) : t;
   }
@@ -2874,13 +2856,10 @@ contiguous_positions position_source(Integer start, Index /*tokens*/) {
 }
 template <position_list X>
 auto position_source(const X& ids, Index tokens) {
-  if constexpr (integers_in_memory<X>)
-    return listed_positions<integer_of<X>>(list_of(ids), tokens);
-  else
-    return evaluated_positions<integer_of<X>>(ids, tokens);
+  return listed_positions(list_of(ids), tokens);
 }
 template <class Integer>
-listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+listed_positions<integer_list<Integer>> position_source(const evaluated_list<Integer>& ids, Index tokens) {
   return {ids, tokens};
 }
 inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
@@ -3417,6 +3396,56 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
 
+#ifndef ROPE_BASE_COORDINATES_HPP
+#define ROPE_BASE_COORDINATES_HPP
+/// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether a coordinate is finite and at most 2^53 in magnitude. A double holds every integer up to 2^53.
+template <class Scalar>
+bool is_coordinate(Scalar value) {
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if constexpr (std::is_integral_v<Scalar>)
+    // + promotes bool and characters, which std::cmp_less_equal rejects.
+    return std::cmp_less_equal(+value, most) && std::cmp_greater_equal(+value, -most);
+  else
+    return is_within_2_53(static_cast<double>(value));
+}
+/// Checks the coordinates at(row, axis).
+///
+/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
+///          is infinite, NaN or above 2^53 in magnitude
+template <class At>
+void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
+  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
+  static_assert(
+      std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
+          std::is_same_v<coordinate, double>,
+      "frequency_table, row_maker and token_coordinates: coordinates are integers, float or double; "
+      "16-bit types lose the position");
+  if (columns != axes)
+    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
+  for (Index r = 0; r < rows; ++r)
+    for (Index a = 0; a < axes; ++a)
+      if (!is_coordinate(at(r, a)))
+        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ", at(r, a),
+                      " at row ", r, ", axis ", a);
+}
+/// Coordinates as doubles, [rows, axes].
+///
+/// Throws:  as check_row_coordinates
+template <class Derived>
+number_array<double> checked_coordinates(const char* function, Index axes,
+                                         const Eigen::DenseBase<Derived>& coordinates) {
+  const number_array<typename Derived::Scalar> given = coordinates;
+  check_row_coordinates(function, axes, given.rows(), given.cols(),
+                        [&](Index r, Index a) { return given(r, a); });
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_COORDINATES_HPP
+
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 /// Checks of the arguments of a table.
@@ -3427,7 +3456,7 @@ namespace rope::inline ROPE_ABI::detail {
 ///          negative
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
-  if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
+  if (!std::in_range<std::int64_t>(+position))  // + promotes bool and characters
     throw_length(function, "a position must be below 2^63, got ", position);
   return static_cast<std::int64_t>(position);
 }
@@ -3532,17 +3561,18 @@ namespace rope::inline ROPE_ABI::detail {
 constexpr double scale_of_bits(int exponent) {
   return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
+/// The coefficients of Taylor's series that sine_series and cosine_series describe.
+constexpr std::array<uint128, 15> taylor_series(bool cosine) {
+  std::array<uint128, 15> series = {divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3) << (cosine ? 0 : 1)};
+  for (std::uint32_t k = 2; k <= series.size(); ++k)
+    series[k - 1] = divide(series[k - 2], (cosine ? k + 1 : k) * (2 * k + 1)) << 1;
+  return series;
+}
 /// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
 /// Word. For 128 bits they are 4^k / (2 k + 1)! of Taylor's series. For 64 bits there are fewer, found by
 /// tests/oracle/sine_cosine.py.
 template <class Word>
-inline constexpr std::array sine_series = [] {
-  std::array<uint128, 15> series = {};
-  series[0] = divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3) << 1;
-  for (std::uint32_t k = 2; k <= series.size(); ++k)
-    series[k - 1] = divide(series[k - 2], k * (2 * k + 1)) << 1;
-  return series;
-}();
+inline constexpr std::array sine_series = taylor_series(false);
 template <>
 inline constexpr std::array sine_series<std::uint64_t> = {
     std::uint64_t{0xaaaaaaaaaaaaaa97u}, std::uint64_t{0x22222222222215a6u},
@@ -3552,13 +3582,7 @@ inline constexpr std::array sine_series<std::uint64_t> = {
 /// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor's series are 4^k /
 /// (2 (2 k)!) from k = 2 on.
 template <class Word>
-inline constexpr std::array cosine_series = [] {
-  std::array<uint128, 15> series = {};
-  series[0] = divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3);
-  for (std::uint32_t k = 3; k <= series.size() + 1; ++k)
-    series[k - 2] = divide(series[k - 3], k * (2 * k - 1)) << 1;
-  return series;
-}();
+inline constexpr std::array cosine_series = taylor_series(true);
 template <>
 inline constexpr std::array cosine_series<std::uint64_t> = {
     std::uint64_t{0x555555555555554du}, std::uint64_t{0x0b60b60b60b607b6u},
@@ -3732,17 +3756,6 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   const phase rounded = detail::binary_turns(inv_freq, coordinate).rounded();
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
-namespace detail {
-/// Whether |position| is above 2^31. Up to there, position * step is exact enough, although the step is
-/// rounded to 2^-192 turn.
-constexpr bool beyond_steps(std::int64_t position) {
-  constexpr std::int64_t reach = std::int64_t{1} << 31;
-  return position > reach || position < -reach;
-}
-/// Whether a step has at most 62 significant bits above 2^-192 turn. These are too few to multiply the
-/// step by positions.
-inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
-}  // namespace detail
 /// The phase at an integer position, for tables of positions and of coordinates. It is position * step up to
 /// 2^31 in magnitude. Beyond that, and for an inv_freq below 2^-128, it is the exact product position *
 /// inv_freq.
@@ -3750,7 +3763,10 @@ inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
 EIGEN_ALWAYS_INLINE phase phase_at(phase step, double inv_freq, std::int64_t position) {
-  if (!detail::beyond_steps(position) && !detail::slower_than_steps(inv_freq)) return step * position;
+  // A step is rounded to 2^-192 turn, which is exact enough up to `reach`. At a frequency below 2^-128 it has
+  // too few significant bits, at most 62.
+  constexpr std::int64_t reach = std::int64_t{1} << 31;
+  if (position <= reach && position >= -reach && (std::abs)(inv_freq) >= 0x1p-128) return step * position;
   const bool negative = position < 0;
   const std::uint64_t distance =
       negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
@@ -3833,7 +3849,6 @@ struct pair_frequency {
   double inv_freq = 0;
   phase step;  // for one unit of position
   pair_frequency() = default;
-  explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
   /// Requires: turns == binary_turns(frequency, 1.0)
   pair_frequency(double frequency, const binary_turns& turns)
       : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
@@ -3939,8 +3954,6 @@ class row_angles {
 };
 /// Makes tables of given entries, in tables/given_table.hpp.
 struct given_entries;
-/// Makes tables in the caller's memory, in tables/row_maker.hpp.
-struct borrowed_table;
 /// The entries of a table, and the properties that a rotation needs.
 template <class S>
 struct table_view {
@@ -4130,6 +4143,8 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, float
 namespace rope::inline ROPE_ABI {
 template <class S>
 class frequency_table;
+template <class S>
+class row_maker;
 /// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
 /// and no others. A frequency_table alone rotates channels [0, rotary_dim).
 ///
@@ -4370,7 +4385,7 @@ class frequency_table {
   }
  private:
   friend struct detail::given_entries;
-  friend struct detail::borrowed_table;
+  friend class row_maker<S>;
   struct range_tag {};
   struct coordinates_tag {};
   /// Leaves the rows unwritten. Messages name `function`.
@@ -5019,7 +5034,6 @@ enum class model_without_rope {
 
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
-#include <string_view>
 
 #ifndef ROPE_ATTENTION_OPTIONS_HPP
 #define ROPE_ATTENTION_OPTIONS_HPP
@@ -5318,26 +5332,6 @@ struct padded_rows {
   std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
 };
 namespace detail {
-/// The number of rows of a mask [batch, tokens]. A vector is one row.
-template <class X>
-Index rows_of_mask(const X& mask) {
-  if constexpr (dense_integers<X>)
-    return bool(std::remove_cvref_t<decltype(dense_of(mask))>::IsVectorAtCompileTime) ? 1 : mask.rows();
-  else if constexpr (tensor<const X, 2>)
-    return static_cast<Index>(mask.dimension(0));
-  else if constexpr (strided_span<X, 2>)
-    return span_extent(mask, 0);
-  else
-    return 1;
-}
-/// The mask as a list of integers: a view of its memory, or a copy if it is an expression.
-template <class X>
-auto mask_list(const X& mask) {
-  if constexpr (integers_in_memory<X>)
-    return list_of(mask);
-  else
-    return evaluated_list<integer_of<X>>(mask);
-}
 /// The first token of a row that is not padding, and the number of such tokens.
 ///
 /// \param entry  entry(t) is the mask of token t
@@ -5385,8 +5379,8 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// Cost:    O(batch * tokens)
 template <position_list X, class Rows = padded_rows>
 Rows positions_of_mask(const X& mask, bool causal = true) {
-  const auto list = detail::mask_list(mask);
-  const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
+  const auto list = detail::list_of(mask);
+  const Index batch = list.given_rows, tokens = list.given_columns;
   Rows rows;
   for (Index b = 0; b < batch; ++b) {
     // A matrix of one column is stored as a list.
@@ -5448,29 +5442,23 @@ class selected_keys {
   template <class X>
   requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
       selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
-    constexpr int rank = detail::numbers_by_index<const X, 2>   ? 2
-                         : detail::numbers_by_index<const X, 3> ? 3
-                                                                : 0;
+    constexpr bool is_by_head = detail::numbers_by_index<const X, 3>;
     static_assert(
-        rank != 0 || detail::integers_in_memory<X>,
-        "selected_keys: give lists in memory, an Eigen matrix, tensor or mdspan [queries, keys] or a "
-        "tensor or mdspan [queries, key heads, keys], or a pointer and a selected_shape");
-    if constexpr (rank != 0) {
-      const auto memory = detail::indexed_memory_of<rank>(lists);
+        is_by_head || detail::integers_in_memory<X>,
+        "selected_keys: give lists of std::int32_t or std::int64_t in memory, an Eigen matrix, tensor or "
+        "mdspan [queries, keys] or a tensor or mdspan [queries, key heads, keys], or a pointer and a "
+        "selected_shape");
+    if constexpr (is_by_head) {
+      const auto memory = detail::indexed_memory_of<3>(lists);
       set_memory(memory.data);
-      queries_ = {memory.extents.front(), memory.strides.front()};
-      if constexpr (rank == 3) heads_ = {memory.extents[1], memory.strides[1]};
-      keys_ = {memory.extents.back(), memory.strides.back()};
-    } else if constexpr (detail::dense_integers_in_memory<X>) {
-      const auto& matrix = detail::dense_of(lists);
-      constexpr bool is_vector = std::remove_cvref_t<decltype(matrix)>::IsVectorAtCompileTime;
-      set_memory(matrix.data());
-      if (!is_vector) queries_ = {matrix.rows(), matrix.rowStride()};
-      keys_ = is_vector ? axis{matrix.size(), matrix.innerStride()} : axis{matrix.cols(), matrix.colStride()};
+      queries_ = {memory.extents[0], memory.strides[0]};
+      heads_ = {memory.extents[1], memory.strides[1]};
+      keys_ = {memory.extents[2], memory.strides[2]};
     } else if constexpr (detail::integers_in_memory<X>) {
       const auto list = detail::list_of(lists);
       set_memory(list.data);
-      keys_ = {list.columns, list.column_stride};
+      keys_ = {list.given_columns, list.column_stride};
+      queries_ = {list.given_rows, list.rows > 1 ? list.row_stride : keys_.extent * keys_.stride};
     }
     check_extents();
   }
@@ -5981,6 +5969,17 @@ struct layer_group {
 #endif  // ROPE_MODELS_LAYER_GROUP_HPP
 /// The rotary embedding of a checkpoint: the result of import_hugging_face and import_gguf.
 namespace rope::inline ROPE_ABI {
+namespace detail {
+/// Throws:  std::out_of_range if a model has no such layer
+///
+/// \param count  the number of layers. 0: unknown
+inline void check_layer(const char* function, Index count, Index layer) {
+  if (layer < 0 || (count > 0 && layer >= count))
+    ROPE_THROW(std::out_of_range,
+               count > 0 ? message(function, ": layer must be from 0 to ", count - 1, ", got ", layer)
+                         : message(function, ": layer must not be negative, got ", layer));
+}
+}  // namespace detail
 /// The type of each layer of a model, and the layers that do not rotate.
 ///
 ///     const model_layers layers = {.types = {"sliding_attention", "full_attention", "linear_attention"},
@@ -6057,7 +6056,7 @@ class model_rope : public model_facts {
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rotation is unknown.
   ///          To test for that, call rotation_of_layer
   const layer_group* group_of_layer(Index layer) const {
-    check_layer("group_of_layer", layer);
+    detail::check_layer("group_of_layer", layer_count(), layer);
     const layer_rotation rotation = rotation_of_layer(layer);
     if (rotation == layer_rotation::not_known)
       detail::throw_invalid("group_of_layer", "how layer ", layer,
@@ -6107,7 +6106,7 @@ class model_rope : public model_facts {
   ///
   /// Throws:  std::out_of_range if there is no such layer
   Index chunk_of_layer(Index layer) const {
-    check_layer("chunk_of_layer", layer);
+    detail::check_layer("chunk_of_layer", layer_count(), layer);
     const bool listed = static_cast<std::size_t>(layer) < windows.size();
     return listed && causal && window_of_layer(layer) == not_known_window &&
                    rotation_of_layer(layer) == layer_rotation::in_group
@@ -6195,7 +6194,7 @@ class model_rope : public model_facts {
   ///
   /// Throws:  std::out_of_range if there is no such layer
   bool layer_has_sinks(Index layer) const {
-    check_layer("layer_has_sinks", layer);
+    detail::check_layer("layer_has_sinks", layer_count(), layer);
     return sink_logits && !is_listed(layers_without_sinks, layer);
   }
   /// The rule for factors on the queries of layer `layer`, by their positions. Without a rule the factor is
@@ -6207,7 +6206,7 @@ class model_rope : public model_facts {
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rule is unknown, or
   ///          if the rule depends on the rotation of the layer, which is unknown
   query_scaling query_scaling_of_layer(Index layer) const {
-    check_layer("query_scaling_of_layer", layer);
+    detail::check_layer("query_scaling_of_layer", layer_count(), layer);
     if (scaled == scaled_queries::none) return {};
     if (scaled == scaled_queries::every_layer) return query_rule;
     const layer_rotation rotation = rotation_of_layer(layer);
@@ -6220,7 +6219,7 @@ class model_rope : public model_facts {
  private:
   /// The options of a layer: its numbers, and of the rules about visible keys only `causal`.
   attention_options numbers_of_layer(Index layer) const {
-    check_layer("attention_of_layer", layer);
+    detail::check_layer("attention_of_layer", layer_count(), layer);
     if (groups_.empty())
       detail::throw_invalid(
           "attention_of_layer", "how layer ", layer,
@@ -6275,14 +6274,6 @@ class model_rope : public model_facts {
   bool may_be_layer(Index layer) const {
     const Index count = layer_count();
     return layer >= 0 && (count == 0 || layer < count);
-  }
-  void check_layer(const char* function, Index layer) const {
-    const Index count = layer_count();
-    if (!may_be_layer(layer))
-      ROPE_THROW(std::out_of_range,
-                 count > 0
-                     ? detail::message(function, ": layer must be from 0 to ", count - 1, ", got ", layer)
-                     : detail::message(function, ": layer must not be negative, got ", layer));
   }
   void check_list(const char* what, const std::vector<Index>& list) const {
     const auto count = static_cast<Index>(layers_.types.size());
@@ -6455,35 +6446,37 @@ inline std::string window_text(Index window) {
          : window == 0              ? "none"
                                     : std::to_string(window) + " tokens";
 }
+/// The results of key_of for the layers 0 .. count - 1, each with its layers, in the order of their first
+/// layers.
+template <class KeyOf>
+auto layers_by(std::size_t count, const KeyOf& key_of) {
+  std::vector<std::pair<decltype(key_of(count)), std::vector<Index>>> all;
+  for (std::size_t layer = 0; layer < count; ++layer) {
+    const auto key = key_of(layer);
+    auto same = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == key; });
+    if (same == all.end()) same = all.insert(all.end(), {key, {}});
+    same->second.push_back(static_cast<Index>(layer));
+  }
+  return all;
+}
+/// "layer 3", or "layers 0 to 2".
+template <class Layers>
+std::string named_layers(const Layers& layers) {
+  return (layers.size() == 1 ? "layer " : "layers ") + layers_text(layers);
+}
 /// One sentence for each different window, the most frequent one last.
 template <class Windows>
 std::vector<std::string> windows_texts(const Windows& windows) {
-  struct alike {
-    Index window;
-    std::vector<Index> layers;
-  };
-  std::vector<alike> all;
-  for (std::size_t layer = 0; layer < windows.size(); ++layer) {
-    auto same =
-        std::find_if(all.begin(), all.end(), [&](const alike& a) { return a.window == windows[layer]; });
-    if (same == all.end()) same = all.insert(all.end(), {windows[layer], {}});
-    same->layers.push_back(static_cast<Index>(layer));
-  }
+  auto all = layers_by(windows.size(), [&](std::size_t layer) { return windows[layer]; });
   if (all.empty()) return {window_text(not_known_window)};
-  if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
-  std::vector<std::pair<typename Windows::value_type, Index>> order;  // layers, and their index in `all`
-  for (const alike& a : all)
-    order.emplace_back(static_cast<Index>(a.layers.size()), static_cast<Index>(order.size()));
-  std::sort(order.data(), order.data() + order.size());
+  if (all.size() == 1) return {window_text(all[0].first) + ", every layer"};
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   std::vector<std::string> texts;
-  for (const auto& [layers, place] : order) {
-    const alike& a = all[static_cast<std::size_t>(place)];
-    const std::string count = std::to_string(layers);
-    texts.push_back(window_text(a.window) + ", " +
-                    (place == order.back().second
-                         ? "the other " + count + " layers"
-                         : (a.layers.size() == 1 ? "layer " : "layers ") + layers_text(a.layers)));
-  }
+  for (const auto& [window, layers] : all)
+    texts.push_back(window_text(window) + ", " +
+                    (window == all.back().first ? "the other " + std::to_string(layers.size()) + " layers"
+                                                : named_layers(layers)));
   return texts;
 }
 // Sentences about differences in the visible keys of two models.
@@ -6499,26 +6492,15 @@ std::vector<std::string> window_differences(const Model& a, const Model& b) {
   const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
     return windows.size() == 1 ? windows.front() : windows[layer];
   };
-  struct difference {
-    Index of_a, of_b;
-    std::vector<Index> layers;
-  };
-  std::vector<difference> all;
-  for (std::size_t layer = 0; layer < count; ++layer) {
-    const Index x = at(a.windows, layer), y = at(b.windows, layer);
-    if (x == y || x == not_known_window || y == not_known_window) continue;
-    auto same =
-        std::find_if(all.begin(), all.end(), [&](const difference& d) { return d.of_a == x && d.of_b == y; });
-    if (same == all.end()) same = all.insert(all.end(), {x, y, {}});
-    same->layers.push_back(static_cast<Index>(layer));
-  }
   std::vector<std::string> texts;
-  for (const difference& d : all)
-    texts.push_back("the window is " + window_text(d.of_a) + " in " + a.source + " and " +
-                    window_text(d.of_b) + " in " + b.source + ": " +
-                    (alone || d.layers.size() == count
-                         ? "every layer"
-                         : (d.layers.size() == 1 ? "layer " : "layers ") + layers_text(d.layers)));
+  for (const auto& [both, layers] : layers_by(
+           count, [&](std::size_t layer) { return std::pair(at(a.windows, layer), at(b.windows, layer)); })) {
+    const auto [x, y] = both;
+    if (x == y || x == not_known_window || y == not_known_window) continue;
+    texts.push_back("the window is " + window_text(x) + " in " + a.source + " and " + window_text(y) +
+                    " in " + b.source + ": " +
+                    (alone || layers.size() == count ? "every layer" : named_layers(layers)));
+  }
   return texts;
 }
 /// The differences in windows, causality, learned sinks, and whether keys are also values.
@@ -6586,11 +6568,11 @@ template <class Model>
 bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
   if (a.scaled != b.scaled) return false;
   if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
-  const auto numbers = [](const auto& scaling) -> std::vector<double> {
-    if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule)) return {log_n->train_length};
-    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule))
-      return {llama4->floor_scale, llama4->attention_scale, llama4->offset};
-    return {};
+  const auto numbers = [](const auto& scaling) {
+    std::vector<double> all;
+    const auto add = [&](const char*, double number) { all.push_back(number); };
+    std::visit([&](const auto& rule) { each_number(rule, add); }, scaling.rule);
+    return all;
   };
   const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
   bool same = x.size() == y.size();
@@ -6605,10 +6587,12 @@ bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
 /// letters from the file. Comments are /* */, so that lines can be broken anywhere.
 namespace rope::inline ROPE_ABI::detail {
 /// "{.factor = 8, .length = 4096}"
-inline std::string fields(std::initializer_list<std::pair<const char*, double>> list) {
+template <class Rule>
+std::string fields(const Rule& rule) {
   std::string text;
-  for (const auto& [name, value] : list)
+  each_number(rule, [&](const char* name, double value) {
     text += (text.empty() ? "{." : ", .") + std::string(name) + " = " + exact_digits(value);
+  });
   return text + "}";
 }
 /// True if every inv_freq of `a` is `sign` times that of `b`, both on one axis.
@@ -6633,64 +6617,44 @@ class frequencies_code {
   }
  private:
   double number(const char* name) const { return group_.number(name, 0); }
-  bool positive(std::initializer_list<const char*> names) const {
-    bool all = true;
-    for (const char* name : names) all = all && is_finite(number(name)) && number(name) > 0;
-    return all;
+  static bool positive(double value) { return is_finite(value) && value > 0; }
+  /// Gives a rule the numbers of the group. False if one of them is missing or invalid.
+  template <class Rule>
+  bool fill(Rule& rule) const {
+    bool valid = true;
+    each_number(rule, [&](const char* name, double& value) {
+      value = number(name);
+      valid = valid && (positive(value) || (value >= 0 && std::string_view(name) == "length"));
+    });
+    return valid;
   }
   void try_rules() {
     if (!is_finite(group_.base) || group_.base <= 1) return;
-    take("");
+    keep(frequencies(group_.rotary_dim(), group_.base), "");
     const std::string& rule = group_.rule;
     if (!found_.empty()) return;
-    if (rule == "linear" && positive({"factor"})) {
-      take(linear_scaling{number("factor")}, "rope::linear_scaling", fields({{"factor", number("factor")}}));
-    } else if (rule == "dynamic" && positive({"factor", "max_position"}) && number("length") >= 0 &&
-               group_.rotary_dim() > 2) {
-      take(dynamic_ntk_scaling{number("factor"), number("max_position"), number("length")},
-           "rope::dynamic_ntk_scaling",
-           fields({{"factor", number("factor")},
-                   {"max_position", number("max_position")},
-                   {"length", number("length")}}));
-    } else if (rule == "dynamic with alpha" && positive({"alpha"}) && number("new_base") > 1 &&
-               group_.rotary_dim() > 2) {
-      take(alpha_scaling{number("alpha")}, "rope::alpha_scaling", fields({{"alpha", number("alpha")}}));
+    const bool stretches = group_.rotary_dim() > 2;
+    if (rule == "linear") {
+      take(linear_scaling{}, "linear_scaling");
+    } else if (rule == "dynamic" && stretches) {
+      take(dynamic_ntk_scaling{}, "dynamic_ntk_scaling");
+    } else if (rule == "dynamic with alpha" && stretches && number("new_base") > 1) {
+      take(alpha_scaling{}, "alpha_scaling");
     } else if (rule == "yarn" && equal(group_.number("ext_factor", 1), 1)) {
       try_yarn();
-    } else if (rule == "llama3" &&
-               positive({"factor", "low_freq_factor", "high_freq_factor", "original_max_position"}) &&
-               number("high_freq_factor") >= number("low_freq_factor")) {
-      take(llama3_scaling{number("factor"), number("low_freq_factor"), number("high_freq_factor"),
-                          number("original_max_position")},
-           "rope::llama3_scaling",
-           fields({{"factor", number("factor")},
-                   {"low_freq_factor", number("low_freq_factor")},
-                   {"high_freq_factor", number("high_freq_factor")},
-                   {"original_max_position", number("original_max_position")}}));
-    } else if (rule == "proportional" && positive({"partial_rotary_factor", "factor"}) &&
-               number("partial_rotary_factor") <= 1) {
-      take(
-          proportional_scaling{number("partial_rotary_factor"), number("factor")},
-          "rope::proportional_scaling",
-          fields({{"partial_rotary_factor", number("partial_rotary_factor")}, {"factor", number("factor")}}));
-    } else if (rule == "ntk" && positive({"factor"})) {
-      const bool mixed = positive({"mixed_b"});
-      if (!mixed && group_.base * number("factor") <= 1) return;
-      mixed_ntk_scaling ntk{.factor = number("factor")};
-      if (mixed) ntk.mixed_b = number("mixed_b");
-      take(ntk, "rope::mixed_ntk_scaling",
-           mixed ? fields({{"factor", ntk.factor}, {"mixed_b", number("mixed_b")}})
-                 : fields({{"factor", ntk.factor}}));
+    } else if (rule == "llama3" && number("high_freq_factor") >= number("low_freq_factor")) {
+      take(llama3_scaling{}, "llama3_scaling");
+    } else if (rule == "proportional" && number("partial_rotary_factor") <= 1) {
+      take(proportional_scaling{}, "proportional_scaling");
+    } else if (rule == "ntk") {
+      mixed_ntk_scaling mixed{};
+      if (positive(number("mixed_b"))) mixed.mixed_b = 0;  // present, so `take` gives it the number
+      if (mixed.mixed_b || group_.base * number("factor") > 1) take(mixed, "mixed_ntk_scaling");
     }
   }
   void try_yarn() {
-    if (!positive({"factor", "original_max_position", "beta_fast", "beta_slow"}) ||
-        number("beta_fast") < number("beta_slow"))
-      return;
-    yarn_scaling yarn{.factor = number("factor"),
-                      .original_max_position = number("original_max_position"),
-                      .beta_fast = number("beta_fast"),
-                      .beta_slow = number("beta_slow")};
+    yarn_scaling yarn{};
+    if (!fill(yarn) || yarn.beta_fast < yarn.beta_slow) return;
     schedule original{.rotary_dim = group_.rotary_dim(), .base = group_.base, .inv_freq = {}};
     for (const bool truncate : {true, false}) {
       const auto [low, high] =
@@ -6698,10 +6662,7 @@ class frequencies_code {
       if (low > high || !found_.empty()) continue;
       yarn.truncate = truncate;
       yarn.attention_factor.reset();
-      std::string text = fields({{"factor", yarn.factor},
-                                 {"original_max_position", yarn.original_max_position},
-                                 {"beta_fast", yarn.beta_fast},
-                                 {"beta_slow", yarn.beta_slow}});
+      std::string text = fields(yarn);
       text.pop_back();
       if (!truncate) text += ", .truncate = false";
       const double m = group_.frequencies.attention_factor();
@@ -6709,15 +6670,18 @@ class frequencies_code {
         yarn.attention_factor = m;
         text += ", .attention_factor = " + exact_digits(m);
       }
-      take(yarn, "rope::yarn_scaling", text + "}");
+      take(yarn, "yarn_scaling", text + "}");
     }
+  }
+  /// Tries a rule with the numbers of the group.
+  template <class Rule>
+  void take(Rule rule, const char* type) {
+    if (fill(rule)) take(rule, type, fields(rule));
   }
   template <class Rule>
   void take(const Rule& rule, const char* type, const std::string& values) {
-    const frequencies made(group_.rotary_dim(), group_.base, rule);
-    keep(made, ", " + std::string(type) + values);
+    keep(frequencies(group_.rotary_dim(), group_.base, rule), ", rope::" + (type + values));
   }
-  void take(const char* rest) { keep(frequencies(group_.rotary_dim(), group_.base), rest); }
   /// Keeps a rule that gives the frequencies of the group. If only the sign or the magnitude differs,
   /// frequencies::custom applies it.
   void keep(const frequencies& made, const std::string& rest) {
@@ -6785,8 +6749,7 @@ std::string options_code(const Model& model, const Group& group, const std::stri
     Layers own;
     for (const Index layer : layers)
       if (layer >= 0 && window_of(layer) == window) own.push_back(layer);
-    const std::string which =
-        own.empty() ? "every layer" : (own.size() == 1 ? "layer " : "layers ") + layers_text(own);
+    const std::string which = own.empty() ? "every layer" : named_layers(own);
     const Index chunk = own.empty() ? 0 : model.chunk_of_layer(own.front());
     if (window == not_known_window && chunk == 0) {
       text += "/* " + which + ": the window is not known from this file, set attention_options yourself */\n";
@@ -6840,15 +6803,9 @@ std::string query_scaling_code(const Model& model) {
                          ? "/* every layer: scale_queries(q, query_scaling, start) */\n"
                          : "/* layers without rotation: scale_queries(q, query_scaling, start) */\n";
   if (const auto* log_n = std::get_if<log_n_query_scaling>(&model.query_rule.rule))
-    text +=
-        "const rope::log_n_query_scaling query_scaling = " + fields({{"train_length", log_n->train_length}}) +
-        ";\n";
+    text += "const rope::log_n_query_scaling query_scaling = " + fields(*log_n) + ";\n";
   if (const auto* llama4 = std::get_if<llama4_query_scaling>(&model.query_rule.rule))
-    text += "const rope::llama4_query_scaling query_scaling = " +
-            fields({{"floor_scale", llama4->floor_scale},
-                    {"attention_scale", llama4->attention_scale},
-                    {"offset", llama4->offset}}) +
-            ";\n";
+    text += "const rope::llama4_query_scaling query_scaling = " + fields(*llama4) + ";\n";
   return text;
 }
 /// All statements for a model in which some layer rotates, indented by two.
@@ -6971,15 +6928,10 @@ std::string text_of(const Indexer& indexer) {
          "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";
 }
 // The fields of a record in hugging_face_records.hpp.
-/// The factor on products of queries and keys before the softmax.
+/// The factor on products of queries and keys before the softmax, if no key gives it.
 enum class score_scale {
-  inverse_root,            // 1 / sqrt(head_dim)
-  half_head,               // 1 / sqrt(head_dim / 2)
-  query_pre_attn_scalar,   // 1 / sqrt(that key)
-  attention_multiplier,    // that key
-  attn_output_multiplier,  // that key
-  key_multiplier,          // that key / sqrt(head_dim)
-  qk_scale_factor,         // that key / sqrt(head_dim)
+  inverse_root,  // 1 / sqrt(head_dim)
+  half_head,     // 1 / sqrt(head_dim / 2)
   one
 };
 /// Which layers slide (attend to the last `sliding_window` tokens) in a file without layer_types.
@@ -7047,11 +6999,11 @@ struct hugging_face_record {
   // Defaults of a class with dictionaries per_type. Layers of full_type use filled_base and filled_factor
   // (the share of rotated channels). Layers of other_type use local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
-  // Of every full_every layers one attends fully: the last if last_of_every is true, otherwise the first. The
-  // others are of other_type. interval is the key with full_every if the others do not attend: the last of
-  // each run does, by mamba_step the middle one.
+  // Of every full_every layers one attends fully: the first if first_of_every is true, or if a key replaces a
+  // full_every of 1, otherwise the last. The others are of other_type. interval is the key with full_every if
+  // the others do not attend: the last of each run does, by mamba_step the middle one.
   Index full_every = 0;
-  bool last_of_every = false;
+  bool first_of_every = false;
   std::string_view interval = {};
   bool rest_full = false;      // layers after the last whole run attend fully too
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
@@ -7070,7 +7022,10 @@ struct hugging_face_record {
   Index no_rope_every = 0;      // n: the last of every n layers does not rotate
   bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
-  double scale_number = 0;  // the default of the key that `scale` names; 0: inverse_root
+  // The key with that factor. query_pre_attn_scalar is n of 1 / sqrt(n), and key_multiplier and
+  // qk_scale_factor multiply 1 / sqrt(head_dim).
+  std::string_view scale_key = {};
+  double scale_number = 0;  // the default of that key; 0: inverse_root
   double softcap = 0;       // the default of attn_logit_softcapping
   query_growth queries = query_growth::none;
   indexer_kind indexer = indexer_kind::no_indexer;  // of layers that attend to selected keys
@@ -7152,23 +7107,20 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
              compressed = r.form == dictionary_form::compressed,
              lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
              mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
-  const bool scale_of_key = r.scale == score_scale::query_pre_attn_scalar ||
-                            r.scale == score_scale::attention_multiplier ||
-                            r.scale == score_scale::attn_output_multiplier ||
-                            r.scale == score_scale::key_multiplier || r.scale == score_scale::qk_scale_factor;
   if (!is_zero(r.filled_base) && !per_type && !compressed)
     return "filled_base is of dictionaries per_type or compressed";
   if ((!is_one(r.filled_factor) || !is_one(r.other_factor)) && !per_type)
     return "filled_factor and other_factor are of dictionaries per_type";
   if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
     return "layers of compressed keys attend fully nowhere";
-  if ((r.last_of_every || r.last_full) && !mixed)
-    return "last_of_every and last_full are of a pattern in which some layers do not attend fully";
-  if (r.last_of_every && !r.interval.empty())
-    return "last_of_every is for patterns without an interval, whose runs end with a layer that attends";
-  if (r.last_full && (!r.last_of_every || r.first_full || r.ends_full))
+  if ((r.first_of_every || r.last_full) && !mixed)
+    return "first_of_every and last_full are of a pattern in which some layers do not attend fully";
+  if (r.first_of_every && !r.interval.empty())
+    return "first_of_every is for patterns without an interval, whose runs end with a layer that attends";
+  const bool last_attends = !r.first_of_every && r.interval.empty();
+  if (r.last_full && (!last_attends || r.first_full || r.ends_full))
     return "last_full is for patterns that a short model may end without a layer that attends fully";
-  if (r.first_full && (!mixed || (!r.last_of_every && !r.from_end)))
+  if (r.first_full && (!mixed || (!last_attends && !r.from_end)))
     return "first_full is for patterns whose first layer does not attend fully anyway";
   if (r.from_end && !mixed && r.no_rope_every == 0)
     return "from_end is of a pattern of layers, or of those that do not rotate";
@@ -7192,7 +7144,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads always rotate their last channels";
   if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
-                   r.scale != score_scale::inverse_root))
+                   r.scale != score_scale::inverse_root || !r.scale_key.empty()))
     return "widths of latent heads are in the file, and their scale follows";
   if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
     return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
@@ -7220,8 +7172,9 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "no layer is given other_type, and every type but full_type attends to nothing";
   if (r.rotates_word != "rope" && r.rotates_if.empty())
     return "rotates_word is what the key rotates_if must be";
-  if (!is_zero(r.scale_number) && !scale_of_key)
-    return "scale_number is the default of the key that scale names";
+  if (!r.scale_key.empty() && r.scale != score_scale::inverse_root)
+    return "scale_key has the scale that another value of scale would fix";
+  if (!is_zero(r.scale_number) && r.scale_key.empty()) return "scale_number is the default of scale_key";
   if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
       r.slides != which_slide::even_below_max_window_layers)
     return "max_window_layers is where layers begin or end to slide";
@@ -7913,9 +7866,8 @@ enum class pattern_form {
 struct gguf_record {
   std::string_view names;  // of the architectures, as llama.cpp spells them
   layout_kind layout = layout_kind::half_split;
-  std::string_view instead = {};  // if no layer rotates: what the model has instead
-  Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
-  bool last_channels = false;     // the channels that rotate come last in a head
+  Index alibi_layers = 0;      // a model with this number of layers has ALiBi biases instead of rotation
+  bool last_channels = false;  // the channels that rotate come last in a head
   // Of every `period` layers, the last one attends fully, or the first one if full_first is true. The others
   // slide. 0: the architecture has no such pattern.
   Index period = 0;
@@ -7968,24 +7920,7 @@ struct gguf_record {
 constexpr bool may_slide(const gguf_record& r) {
   return r.names.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide || r.compressed;
 }
-/// Whether a record has only a name and the fact that nothing rotates.
-constexpr bool says_nothing(const gguf_record& r) {
-  const gguf_record silent;
-  return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
-         !r.full_first && r.pattern == silent.pattern && !r.needs_window && r.default_window == 0 &&
-         r.fixed_window == 0 && r.period_layers == 0 && !r.all_slide && !r.window_varies && r.full_rotate &&
-         r.sliding == silent.sliding && r.window == silent.window && r.causal && !r.sink_logits &&
-         !r.sinks_slide && r.attends_every == 0 && r.no_rope_every == 0 && !r.no_rope_first &&
-         !r.half_split_sections && !r.interleaved_sections && r.scale == silent.scale && r.wide_layers == 0 &&
-         is_zero(r.softcap) && r.temperature == silent.temperature && r.indexer == silent.indexer &&
-         r.multiplier == silent.multiplier && r.yarn == silent.yarn &&
-         is_zero(r.beta_fast - silent.beta_fast) && !r.scores_grow && !r.needs_pattern && !r.needs_swa_base &&
-         !r.dense_rotate && !r.rope_pattern && !r.half_of_full && !r.whole_head && !r.unscaled &&
-         is_zero(r.fixed_base) && !r.alpha && !r.finetuned && !r.compressed && r.note.empty();
-}
 constexpr std::string_view broken_rule_of(const gguf_record& r) {
-  if (!r.instead.empty() && !says_nothing(r))
-    return "of an architecture that does not rotate nothing else is read";
   if (r.attends_every == 1) return "0 says that every layer attends";
   if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
   if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
@@ -8049,7 +7984,6 @@ const Record* gguf_record_of(std::string_view architecture) {
            "arcee arctic bailingmoe chameleon chatglm command-r deci deepseek eagle3 ernie4_5 ernie4_5-moe "
            "internlm2 llama llama-embed maincoder minicpm nanbeige neo-bert olmo pockettts xverse",
        .layout = interleaved},
-      {.names = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7", .instead = "no attention"},
       {.names = "axk2 deepseek32",
        .layout = interleaved,
        .last_channels = true,
@@ -8060,8 +7994,6 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.names = "bailingmoe3", .layout = interleaved, .last_channels = true, .half_split_sections = true},
       {.names = "barbet",
        .note = "layers of the model that slide attend fully in the code that is known to run its files"},
-      {.names = "bert gpt2 starcoder", .instead = "learned positions"},
-      {.names = "bloom jais jina-bert-v2 refact", .instead = "ALiBi biases"},
       {.names = "clef qwen35 qwen35moe", .attends_every = 4, .interleaved_sections = true},
       {.names = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
       {.names = "cohere2", .layout = interleaved, .period = 4, .full_rotate = false, .sliding = same},
@@ -8133,8 +8065,6 @@ const Record* gguf_record_of(std::string_view architecture) {
        .indexer = first_interleaved,
        .scores_grow = true},
       {.names = "glm4", .layout = interleaved, .half_split_sections = true},
-      {.names = "glm5-next glm5next jamba kimi-k3 kimi-linear nemotron_h nemotron_h_moe wavtokenizer-dec",
-       .instead = "no positions"},
       {.names = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
       {.names = "granite granitehybrid granitemoe graniteswitch",
        .layout = interleaved,
@@ -8192,7 +8122,6 @@ const Record* gguf_record_of(std::string_view architecture) {
        .needs_window = true,
        .sliding = own_base,
        .window = both_sides},
-      {.names = "mpt", .instead = "ALiBi biases or learned positions"},
       {.names = "muse-glimmer",
        .layout = interleaved,
        .period = 4,
@@ -8222,7 +8151,6 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.names = "smollm3", .layout = interleaved, .no_rope_every = 4},
       {.names = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
       {.names = "step35", .pattern = list, .sliding = own_base, .needs_pattern = true, .half_of_full = true},
-      {.names = "t5 t5encoder", .instead = "biases by distance"},
   };
   static_assert(keep_the_rules(records), "the rules above say which fields go together");
   return record_in(records, architecture);
@@ -8271,6 +8199,21 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
            std::to_string(length);
   return {};
 }
+/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
+///
+/// \param refuse  throws, with the broken rule in the message
+template <class Refuse>
+std::vector<std::string> compressed_types(const std::vector<double>& ratios, const Refuse& refuse) {
+  std::vector<std::string> types;
+  for (const double ratio : ratios) {
+    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
+      refuse("must be 0, 4 or 128, got " + exact_digits(ratio));
+    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
+                       : equal(ratio, 4) ? "compressed_sparse_attention"
+                                         : "heavily_compressed_attention");
+  }
+  return types;
+}
 /// The broken rule if the pairs of an axis go beyond the last pair while axes alternate, otherwise empty. See
 /// interleaved_sections.
 ///
@@ -8308,67 +8251,35 @@ class group_allowance {
 struct derived {
   rope::frequencies frequencies;
   std::string rule;
-  double base;
   std::vector<named_number> numbers;
   double softmax_multiplier = 1;
 };
-/// Appends to a list of named_number. This and the functions below are templates, so that programs without
-/// derived numbers do not compile them.
-void add_numbers(auto& numbers, std::initializer_list<named_number> added) {
-  for (const named_number& number : added) numbers.push_back(number);
+/// Appends the numbers of a rule, then numbers derived from them, to a list of named_number. This and derive
+/// are templates, so that programs without derived numbers do not compile them.
+template <class Rule>
+void record(auto& numbers, const Rule& rule, const schedule& original) {
+  const auto add = [&](const char* name, double value) { numbers.push_back({name, value}); };
+  each_number(rule, add);
+  if constexpr (std::is_same_v<Rule, alpha_scaling> || std::is_same_v<Rule, dynamic_ntk_scaling>) {
+    auto stretched = original;
+    rule.apply(stretched);
+    add("new_base", static_cast<double>(stretched.base));
+  }
+  if constexpr (std::is_same_v<Rule, yarn_scaling>) {
+    const auto [low, high] = rule.bounds(original);
+    add("low", static_cast<double>(low));
+    add("high", static_cast<double>(high));
+  }
+  if constexpr (std::is_same_v<Rule, longrope_scaling>) add("uses_long_factor", rule.uses_long() ? 1 : 0);
+  if constexpr (std::is_same_v<Rule, llama3_scaling>) {
+    add("kept_below_wavelength", rule.original_max_position / rule.high_freq_factor);
+    add("slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor);
+  }
 }
-void record(auto& numbers, const linear_scaling& rule, const schedule&) {
-  add_numbers(numbers, {{"factor", rule.factor}});
-}
-void record(auto& numbers, const alpha_scaling& rule, const schedule& original) {
-  auto stretched = original;
-  rule.apply(stretched);
-  add_numbers(numbers, {{"alpha", rule.alpha}, {"new_base", static_cast<double>(stretched.base)}});
-}
-void record(auto& numbers, const dynamic_ntk_scaling& rule, const schedule& original) {
-  auto stretched = original;
-  rule.apply(stretched);
-  add_numbers(numbers, {{"factor", rule.factor},
-                        {"max_position", rule.max_position},
-                        {"length", rule.length},
-                        {"new_base", static_cast<double>(stretched.base)}});
-}
-void record(auto& numbers, const mixed_ntk_scaling& rule, const schedule&) {
-  add_numbers(numbers, {{"factor", rule.factor}});
-  if (rule.mixed_b) add_numbers(numbers, {{"mixed_b", *rule.mixed_b}});
-}
-void record(auto& numbers, const yarn_scaling& rule, const schedule& original) {
-  const auto [low, high] = rule.bounds(original);
-  add_numbers(numbers, {{"factor", rule.factor},
-                        {"original_max_position", rule.original_max_position},
-                        {"beta_fast", rule.beta_fast},
-                        {"beta_slow", rule.beta_slow},
-                        {"low", static_cast<double>(low)},
-                        {"high", static_cast<double>(high)}});
-}
-void record(auto& numbers, const longrope_scaling& rule, const schedule&) {
-  add_numbers(numbers, {{"original_max_position", rule.original_max_position},
-                        {"max_position", rule.max_position},
-                        {"length", rule.length},
-                        {"uses_long_factor", rule.uses_long() ? 1.0 : 0.0}});
-}
-void record(auto& numbers, const llama3_scaling& rule, const schedule&) {
-  add_numbers(numbers, {{"factor", rule.factor},
-                        {"low_freq_factor", rule.low_freq_factor},
-                        {"high_freq_factor", rule.high_freq_factor},
-                        {"original_max_position", rule.original_max_position},
-                        {"kept_below_wavelength", rule.original_max_position / rule.high_freq_factor},
-                        {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
-}
-void record(auto& numbers, const proportional_scaling& rule, const schedule&) {
-  add_numbers(numbers, {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
-}
-void record(auto&, const pair_factor_scaling&, const schedule&) {}
 /// Makes frequencies(rotary_dim, base, rules...) and the list of their numbers for describe().
 template <class... Rules>
 derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
-  derived result{
-      .frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .base = base, .numbers = {}};
+  derived result{.frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .numbers = {}};
   [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
   original.restart(base);
   (record(result.numbers, rules, original), ...);
@@ -8524,15 +8435,7 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, Ind
   if (ratios.size() > count) ratios.resize(count);  // layers for multi-token prediction
   const std::string broken = broken_rule_of_layer_list(ratios.size(), layers, "block_count values");
   if (!broken.empty()) reader.refuse(key, broken);
-  std::vector<std::string> types;
-  for (const double ratio : ratios) {
-    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
-      reader.refuse(key, "must be 0, 4 or 128, got " + exact_digits(ratio));
-    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
-                       : equal(ratio, 4) ? "compressed_sparse_attention"
-                                         : "heavily_compressed_attention");
-  }
-  return types;
+  return compressed_types(ratios, [&](const std::string& rule) { reader.refuse(key, rule); });
 }
 /// The layers that do not attend: layers without key heads, and layers that are recurrent according to the
 /// file or the code of llama.cpp. Without block_count, the size of `sliding` is the number of layers.
@@ -8937,17 +8840,17 @@ struct magnified_linear {
 void record(auto& numbers, const magnified_linear& rule, const schedule&) {
   if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
 }
-/// The divisors of a GGUF file. Converters write 1e30 instead of infinity for a pair that does not rotate
-/// (Gemma 4).
+/// The divisors of a GGUF file, or none. Converters write 1e30 instead of infinity for a pair that does not
+/// rotate (Gemma 4).
 struct ggml_pair_factors {
   pair_factor_scaling divisors;
   void apply(schedule& axis) const {
+    if (divisors.factors.empty()) return;
     divisors.apply(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
       if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) axis.inv_freq(i) = 0;
   }
 };
-void record(auto&, const ggml_pair_factors&, const schedule&) {}
 // The head, the base and the rotated channels of a GGUF file's layers, sliding or not.
 /// The number of rotated channels, and the key that gives it.
 struct rotated_channels {
@@ -9009,14 +8912,11 @@ struct gguf_shape {
 // The frequencies that llama.cpp makes from the scaling keys and factor tensors of a GGUF file.
 /// What the record and the file give for layers with one schedule.
 struct gguf_layers {
+  const gguf_record& record;
   Index rotary_dim;
   double base;
   bool unscaled;
   double max_position;
-  log_multiplier multiplier;
-  yarn_keys yarn;
-  double beta_fast;
-  bool scores_grow;
   bool unit_magnitude;  // m = 1, for any value in the file
 };
 /// m is the attention factor of YaRN without attn_factor. log_multiplier is the k of the enumeration with
@@ -9030,9 +8930,10 @@ gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& lay
   const wide_real log_factor = log(wide_real(factor));
   const auto g = [&](double k) { return factor <= 1 ? 1 : k * log_factor / 10 + 1; };
   double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
-  if (layers.multiplier == log_multiplier::ignored) k = 0;
-  if (layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled) k /= 0.1;
-  const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
+  const log_multiplier multiplier = layers.record.multiplier;
+  if (multiplier == log_multiplier::ignored) k = 0;
+  if (multiplier == log_multiplier::tenths || multiplier == log_multiplier::cancelled) k /= 0.1;
+  const double above = multiplier == log_multiplier::cancelled ? k : 1;
   return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
 }
 /// The divisors of frequencies in a file, for layers that are scaled, and the tensor that has them.
@@ -9079,7 +8980,7 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
   const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
   const auto magnitude = reader.number("rope.scaling.yarn_attn_factor", range::positive),
              weight = reader.number("rope.scaling.yarn_ext_factor", range::any_number);
-  const bool read = layers.yarn == yarn_keys::all;
+  const bool read = layers.record.yarn == yarn_keys::all;
   const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
                              (read ? magnitude.value_or(1) : 1);
   double ext_factor = read ? weight.value_or(-1) : -1;
@@ -9097,7 +8998,7 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
 double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
-  if (!layers.scores_grow) return 1;
+  if (!layers.record.scores_grow) return 1;
   const gguf_magnitude magnitude = magnitude_of(reader, layers, scaling.factor);
   const auto log_factor = static_cast<double>(log(wide_real(scaling.factor)));
   const double m = equal(scaling.ext_factor, 0) ? 1 + 0.1 * log_factor : magnitude.m;
@@ -9105,19 +9006,9 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
   return checked(growth * growth, range::positive, "import_gguf",
                  "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
 }
-/// Calls derive() with the divisors of the file applied after the rule.
-///
-/// \param factors  null if the file has no divisors
-template <class Rule>
-derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
-                    const ggml_pair_factors* factors) {
-  if (factors == nullptr) return derive(name.c_str(), layers.rotary_dim, layers.base, rule);
-  const std::string both = name == "default" ? "pair factors" : name + ", pair factors";
-  return derive(both.c_str(), layers.rotary_dim, layers.base, rule, *factors);
-}
 template <class L>
 derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling,
-                         const ggml_pair_factors* factors) {
+                         const ggml_pair_factors& factors) {
   if (equal(scaling.original_max_position, 0)) reader.required_number("context_length", range::positive);
   weighted_yarn rule{
       .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
@@ -9125,14 +9016,14 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
   yarn_scaling& yarn = rule.yarn;
   const auto fast = reader.number("rope.scaling.yarn_beta_fast", range::positive),
              slow = reader.number("rope.scaling.yarn_beta_slow", range::positive);
-  yarn.beta_fast = layers.beta_fast;
-  if (layers.yarn != yarn_keys::none) {
+  yarn.beta_fast = layers.record.beta_fast;
+  if (layers.record.yarn != yarn_keys::none) {
     yarn.beta_fast = fast.value_or(yarn.beta_fast);
     yarn.beta_slow = slow.value_or(yarn.beta_slow);
   }
   yarn.attention_factor =
       layers.unit_magnitude ? 1 : magnitude_of(reader, layers, yarn.factor).m * scaling.attn_factor;
-  return derive_with("yarn", layers, rule, factors);
+  return derive("yarn", layers.rotary_dim, layers.base, rule, factors);
 }
 /// The factor on q . k before the softmax.
 ///
@@ -9162,16 +9053,16 @@ template <class L>
 derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
                     const gguf_pair_factors& given_factors) {
   const gguf_scaling scaling = read_scaling(reader, layers);
-  ggml_pair_factors of_pairs;
-  const ggml_pair_factors* factors = nullptr;
-  if (given_factors.tensor != nullptr && !layers.unscaled) {
-    of_pairs = given_factors.of_pairs(reader, layers.rotary_dim / 2);
-    factors = &of_pairs;
-  }
+  ggml_pair_factors factors;
+  if (given_factors.tensor != nullptr && !layers.unscaled)
+    factors = given_factors.of_pairs(reader, layers.rotary_dim / 2);
   const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
+  const char* unblended = equal(scaling.factor, 1) ? "default" : "linear";
   derived result = equal(scaling.ext_factor, 0)
-                       ? derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers, linear, factors)
+                       ? derive(unblended, layers.rotary_dim, layers.base, linear, factors)
                        : derive_gguf_yarn(reader, layers, scaling, factors);
+  if (!factors.divisors.factors.empty())
+    result.rule = result.rule == "default" ? "pair factors" : result.rule + ", pair factors";
   result.softmax_multiplier = score_growth(reader, layers, scaling);
   return result;
 }
@@ -9212,14 +9103,33 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
   model.scaled = scaled_queries::every_layer;
   model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
 }
+/// Architectures in which no layer rotates, and what they have instead.
+struct gguf_unrotated {
+  std::string_view names, instead;
+};
+/// The entry of an architecture in which no layer rotates, or nullptr.
+template <class Record = gguf_unrotated>
+const Record* gguf_unrotated_of(std::string_view architecture) {
+  static constexpr Record records[] = {
+      {.names = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7", .instead = "no attention"},
+      {.names = "bert gpt2 starcoder", .instead = "learned positions"},
+      {.names = "bloom jais jina-bert-v2 refact", .instead = "ALiBi biases"},
+      {.names = "glm5-next glm5next jamba kimi-k3 kimi-linear nemotron_h nemotron_h_moe wavtokenizer-dec",
+       .instead = "no positions"},
+      {.names = "mpt", .instead = "ALiBi biases or learned positions"},
+      {.names = "t5 t5encoder", .instead = "biases by distance"},
+  };
+  return record_in(records, architecture);
+}
 /// Whether no layer of a GGUF model rotates, and which key shows it.
 template <class L>
 unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
   const std::string &architecture = reader.architecture(),
                     bare = "is one without rotary embeddings, got " + architecture;
-  if (!record.instead.empty())
-    return {std::string(record.instead), "general.architecture",
-            bare + ", which has " + std::string(record.instead)};
+  if (const auto* unrotated = gguf_unrotated_of(architecture)) {
+    const std::string instead(unrotated->instead);
+    return {instead, "general.architecture", bare + ", which has " + instead};
+  }
   const auto layers = reader.number("block_count", range::layers);
   if (record.alibi_layers > 0 && layers == static_cast<double>(record.alibi_layers))
     return {"ALiBi biases", "general.architecture",
@@ -9306,7 +9216,7 @@ class gguf_importer {
     const gguf_record* known = gguf_record_of(reader_.architecture());
     const std::string_view refusal = gguf_refusal_of(reader_.architecture());
     if (!refusal.empty()) reader_.refuse("general.architecture", std::string(refusal));
-    if (!known && !given_layout_)
+    if (!known && !given_layout_ && !gguf_unrotated_of(reader_.architecture()))
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
                          reader_.architecture() +
@@ -9399,26 +9309,25 @@ class gguf_importer {
       double base;
       rotated_channels dimension;
       bool slides;
+      bool operator==(const kind& other) const {
+        return slides == other.slides && detail::equal(base, other.base) &&
+               dimension.count == other.dimension.count;
+      }
     };
-    std::vector<kind> kinds;            // of model_.groups
-    std::vector<std::size_t> of_layer;  // indices into kinds
-    for (std::size_t i = 0; i < count; ++i) {
+    const auto kinds = layers_by(count, [&](std::size_t i) {
       const bool slides = i < sliding_.size() && sliding_[i];
       auto dimension = shape().dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
-      const kind own{bases ? (*bases)[i] : shape().base(slides), dimension, slides};
-      const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
-        return k.slides == slides && detail::equal(k.base, own.base) && k.dimension.count == dimension.count;
-      });
-      of_layer.push_back(static_cast<std::size_t>(alike - kinds.begin()));
-      if (alike == kinds.end()) kinds.push_back(own);
-    }
+      return kind{bases ? (*bases)[i] : shape().base(slides), dimension, slides};
+    });
+    model_.layers.resize(count);
     // As in the import of config.json, a name has the numbers in which groups of one type differ.
-    for (const kind& k : kinds) {
+    for (const auto& [own, layers] : kinds) {
+      const kind& k = own;
       std::string name = sliding_.empty() ? "" : k.slides ? "sliding_attention" : "full_attention";
       const auto add = [&](const auto& number_of, const std::string& text) {
-        for (const kind& other : kinds)
+        for (const auto& [other, of_other] : kinds)
           if (other.slides == k.slides && !detail::equal(number_of(other), number_of(k))) {
             name += (name.empty() ? "" : ", ") + text;
             return;
@@ -9428,9 +9337,9 @@ class gguf_importer {
       add([](const kind& x) { return static_cast<double>(x.dimension.count); },
           std::to_string(k.dimension.count) + " channels");
       add_group(name, k.slides, k.base, k.dimension);
+      for (const Index layer : layers) model_.layers[static_cast<std::size_t>(layer)] = name;
     }
-    if (kinds.size() == 1 && sliding_.empty()) return;  // one group without a name, for all layers
-    for (const std::size_t group : of_layer) model_.layers.push_back(model_.groups[group].layer_type);
+    if (kinds.size() == 1 && sliding_.empty()) model_.layers.clear();  // one group without a name
   }
   /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown
   /// architecture with sliding layers and scaling, and warns if the record does not say it.
@@ -9463,14 +9372,11 @@ class gguf_importer {
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
     const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
     derived rule = derive_gguf(reader_,
-                               {.rotary_dim = rotary_dim,
+                               {.record = record_,
+                                .rotary_dim = rotary_dim,
                                 .base = base,
                                 .unscaled = plain || (slides && !as_full),
                                 .max_position = model_.max_position,
-                                .multiplier = record_.multiplier,
-                                .yarn = record_.yarn,
-                                .beta_fast = record_.beta_fast,
-                                .scores_grow = record_.scores_grow,
                                 .unit_magnitude = plain || record_.compressed},
                                factors_);
     layer_group group{.layer_type = layer_type,
@@ -9757,7 +9663,7 @@ inline bool speaks_of_rope(std::string_view key) {
 // text_config leaves out sizes that equal these defaults. The file of a text model has all sizes.
 /// The sizes of one class. 0: none, or derived from the other sizes.
 struct class_sizes {
-  std::string_view architecture;  // as plain_architecture spells it
+  std::string_view names;  // of the architectures, as plain_architecture spells them
   double hidden_size = 0, query_heads = 0, key_heads = 0, layers = 0, context = 0;
   double nope_channels = 0, rotated_channels = 0;  // of a latent head
   double head_dim = 0, base = 0;                   // only for whole models
@@ -9768,16 +9674,14 @@ struct class_sizes {
 /// Source: Hugging Face transformers, _default_text_config_kwargs of configuration_*.py, autumn 2026
 inline const class_sizes* text_sizes_of_whole(std::string_view whole) {
   static constexpr class_sizes sizes[] = {
-      {.architecture = "glmasr",
+      {.names = "glmasr",
        .hidden_size = 2048,
        .query_heads = 16,
        .key_heads = 4,
        .layers = 28,
        .context = 8192},
-      {.architecture = "peaudio", .hidden_size = 1024, .query_heads = 16, .layers = 22},
-      {.architecture = "peaudiovideo", .hidden_size = 1024, .query_heads = 16, .layers = 22},
-      {.architecture = "pevideo", .hidden_size = 1024, .query_heads = 16, .layers = 22},
-      {.architecture = "voxtral",
+      {.names = "peaudio peaudiovideo pevideo", .hidden_size = 1024, .query_heads = 16, .layers = 22},
+      {.names = "voxtral",
        .hidden_size = 3072,
        .key_heads = 8,
        .layers = 30,
@@ -9785,9 +9689,7 @@ inline const class_sizes* text_sizes_of_whole(std::string_view whole) {
        .head_dim = 128,
        .base = 1e8},
   };
-  for (const class_sizes& one : sizes)
-    if (one.architecture == whole) return &one;
-  return nullptr;
+  return record_in(sizes, whole);
 }
 /// The sizes of an architecture, or nullptr if its class is unknown.
 ///
@@ -9798,8 +9700,11 @@ const Sizes* class_sizes_of(std::string_view architecture) {
   static constexpr Sizes sizes[] = {
       {"afmoe", 2048, 16, 0, 32, 16384},
       {"apertus", 4096, 32, 0, 32, 65536},
-      {"arcee", 2560, 32, 0, 32, 4096},
-      {"aria", 4096, 32, 0, 32, 2048},
+      {"arcee stablelm", 2560, 32, 0, 32, 4096},
+      {"aria deepseekocr2 exaone4 exaonemoe granite granite4vision granitemoe granitemoehybrid "
+       "granitemoeshared granitemoeswa hunyuanv1dense hunyuanv1moe hunyuanvl hyperclovax llama olmo olmo2 "
+       "olmo3",
+       4096, 32, 0, 32, 2048},
       {"axk1", 7168, 64, 0, 61, 32768, 128, 64},
       {"axk2", 2048, 32, 0, 48, 131072, 64, 32},
       {"bailinghybrid", 2048, 16, 4, 20, 32768, 128, 64},
@@ -9809,16 +9714,13 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"bltlocaldecoder", 1024, 16, 0, 9, 24576},
       {"bltlocalencoder", 1024, 16, 0, 1, 24576},
       {"bltpatcher", 768, 12, 0, 14, 8192},
-      {"chameleon", 4096, 32, 0, 32, 4096},
-      {"cohere", 8192, 64, 0, 40, 8192},
-      {"cohere2", 8192, 64, 0, 40, 8192},
-      {"cohere2moe", 8192, 64, 0, 40, 8192},
+      {"chameleon flexolmo", 4096, 32, 0, 32, 4096},
+      {"cohere cohere2 cohere2moe", 8192, 64, 0, 40, 8192},
       {"cosmos3edge", 2048, 16, 8, 28, 131072},
       {"csm", 2048, 32, 8, 16, 2048},
       {"csmdepthdecodermodel", 1024, 8, 2, 4, 33},
       {"cwm", 6144, 48, 8, 64, 131072},
       {"dbrx", 2048, 16, 1, 24, 2048},
-      {"deepseekocr2", 4096, 32, 0, 32, 2048},
       {"deepseekv2", 4096, 32, 0, 32, 2048, 128, 64},
       {"deepseekv3", 7168, 128, 0, 61, 4096, 128, 64},
       {"deepseekv32", 7168, 128, 0, 61, 163840, 128, 64},
@@ -9826,54 +9728,36 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"diadecoder", 2048, 16, 4, 18, 3072},
       {"diaencoder", 1024, 16, 0, 12, 1024},
       {"diffllama", 2048, 32, 0, 16, 2048},
-      {"diffusiongemma", 2304, 8, 4, 30, 131072},
+      {"diffusiongemma gemma4", 2304, 8, 4, 30, 131072},
       {"doge", 1024, 8, 0, 32, 2048},
       {"dots1", 4608, 32, 0, 62, 2048},
       {"embeddinggemma2", 512, 4, 2, 24, 262144},
       {"emu3", 4096, 32, 8, 32, 9216},
-      {"ernie45", 1024, 16, 2, 18, 131072},
-      {"ernie45moe", 2560, 20, 4, 28, 131072},
-      {"ernie45vlmoe", 2560, 20, 4, 28, 131072},
+      {"ernie45 paddleocrvl", 1024, 16, 2, 18, 131072},
+      {"ernie45moe ernie45vlmoe", 2560, 20, 4, 28, 131072},
       {"eurobert", 768, 12, 0, 12, 8192},
-      {"evolla", 4096, 32, 8, 32, 8192},
-      {"exaone4", 4096, 32, 0, 32, 2048},
-      {"exaonemoe", 4096, 32, 0, 32, 2048},
+      {"evolla falconh1", 4096, 32, 8, 32, 8192},
       {"falcon", 4544, 71, 0, 32, 2048},
-      {"falconh1", 4096, 32, 8, 32, 8192},
-      {"flexolmo", 4096, 32, 0, 32, 4096},
       {"gemma", 3072, 16, 0, 28, 8192},
-      {"gemma2", 2304, 8, 4, 26, 8192},
-      {"gemma3", 2304, 8, 4, 26, 131072},
+      {"gemma2 t5gemmamodule vaultgemma", 2304, 8, 4, 26, 8192},
+      {"gemma3 t5gemma2 t5gemma2decoder", 2304, 8, 4, 26, 131072},
       {"gemma3n", 2048, 8, 2, 35, 32768},
-      {"gemma4", 2304, 8, 4, 30, 131072},
       {"gemma4unified", 2304, 8, 4, 30, 262144},
-      {"glm", 4096, 32, 2, 40, 131072},
-      {"glm4", 4096, 32, 2, 40, 131072},
+      {"glm glm4 glmimage", 4096, 32, 2, 40, 131072},
       {"glm4moe", 4096, 96, 8, 46, 131072},
       {"glm4moelite", 2048, 20, 0, 47, 202752, 192, 64},
       {"glm4v", 4096, 32, 2, 40, 32768},
       {"glm4vmoe", 4096, 96, 8, 46, 65536},
       {"glmasrencoder", 1280, 20, 0, 32, 1500},
-      {"glmimage", 4096, 32, 2, 40, 131072},
       {"glmmoedsa", 6144, 64, 0, 78, 202752, 192, 64},
       {"glmocr", 1024, 16, 8, 16, 131072},
       {"gptneox", 6144, 64, 0, 44, 2048},
       {"gptneoxjapanese", 2560, 32, 0, 32, 2048},
       {"gptoss", 2880, 64, 8, 36, 131072},
-      {"granite", 4096, 32, 0, 32, 2048},
-      {"granite4vision", 4096, 32, 0, 32, 2048},
-      {"granitemoe", 4096, 32, 0, 32, 2048},
-      {"granitemoehybrid", 4096, 32, 0, 32, 2048},
-      {"granitemoeshared", 4096, 32, 0, 32, 2048},
-      {"granitemoeswa", 4096, 32, 0, 32, 2048},
       {"graniteswa", 2560, 20, 4, 24, 8192},
       {"helium", 2560, 20, 0, 24, 4096},
       {"higgsaudiov2", 3072, 24, 8, 28, 2048},
       {"hrm", 1536, 12, 0, 128, 2048},
-      {"hunyuanv1dense", 4096, 32, 0, 32, 2048},
-      {"hunyuanv1moe", 4096, 32, 0, 32, 2048},
-      {"hunyuanvl", 4096, 32, 0, 32, 2048},
-      {"hyperclovax", 4096, 32, 0, 32, 2048},
       {"hyv3", 4096, 64, 8, 80, 131072},
       {"jais2", 3328, 26, 0, 32, 8192},
       {"jetmoe", 2048, 32, 16, 12, 4096},
@@ -9885,24 +9769,18 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"lasrencoder", 512, 8, 0, 17, 10000},
       {"lfm2", 2560, 32, 8, 32, 128000},
       {"lfm2moe", 2048, 32, 8, 32, 128000},
-      {"llama", 4096, 32, 0, 32, 2048},
       {"llama4", 5120, 40, 8, 48, 131072},
       {"longcatflash", 6144, 64, 0, 56, 131072, 128, 64},
       {"mellum", 2304, 32, 4, 28, 131072},
       {"mimi", 512, 8, 0, 8, 8000},
       {"mimov2flash", 4096, 64, 4, 48, 131072},
       {"minicpm3", 2560, 40, 0, 62, 32768, 64, 32},
-      {"minimax", 4096, 32, 8, 32, 131072},
+      {"minimax minimaxtext01 ministral mistral mixtral phimoe voxtralrealtime", 4096, 32, 8, 32, 131072},
       {"minimaxm2", 3072, 48, 8, 62, 196608},
-      {"minimaxtext01", 4096, 32, 8, 32, 131072},
-      {"ministral", 4096, 32, 8, 32, 131072},
       {"ministral3", 4096, 32, 8, 34, 262144},
-      {"mistral", 4096, 32, 8, 32, 131072},
       {"mistral4", 4096, 32, 0, 36, 1048576, 64, 64},
-      {"mixtral", 4096, 32, 8, 32, 131072},
       {"mllama", 4096, 32, 8, 40, 131072},
-      {"modernbert", 768, 12, 0, 22, 8192},
-      {"modernbertdecoder", 768, 12, 0, 22, 8192},
+      {"modernbert modernbertdecoder", 768, 12, 0, 22, 8192},
       {"moonshine", 288, 8, 0, 6, 512},
       {"moonshinestreaming", 320, 8, 0, 6, 4096},
       {"moshi", 4096, 32, 0, 32, 3000},
@@ -9911,26 +9789,18 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"nanochat", 768, 6, 0, 12, 2048},
       {"nemotron", 6144, 48, 0, 32, 4096},
       {"nomicbert", 768, 12, 0, 12, 2048},
-      {"olmo", 4096, 32, 0, 32, 2048},
-      {"olmo2", 4096, 32, 0, 32, 2048},
-      {"olmo3", 4096, 32, 0, 32, 2048},
       {"olmoe", 2048, 16, 0, 16, 4096},
       {"olmohybrid", 3840, 30, 0, 32, 65536},
       {"openaiprivacyfilter", 640, 14, 2, 8, 131072},
-      {"paddleocrvl", 1024, 16, 2, 18, 131072},
       {"peaudioencoder", 1792, 14, 0, 6, 10000},
       {"persimmon", 4096, 64, 0, 36, 16384},
       {"phi", 2048, 32, 0, 24, 2048},
       {"phi3", 3072, 32, 0, 32, 4096},
       {"phi4multimodal", 3072, 32, 8, 32, 131072},
-      {"phimoe", 4096, 32, 8, 32, 131072},
-      {"qwen2", 4096, 32, 0, 32, 32768},
-      {"qwen25omni", 3584, 28, 4, 28, 32768},
-      {"qwen25omnitalker", 3584, 28, 4, 28, 32768},
-      {"qwen25vl", 8192, 64, 8, 80, 32768},
+      {"qwen2 qwen3", 4096, 32, 0, 32, 32768},
+      {"qwen25omni qwen25omnitalker", 3584, 28, 4, 28, 32768},
+      {"qwen25vl qwen2vl", 8192, 64, 8, 80, 32768},
       {"qwen2moe", 2048, 16, 0, 24, 32768},
-      {"qwen2vl", 8192, 64, 8, 80, 32768},
-      {"qwen3", 4096, 32, 0, 32, 32768},
       {"qwen35", 4096, 16, 4, 32, 32768},
       {"qwen35moe", 2048, 16, 2, 40, 32768},
       {"qwen3moe", 2048, 32, 4, 24, 32768},
@@ -9943,23 +9813,15 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"seedoss", 4096, 80, 8, 64, 524288},
       {"smollm3", 2048, 16, 4, 36, 32768},
       {"solaropen", 4096, 64, 8, 48, 131072},
-      {"stablelm", 2560, 32, 0, 32, 4096},
       {"starcoder2", 3072, 24, 2, 30, 4096},
       {"step3p5", 4096, 64, 8, 45, 128000},
-      {"t5gemma2", 2304, 8, 4, 26, 131072},
-      {"t5gemma2decoder", 2304, 8, 4, 26, 131072},
-      {"t5gemmamodule", 2304, 8, 4, 26, 8192},
       {"timesfm25", 1280, 16, 0, 20, 16384},
-      {"vaultgemma", 2304, 8, 4, 26, 8192},
-      {"voxtralrealtime", 4096, 32, 8, 32, 131072},
       {"voxtralrealtimeencoder", 1280, 32, 0, 32, 1500},
       {"youtu", 2048, 16, 0, 32, 131072, 128, 64},
       {"zamba2", 2560, 32, 0, 54, 4096},
       {"zaya", 2048, 8, 2, 40, 131072},
   };
-  for (const Sizes& one : sizes)
-    if (one.architecture == architecture) return &one;
-  return nullptr;
+  return record_in(sizes, architecture);
 }
 /// Gives a text model in its own dictionary default sizes, or none for nullptr. The number of layers is not
 /// assumed if a list has one value per layer.
@@ -10052,7 +9914,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
                "/ kv_lora_rank)"},
       {.names = "granitemoehybrid",
        .others_attend = false,
-       .scale = attention_multiplier,
+       .scale_key = "attention_multiplier",
        .scale_number = 1,
        .rotates_if = "position_embedding_type"},
       {.names = "lfm2 lfm2moe",
@@ -10066,6 +9928,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 2,
+       .first_of_every = true,
        .slides = every},
       {.names = "minimaxm1 minimaxtext01",
        .base = 1e6,
@@ -10078,7 +9941,6 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
-       .last_of_every = true,
        .last_full = true,
        .rotates_if = "rope_parameters"},
       {.names = "plamo2",
@@ -10142,20 +10004,13 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .base = 1e6,
        .head_dim = 128,
        .full_every = 2,
-       .last_of_every = true,
        .sliding_window = 128,
        .window = window_span::each_side,
        .causal = false},
-      {.names = "afmoe",
-       .head_dim = 128,
-       .full_every = 4,
-       .last_of_every = true,
-       .full_rotate = false,
-       .sliding_window = -1024},
+      {.names = "afmoe", .head_dim = 128, .full_every = 4, .full_rotate = false, .sliding_window = -1024},
       {.names = "cohere2",
        .layout = interleaved,
        .full_every = 4,
-       .last_of_every = true,
        .full_rotate = false,
        .sliding_window = 4096,
        .needs_window = true},
@@ -10163,7 +10018,6 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .layout = interleaved,
        .head_dim = 128,
        .full_every = 4,
-       .last_of_every = true,
        .dense_first = true,
        .full_rotate = false,
        .sliding_window = 4096,
@@ -10178,6 +10032,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .base = 1e6,
        .head_dim = 128,
        .full_every = 4,
+       .first_of_every = true,
        .sliding_window = 8192,
        .own_rule = true},
       {.names = "deepseekv4",
@@ -10196,7 +10051,6 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
-       .last_of_every = true,
        .ends_full = true,
        .sliding_window = 512,
        .window = window_span::both_sides_if_asked,
@@ -10206,24 +10060,18 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
-       .last_of_every = true,
        .ends_full = true,
        .sliding_window = 512,
        .window = window_span::each_side,
        .scale = one,
        .causal = false,
        .own_rule = true},
-      {.names = "exaone4 exaone45 exaonemoe",
-       .full_every = 4,
-       .last_of_every = true,
-       .full_rotate = false,
-       .sliding_window = 4096},
+      {.names = "exaone4 exaone45 exaonemoe", .full_every = 4, .full_rotate = false, .sliding_window = 4096},
       {.names = "gemma2",
        .head_dim = 256,
        .full_every = 2,
-       .last_of_every = true,
        .sliding_window = 4096,
-       .scale = query_pre_attn_scalar,
+       .scale_key = "query_pre_attn_scalar",
        .scale_number = 256,
        .softcap = 50},
       {.names = "gemma3",
@@ -10231,24 +10079,21 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .local_base = 10000,
        .head_dim = 256,
        .full_every = 6,
-       .last_of_every = true,
        .sliding_window = 4096,
        .window = window_span::both_sides_if_asked,
-       .scale = query_pre_attn_scalar,
+       .scale_key = "query_pre_attn_scalar",
        .scale_number = 256},
       {.names = "gemma3n",
        .base = 1e6,
        .local_base = 10000,
        .head_dim = 256,
        .full_every = 5,
-       .last_of_every = true,
        .sliding_window = 512,
        .scale = one},
       {.names = "gemma4",
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
-       .last_of_every = true,
        .ends_full = true,
        .sliding_window = 512,
        .window = window_span::both_sides_if_asked,
@@ -10258,7 +10103,6 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .head_dim = 256,
        .full_head_dim = 512,
        .full_every = 6,
-       .last_of_every = true,
        .ends_full = true,
        .sliding_window = 1024,
        .window = window_span::both_sides_if_asked,
@@ -10268,15 +10112,15 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .base = 150000,
        .head_dim = 64,
        .full_every = 2,
-       .last_of_every = true,
        .sliding_window = 128,
        .sink_logits = true,
        .own_rule = true},
       {.names = "granitemoeswa graniteswa",
        .form = base_per_layer,
        .full_every = 4,
+       .first_of_every = true,
        .sliding_window = 128,
-       .scale = attention_multiplier,
+       .scale_key = "attention_multiplier",
        .scale_number = 1,
        .sink_logits = true},
       {.names = "laguna",
@@ -10298,7 +10142,6 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .partial_rotary_factor = 0.5,
        .head_dim = 128,
        .full_every = 4,
-       .last_of_every = true,
        .full_rotate = false,
        .sliding_window = 512},
       {.names = "mellum",
@@ -10317,7 +10160,6 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .filled_factor = 0.334,
        .other_factor = 0.334,
        .full_every = 6,
-       .last_of_every = true,
        .first_full = true,
        .sliding_window = 128,
        .sink_logits = true,
@@ -10329,6 +10171,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .scaling_slides = true,
        .theta_unread = true,
        .full_every = 3,
+       .first_of_every = true,
        .sliding_window = 128,
        .window = window_span::both_sides,
        .causal = false},
@@ -10338,29 +10181,25 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .scaling_slides = true,
        .theta_unread = true,
        .full_every = 3,
+       .first_of_every = true,
        .sliding_window = 64},
       {.names = "museglimmer",
        .head_dim = 128,
        .one_base = true,
        .form = base_per_layer,
        .full_every = 4,
+       .first_of_every = true,
        .from_end = true,
        .sliding_window = 2048,
        .no_rope_every = 4,
-       .scale = qk_scale_factor,
+       .scale_key = "qk_scale_factor",
        .scale_number = 3.87},
-      {.names = "olmo3",
-       .base = 500000,
-       .local_base = 500000,
-       .full_every = 4,
-       .last_of_every = true,
-       .sliding_window = 4096},
+      {.names = "olmo3", .base = 500000, .local_base = 500000, .full_every = 4, .sliding_window = 4096},
       {.names = "plamo3",
        .base = 150000,
        .local_base = 10000,
        .head_dim = 128,
        .full_every = 8,
-       .last_of_every = true,
        .sliding_window = 128},
       {.names = "smallthinker",
        .base = 0,
@@ -10373,14 +10212,13 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .form = base_by_type,
        .full_every = 1,
        .more_in_lists = true,
-       .scale = query_pre_attn_scalar},
+       .scale_key = "query_pre_attn_scalar"},
       {.names = "t5gemma2",
        .base = 1e6,
        .local_base = 10000,
        .head_dim = 256,
        .full_every = 6,
-       .last_of_every = true,
-       .scale = query_pre_attn_scalar,
+       .scale_key = "query_pre_attn_scalar",
        .scale_number = 256,
        .causal = false},
       {.names = "t5gemma2decoder",
@@ -10388,25 +10226,22 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .local_base = 10000,
        .head_dim = 256,
        .full_every = 6,
-       .last_of_every = true,
        .sliding_window = 4096,
-       .scale = query_pre_attn_scalar,
+       .scale_key = "query_pre_attn_scalar",
        .scale_number = 256},
       {.names = "t5gemmamodule",
        .head_dim = 256,
        .full_every = 2,
-       .last_of_every = true,
        .sliding_window = 4096,
-       .scale = query_pre_attn_scalar,
+       .scale_key = "query_pre_attn_scalar",
        .scale_number = 256,
        .softcap = 50,
        .note = "layers of its encoder see the tokens after them too"},
       {.names = "vaultgemma",
        .head_dim = 256,
        .full_every = 2,
-       .last_of_every = true,
        .sliding_window = 4096,
-       .scale = query_pre_attn_scalar,
+       .scale_key = "query_pre_attn_scalar",
        .scale_number = 256,
        .softcap = 50},
       {.names = "zaya",
@@ -10502,7 +10337,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .rotates_word = "rotary",
        .instead = "learned positions or biases"},
       {.names = "esmc eurobert lasrencoder llamabidirec nemotron3diarizationaudio", .causal = false},
-      {.names = "falconh1", .scale = key_multiplier, .scale_number = 1},
+      {.names = "falconh1", .scale_key = "key_multiplier", .scale_number = 1},
       {.names = "fuyu", .base = 25000, .partial_rotary_factor = 0.5},
       {.names = "gemma", .head_dim = 256},
       {.names = "glm glm4 glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
@@ -10514,9 +10349,9 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.names = "gptneox", .partial_rotary_factor = 0.25, .theta_unread = true},
       {.names = "gptneoxjapanese", .theta_unread = true},
       {.names = "granite granite4vision granitemoe granitemoeshared",
-       .scale = attention_multiplier,
+       .scale_key = "attention_multiplier",
        .scale_number = 1},
-      {.names = "grok1", .scale = attn_output_multiplier, .softcap = 30},
+      {.names = "grok1", .scale_key = "attn_output_multiplier", .softcap = 30},
       {.names = "grovemoe keye keyevl15 minicpmo minicpmv param2moe",
        .base = 0,
        .slides = not_known,
@@ -10533,7 +10368,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .note =
            "axes of mrope_sections are those of (position, width, height, image) or (width, height, image), "
            "and queries and keys are normalised after rotation"},
-      {.names = "hyperclovax", .scale = attention_multiplier},
+      {.names = "hyperclovax", .scale_key = "attention_multiplier"},
       {.names = "hyv3", .base = 11158840, .head_dim = 128},
       {.names = "hyv4",
        .layout = interleaved,
@@ -10810,7 +10645,7 @@ enum class refusal {
 struct refused_architecture {
   std::string_view names;   // as plain_architecture spells them, each between two spaces
   std::string_view reason;  // what follows a name; for axes, what makes the frequencies
-  refusal kind = refusal::in_doubt;
+  refusal kind = refusal::axes;
 };
 /// Why an architecture has no record. nullptr if the architecture has a record or is unknown.
 ///
@@ -10824,147 +10659,109 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "patcher_config, encoder_config, decoder_config and global_config",
        .kind = parts},
       {.names = " minimaxm3vl ",
-       .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
+       .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses",
+       .kind = in_doubt},
       {.names = " jinaembeddingsv5 ",
        .reason =
            "jina-embeddings-v5-text-small is Qwen 3, but its nano version EuroBERT, so write eurobert or "
-           "qwen3 as model_type"},
+           "qwen3 as model_type",
+       .kind = in_doubt},
       {.names = " recurrentgemma ",
-       .reason = "its released files rotate half of a head, its class all of it"},
+       .reason = "its released files rotate half of a head, its class all of it",
+       .kind = in_doubt},
       {.names = " coherecompassvision ernie45vlmoevision exaone45vision glm4vmoevision glm4vvision "
                 "glm5nextvision glmocrvision paddleocrvlvision qwen25omnivisionencoder qwen25vlvision "
                 "qwen2vlvision qwen35moevision qwen35vision qwen38flashnextvision "
                 "qwen3omnimoevisionencoder qwen3vlmoevision qwen3vlvision qwen4expvision step3p5vision "
                 "videollama3vision ",
-       .reason = "qwen_vl_vision_frequencies",
-       .kind = axes},
+       .reason = "qwen_vl_vision_frequencies"},
       {.names = " allegrotransformer3d ",
        .reason = "frequencies(head_dim / 3), for each third of a head, half_split, by frame, row and column "
-                 "over interpolation_scale_t, _h and _w",
-       .kind = axes},
+                 "over interpolation_scale_t, _h and _w"},
       {.names = " anyflowfartransformer3d ",
        .reason =
-           "wan_frequencies, for interleaved channels, and cos and sin of a compressed frame are averages",
-       .kind = axes},
+           "wan_frequencies, for interleaved channels, and cos and sin of a compressed frame are averages"},
       {.names = " easyanimatetransformer3d ",
        .reason = "cogvideox_frequencies, for interleaved channels, with rows and columns scaled to 60 and 90 "
-                 "over patch_size",
-       .kind = axes},
+                 "over patch_size"},
       {.names = " heliostransformer3d ",
        .reason = "axial_blocks(rope_dim, rope_theta), for interleaved channels, and cos and sin of older "
-                 "frames are averages",
-       .kind = axes},
+                 "frames are averages"},
       {.names = " hunyuandit2d ",
        .reason = "axial_blocks of two halves of a head, for interleaved channels, column before row, both "
-                 "scaled to 64 over patch_size",
-       .kind = axes},
+                 "scaled to 64 over patch_size"},
       {.names = " ltx2videotransformer3d ",
        .reason = "ltx_frequencies, for interleaved channels of all heads as one, or frequencies_of_heads of "
-                 "them, for half_split channels, where rope_type is split",
-       .kind = axes},
+                 "them, for half_split channels, where rope_type is split"},
       {.names = " luminanextdit2d ",
        .reason = "custom: each frequency of frequencies(head_dim / 2) by the row, then by the column, for "
-                 "interleaved channels",
-       .kind = axes},
+                 "interleaved channels"},
       {.names = " mochitransformer3d ",
        .reason = "custom, from learned pos_frequencies of each head, for interleaved channels, by frame, row "
-                 "and column from the middle, scaled to an area of 192 * 192",
-       .kind = axes},
-      {.names = " dinov3vit eomtdinov3 sapiens2 ", .reason = "dino_v3_frequencies", .kind = axes},
+                 "and column from the middle, scaled to an area of 192 * 192"},
+      {.names = " dinov3vit eomtdinov3 sapiens2 ", .reason = "dino_v3_frequencies"},
       {.names = " edgetamvideo sam2video sam3trackervideo sam3vitmodel ",
-       .reason = "rope_vit_axial_frequencies, with the base of the file, for interleaved channels",
-       .kind = axes},
+       .reason = "rope_vit_axial_frequencies, with the base of the file, for interleaved channels"},
       {.names = " efficientloftr ",
        .reason =
            "custom, over the channels of all heads as one: each frequency of frequencies(hidden_size / 2) "
-           "by the row, then by the column, from 1",
-       .kind = axes},
-      {.names = " gemma4vision ", .reason = "frequencies, for each half of a head", .kind = axes},
+           "by the row, then by the column, from 1"},
+      {.names = " gemma4vision ", .reason = "frequencies, for each half of a head"},
       {.names = " kimik25vision ",
-       .reason = "custom: each frequency of frequencies(head_dim / 2) by the column, then by the row",
-       .kind = axes},
-      {.names = " lightglue ", .reason = "along_directions, with learned directions", .kind = axes},
-      {.names = " llama4visionmodel ", .reason = "llama4_vision_frequencies", .kind = axes},
+       .reason = "custom: each frequency of frequencies(head_dim / 2) by the column, then by the row"},
+      {.names = " lightglue ", .reason = "along_directions, with learned directions"},
+      {.names = " llama4visionmodel ", .reason = "llama4_vision_frequencies"},
       {.names = " minimaxh3 minimaxh3transformer3d ",
        .reason =
            "axial_blocks of three widths 2 * rope_freq_dim, for the first 6 * rope_freq_dim channels of "
-           "a head, half_split, by (time, row, column)",
-       .kind = axes},
+           "a head, half_split, by (time, row, column)"},
       {.names = " minimaxm3vlvision ",
-       .reason = "axial: frame, row and column have a third of the head each, rounded down to even",
-       .kind = axes},
+       .reason = "axial: frame, row and column have a third of the head each, rounded down to even"},
       {.names = " mlcdvisionmodel ",
-       .reason = "qwen_vl_vision_frequencies, except for learned angles of the class token",
-       .kind = axes},
-      {.names = " museglimmervision ",
-       .reason = "llama4_vision_frequencies, for half_split channels",
-       .kind = axes},
-      {.names = " pixtral ", .reason = "pixtral_frequencies", .kind = axes},
+       .reason = "qwen_vl_vision_frequencies, except for learned angles of the class token"},
+      {.names = " museglimmervision ", .reason = "llama4_vision_frequencies, for half_split channels"},
+      {.names = " pixtral ", .reason = "pixtral_frequencies"},
       {.names = " neomme ",
-       .reason = "on_axes with interleaved_sections of two equal sections, row before column",
-       .kind = axes},
+       .reason = "on_axes with interleaved_sections of two equal sections, row before column"},
       {.names = " briafibotransformer2d briatransformer2d krea2transformer2d ",
-       .reason = "axial_blocks(axes_dims_rope, rope_theta), for interleaved channels",
-       .kind = axes},
+       .reason = "axial_blocks(axes_dims_rope, rope_theta), for interleaved channels"},
       {.names = " chromatransformer2d fluxtransformer2d hidreamimagetransformer2d longcatimagetransformer2d "
                 "ovisimagetransformer2d ",
-       .reason = "axial_blocks(axes_dims_rope), for interleaved channels",
-       .kind = axes},
+       .reason = "axial_blocks(axes_dims_rope), for interleaved channels"},
       {.names = " nucleusmoeimagetransformer2d qwenimagetransformer2d ",
        .reason = "axial_blocks(axes_dims_rope), for interleaved channels, with rows and columns from the "
-                 "middle of an image",
-       .kind = axes},
-      {.names = " lumina2transformer2d ",
-       .reason = "axial_blocks(axes_dim_rope), for interleaved channels",
-       .kind = axes},
+                 "middle of an image"},
+      {.names = " lumina2transformer2d ", .reason = "axial_blocks(axes_dim_rope), for interleaved channels"},
       {.names = " flux2transformer2d ",
-       .reason = "axial_blocks(axes_dims_rope, 2000), for interleaved channels",
-       .kind = axes},
+       .reason = "axial_blocks(axes_dims_rope, 2000), for interleaved channels"},
       {.names = " cogview4transformer2d ",
        .reason =
            "axial_blocks of two halves of a head, for half_split channels, by floor(256 row / rows) and "
-           "floor(256 column / columns)",
-       .kind = axes},
+           "floor(256 column / columns)"},
       {.names = " cosmos3omnitransformer ",
-       .reason = "on_axes with interleaved_sections(rope_axes_dim), for half_split channels",
-       .kind = axes},
+       .reason = "on_axes with interleaved_sections(rope_axes_dim), for half_split channels"},
       {.names = " glmimagetransformer2d ",
-       .reason = "axial_blocks of two halves of a head, for half_split channels",
-       .kind = axes},
+       .reason = "axial_blocks of two halves of a head, for half_split channels"},
       {.names = " hunyuanimagetransformer2d hunyuanvideo15transformer3d "
                 "hunyuanvideoframepacktransformer3d hunyuanvideotransformer3d motifvideotransformer3d ",
-       .reason = "axial_blocks(rope_axes_dim, 256), for interleaved channels",
-       .kind = axes},
+       .reason = "axial_blocks(rope_axes_dim, 256), for interleaved channels"},
       {.names = " joyimageeditplustransformer3d joyimageedittransformer3d ",
-       .reason = "axial_blocks(rope_dim_list, 256), for interleaved channels",
-       .kind = axes},
-      {.names = " kandinsky5transformer3d ",
-       .reason = "axial_blocks(axes_dims), for interleaved channels",
-       .kind = axes},
-      {.names = " prxtransformer2d ",
-       .reason = "axial_blocks(axes_dim), for interleaved channels",
-       .kind = axes},
-      {.names = " zimagetransformer2d ",
-       .reason = "axial_blocks(axes_dims, 256), for interleaved channels",
-       .kind = axes},
+       .reason = "axial_blocks(rope_dim_list, 256), for interleaved channels"},
+      {.names = " kandinsky5transformer3d ", .reason = "axial_blocks(axes_dims), for interleaved channels"},
+      {.names = " prxtransformer2d ", .reason = "axial_blocks(axes_dim), for interleaved channels"},
+      {.names = " zimagetransformer2d ", .reason = "axial_blocks(axes_dims, 256), for interleaved channels"},
       {.names = " cogvideoxtransformer3d consisidtransformer3d ",
-       .reason = "cogvideox_frequencies, for interleaved channels",
-       .kind = axes},
-      {.names = " cosmostransformer3d ",
-       .reason = "cosmos_frequencies, for half_split channels",
-       .kind = axes},
+       .reason = "cogvideox_frequencies, for interleaved channels"},
+      {.names = " cosmostransformer3d ", .reason = "cosmos_frequencies, for half_split channels"},
       {.names = " ltxvideotransformer3d ",
-       .reason = "ltx_frequencies, for interleaved channels of all heads as one",
-       .kind = axes},
+       .reason = "ltx_frequencies, for interleaved channels of all heads as one"},
       {.names = " anyflowtransformer3d chronoedittransformer3d sanavideotransformer3d "
                 "skyreelsv2transformer3d wananimate2transformer3d wananimatetransformer3d wantransformer3d "
                 "wanvacetransformer3d ",
-       .reason = "wan_frequencies, for interleaved channels",
-       .kind = axes},
+       .reason = "wan_frequencies, for interleaved channels"},
       {.names = " ideogram4transformer2d ",
        .reason =
-           "on_axes with interleaved_sections, for half_split channels, with rows and columns from 65536",
-       .kind = axes},
+           "on_axes with interleaved_sections, for half_split channels, with rows and columns from 65536"},
       {.names = " baichuanm1 ",
        .reason = "convolves keys and values of two tokens before keys rotate, and gives layers of "
                  "sliding_window_layers heads of hidden_size / num_swa_attention_heads channels",
@@ -11509,6 +11306,23 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
   if (!full || layer_type != "full_attention") return head;
   return {*full, 0, *full, false};
 }
+/// A number, and the path of the key that has it. Both are empty if no key has one.
+struct keyed_number {
+  std::optional<double> value = {};
+  std::string key = {};
+};
+/// Reads a key into `found` unless a key was found before. Then a warning names a different number in the
+/// file.
+template <class J>
+void find_number(keyed_number& found, json_reader<J>& reader, const char* key, const number_rule& rule,
+                 model_draft& model) {
+  const auto value = reader.number(key, rule);
+  if (!value) return;
+  if (!found.value)
+    found = {value, reader.path() + key};
+  else if (!equal(*found.value, *value) && reader.has(key))
+    model.warn_once(reader.path() + key + " is overruled by " + found.key);
+}
 /// The share of a head that rotates, and the key that gives it (empty for a default).
 struct rotated_share {
   double factor;
@@ -11521,18 +11335,11 @@ struct rotated_share {
 template <class J>
 rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, double default_factor,
                                model_draft& model) {
-  std::optional<rotated_share> share;
-  for (const auto& [where, name] : {std::pair{&rope, "partial_rotary_factor"},
-                                    std::pair{&text, "partial_rotary_factor"}, std::pair{&text, "rotary_pct"},
-                                    std::pair{&text, "rope_pct"}, std::pair{&text, "rotary_emb_fraction"}}) {
-    const auto value = where->number(name, range::fraction);
-    if (!value) continue;
-    if (!share)
-      share = {*value, where->path() + name};
-    else if (!equal(share->factor, *value))
-      model.warn_once(where->path() + name + " is overruled by " + share->key);
-  }
-  return share.value_or(rotated_share{default_factor});
+  keyed_number share;
+  find_number(share, rope, "partial_rotary_factor", range::fraction, model);
+  for (const char* key : {"partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction"})
+    find_number(share, text, key, range::fraction, model);
+  return {share.value.value_or(default_factor), share.key};
 }
 /// The number of rotated channels.
 template <class J>
@@ -12126,32 +11933,12 @@ class hugging_face_group_maker {
         !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
       warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
            " in transformers 5 rotates whole heads under the default rule");
-    const char* scale = scale_key();
-    if (scale && !head_.latent && defaults_.scale_number > 0 && !text_.has(scale))
-      name(scale, defaults_.scale_number);
+    const std::string scale(defaults_.scale_key);
+    if (!head_.latent && defaults_.scale_number > 0 && !text_.has(scale.c_str()))
+      name(scale.c_str(), defaults_.scale_number);
     if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
         !text_.has("attn_logit_softcapping") && !text_.has("max_attn_value"))
       name("attn_logit_softcapping", defaults_.softcap);
-  }
-  /// The key that the scale of the record names, or nullptr.
-  const char* scale_key() const {
-    switch (defaults_.scale) {
-      case score_scale::query_pre_attn_scalar:
-        return "query_pre_attn_scalar";
-      case score_scale::attention_multiplier:
-        return "attention_multiplier";
-      case score_scale::attn_output_multiplier:
-        return "attn_output_multiplier";
-      case score_scale::key_multiplier:
-        return "key_multiplier";
-      case score_scale::qk_scale_factor:
-        return "qk_scale_factor";
-      case score_scale::inverse_root:
-      case score_scale::half_head:
-      case score_scale::one:
-        break;
-    }
-    return nullptr;
   }
   /// The factor on q . k.
   double scale_of(const head_shape& head, double latent_multiplier) {
@@ -12160,13 +11947,12 @@ class hugging_face_group_maker {
     if (defaults_.scale == score_scale::one) return 1;
     if (defaults_.scale == score_scale::half_head)
       return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
-    const char* const key = scale_key();
-    const double number = key ? text_.number(key, range::positive).value_or(defaults_.scale_number) : 0;
+    const std::string key(defaults_.scale_key);
+    const double number =
+        key.empty() ? 0 : text_.number(key.c_str(), range::positive).value_or(defaults_.scale_number);
     if (detail::equal(number, 0)) return root;
-    if (defaults_.scale == score_scale::query_pre_attn_scalar) return 1 / std::sqrt(number);
-    const bool times_root =
-        defaults_.scale == score_scale::key_multiplier || defaults_.scale == score_scale::qk_scale_factor;
-    return times_root ? root * number : number;
+    if (key == "query_pre_attn_scalar") return 1 / std::sqrt(number);
+    return key == "key_multiplier" || key == "qk_scale_factor" ? root * number : number;
   }
   double softcap_of() {
     constexpr const char *key = "attn_logit_softcapping", *of_grok = "max_attn_value";
@@ -12175,29 +11961,19 @@ class hugging_face_group_maker {
     if (!given && defaults_.softcap > 0) given = text_.number(of_grok, range::positive);
     return given.value_or(defaults_.softcap);
   }
-  struct keyed_base {
-    std::optional<double> base = {};
-    std::string key = {};
-  };
   /// The base next to the dictionary, and the path of its key. A list of bases (Step 3.5) is skipped here,
   /// because group_terms has them.
-  keyed_base base_beside() {
+  keyed_number base_beside() {
     const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
-    keyed_base found;
+    keyed_number found;
     if (const J* attention = text_.object("attn_config")) {  // DBRX
       json_reader<J> reader(attention, text_.path() + "attn_config.");
-      found = {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
+      find_number(found, reader, "rope_theta", range::above_one, model_);
     }
     for (const char* key :
-         {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant", "rope_base"}) {
-      if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
-      const auto base = text_.number(key, range::above_one);
-      if (!base) continue;
-      if (!found.base)
-        found = {base, text_.path() + key};
-      else if (!detail::equal(*base, *found.base))
-        model_.warn_once(text_.path() + key + " is overruled by " + found.key);
-    }
+         {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant", "rope_base"})
+      if (key != std::string("rope_theta") || (!defaults_.theta_unread && !list))
+        find_number(found, text_, key, range::above_one, model_);
     return found;
   }
   /// The base of a group: terms.overruling_base, otherwise the base in the dictionary, otherwise the base of
@@ -12336,19 +12112,11 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
   constexpr const char* key = "compress_ratios";
   const auto ratios = fitting_list(text, defaults, key, layers, text.numbers(key, range::whole));
   if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers rotate by two schedules");
-  std::vector<std::string> types;
-  for (const double ratio : *ratios) {
-    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
-      text.refuse(key, "must be 0, 4 or 128, got " + exact_digits(ratio));
-    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
-                       : equal(ratio, 4) ? "compressed_sparse_attention"
-                                         : "heavily_compressed_attention");
-  }
-  return types;
+  return compressed_types(*ratios, [&](const std::string& rule) { text.refuse(key, rule); });
 }
 /// Whether the first of every full_every layers attends fully.
 constexpr bool full_comes_first(const hugging_face_record& defaults) {
-  return !defaults.last_of_every && defaults.interval.empty();
+  return defaults.first_of_every || (defaults.full_every == 1 && defaults.interval.empty());
 }
 /// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all
 /// alike.
@@ -12930,34 +12698,29 @@ class hugging_face_groups {
     struct kind {
       std::string type;
       double base;
+      bool operator==(const kind& other) const {
+        return type == other.type && detail::equal(base, other.base);
+      }
     };
-    std::vector<kind> kinds;  // of layers that rotate
-    std::vector<double> distinct;
     layers.resize(bases->size());
-    for (std::size_t i = 0; i < bases->size(); ++i) {
-      const double base = (*bases)[i];
-      if (detail::equal(base, 0)) continue;
-      if (std::none_of(kinds.begin(), kinds.end(), [&](const kind& other) {
-            return other.type == layers[i] && detail::equal(other.base, base);
-          }))
-        kinds.push_back({layers[i], base});
-      if (!contains(distinct, base)) distinct.push_back(base);
-    }
-    if (distinct.empty()) refuse_no_base();
-    if (distinct.size() == 1) {
-      maker_.add("", given, path, {.overruling_base = distinct.front()});
+    auto kinds = layers_by(layers.size(), [&](std::size_t i) { return kind{layers[i], (*bases)[i]}; });
+    std::erase_if(kinds, [](const auto& one) { return detail::equal(one.first.base, 0); });
+    if (kinds.empty()) refuse_no_base();
+    const kind& first = kinds.front().first;
+    if (std::all_of(kinds.begin(), kinds.end(),
+                    [&](const auto& one) { return detail::equal(one.first.base, first.base); })) {
+      maker_.add("", given, path, {.overruling_base = first.base});
       return true;
     }
-    for (const auto& [type, base] : kinds) {
-      const std::string& of = type;
-      const auto same_type = [&](const kind& other) { return other.type == of; };
+    for (const auto& one : kinds) {
+      const auto& [type, base] = one.first;
+      const auto same_type = [&](const auto& other) { return other.first.type == one.first.type; };
       std::string name = type;
       if (!name.empty()) check_name(name, text_.path() + "layer_types");
       if (name.empty() || std::count_if(kinds.begin(), kinds.end(), same_type) > 1)
         name += (name.empty() ? "base " : ", base ") + exact_digits(base);
       maker_.add(name, given, path, {.overruling_base = base});
-      for (std::size_t i = 0; i < layers.size(); ++i)
-        if (layers[i] == type && detail::equal((*bases)[i], base)) layers[i] = name;
+      for (const Index layer : one.second) layers[static_cast<std::size_t>(layer)] = name;
     }
     return true;
   }
@@ -13180,24 +12943,19 @@ class hugging_face_importer {
   /// model gets one warning. Scales in quantization_config are scales of weights, and get no warning.
   void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
-    const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
-    const auto narrow = [](const std::string& key) { return speaks_of_positions(key); };
-    if (const J* attention = text_.object("attn_config"))
-      add_inner_keys(
-          *attention, text_.path() + "attn_config.",
-          [](const std::string& key) { return key != "rope_theta" && speaks_of_rope(key); }, keys);
-    if (first_name(defaults_) == "jvlm")
-      if (const J* block = text_.object("block_config"))
-        add_inner_keys(
-            *block, text_.path() + "block_config.",
-            [](const std::string& key) { return key != "sliding_window" && speaks_of_rope(key); }, keys);
+    const auto add_part = [&](const char* name, const std::string& read) {
+      const auto speaks = [&](const std::string& key) { return key != read && speaks_of_rope(key); };
+      if (const J* part = text_.object(name)) add_inner_keys(*part, text_.path() + name + ".", speaks, keys);
+    };
+    add_part("attn_config", "rope_theta");
+    if (first_name(defaults_) == "jvlm") add_part("block_config", "sliding_window");
     if (const J* layers = text_.object("per_layer_config"))
       for (const auto& layer : layers->items()) {
         const std::string path = text_.path() + "per_layer_config";
-        if (wide(layer.key()))
+        if (speaks_of_rope(layer.key()))
           keys.push_back(path + "." + layer.key());
         else
-          add_inner_keys(layer.value(), path + ": ", wide, keys);
+          add_inner_keys(layer.value(), path + ": ", speaks_of_rope, keys);
       }
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
@@ -13205,12 +12963,12 @@ class hugging_face_importer {
         if (speaks_of_rope(key) && !names_key(defaults_.note, key)) return;
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
-          add_inner_keys(part, path + ".", narrow, keys);
+          add_inner_keys(part, path + ".", speaks_of_positions, keys);
         else if (part.is_object() && (!is_text || key == "vision_config" || key == "audio_config" ||
                                       part.contains(std::string("model_type"))))
           note_part(path, part);
         else
-          add_inner_keys(part, path + ".", wide, keys);
+          add_inner_keys(part, path + ".", speaks_of_rope, keys);
       });
     };
     add(text_, true);
@@ -13221,8 +12979,7 @@ class hugging_face_importer {
   /// Warns about a part of the model that is not read, if it has keys about positions.
   void note_part(const std::string& path, const J& part) {
     std::vector<std::string> keys;
-    add_inner_keys(
-        part, "", [](const std::string& key) { return speaks_of_rope(key); }, keys);
+    add_inner_keys(part, "", speaks_of_rope, keys);
     if (keys.empty()) return;
     sort_distinct(keys);
     std::string names;
@@ -13255,15 +13012,9 @@ class hugging_face_importer {
       key_heads = several ? key_heads.value_or(model_.query_heads) : Index{1};
     }
     model_.key_heads = key_heads.value_or(model_.query_heads);
-    std::string holds;
-    for (const char* key : context_keys) {
-      const auto context = text_.number(key, range::positive);
-      if (!context) continue;
-      if (holds.empty())
-        model_.max_position = *context, holds = key;
-      else if (!detail::equal(*context, model_.max_position) && text_.has(key))
-        warn(text_.path() + key + " is overruled by " + text_.path() + holds);
-    }
+    keyed_number context;
+    for (const char* key : context_keys) find_number(context, text_, key, range::positive, model_);
+    model_.max_position = context.value.value_or(0);
   }
   /// The description of a model in which no layer rotates.
   model_rope without_rope(const unrotated_model& none) {
@@ -13933,15 +13684,10 @@ class model_tables {
   /// Throws:  std::out_of_range if there is no such layer or its rotation is unknown
   std::optional<placed_table<S>> of_layer(Index layer) const {
     if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
-      const Index count = model_.layer_count();
-      if (layer >= 0 && (count == 0 || layer < count))
-        detail::throw_out_of_range("model_tables", "how layer ", layer,
-                                   " rotates is not known from this file; call model().rotation_of_layer "
-                                   "before, and rotate such a layer by a table of your own");
-      ROPE_THROW(std::out_of_range,
-                 count > 0
-                     ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
-                     : detail::message("model_tables: layer must not be negative, got ", layer));
+      detail::check_layer("model_tables", model_.layer_count(), layer);
+      detail::throw_out_of_range("model_tables", "how layer ", layer,
+                                 " rotates is not known from this file; call model().rotation_of_layer "
+                                 "before, and rotate such a layer by a table of your own");
     }
     const layer_group* group = model_.group_of_layer(layer);
     if (!group) return std::nullopt;

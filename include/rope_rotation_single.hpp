@@ -577,7 +577,7 @@ class number_array {
   }
   /// A copy of the shape and the numbers.
   number_array(const number_array& other) : number_array(other.rows(), other.cols()) {
-    for (Index i = 0; i < size(); ++i) data()[i] = other.data()[i];
+    std::copy_n(other.data(), size(), data());
   }
   /// Takes over the memory of `other`, which is then empty.
   number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
@@ -650,6 +650,25 @@ class number_array {
   }
   memory numbers_;
 };
+namespace detail {
+class moved_index {
+ public:
+  moved_index(Index value) noexcept : value_(value) {}
+  moved_index(const moved_index&) = default;
+  moved_index(moved_index&& other) noexcept : value_(other.value_) { other.value_ = 0; }
+  moved_index& operator=(const moved_index&) = default;
+  moved_index& operator=(moved_index&& other) noexcept {
+    const Index value = other.value_;
+    other.value_ = 0;
+    value_ = value;
+    return *this;
+  }
+  ~moved_index() = default;
+  operator Index() const noexcept { return value_; }
+ private:
+  Index value_;
+};
+}  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
 
@@ -783,14 +802,18 @@ struct integer_list {
   const Integer* data = nullptr;
   Index rows = 1, columns = 0;
   Index row_stride = 0, column_stride = 1;
+  Index given_rows = 1, given_columns = 0;  // the shape as given; a vector is one row
   integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(std::span<const Integer> list)
+      : integer_list(list.data(), static_cast<Index>(list.size()), 1) {}
   integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
+      : data(first), columns(length), column_stride(stride), given_columns(length) {}
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
       : integer_list(first, integer_count(row_count, column_count),
                      column_count == 1 ? to_next_row : to_next_column) {
+    given_rows = row_count;
+    given_columns = column_count;
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
     columns = column_count;
@@ -837,13 +860,35 @@ concept span_of_integers = (strided_span<X, 1> ||
 template <class X>
 concept integers_in_memory =
     dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
-template <integers_in_memory X>
+template <class Integer>
+struct evaluated_list : integer_list<Integer> {
+  number_array<Integer> memory;
+  evaluated_list(evaluated_list&&) = default;
+  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
+    this->data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    memory.resize(expression.rows(), expression.cols());
+    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
+    if constexpr (bool(Derived::IsVectorAtCompileTime))
+      integer_list<Integer>::operator=({memory.data(), memory.size(), 1});
+    else
+      integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
+  }
+};
+template <class X>
+requires dense_integers<X> || integers_in_memory<X>
 auto list_of(const X& x) {
   if constexpr (dense_integers<X>) {
     const auto& list = dense_of(x);
     using dense = std::remove_cvref_t<decltype(list)>;
     using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
+    if constexpr (!dense_integers_in_memory<X>)
+      return evaluated_list<integer>(list);
+    else if constexpr (bool(dense::IsVectorAtCompileTime))
       return integer_list<integer>(list.data(), list.size(), list.innerStride());
     else
       return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
@@ -868,15 +913,7 @@ auto list_in_memory(const X& x) {
   if constexpr (integers_in_memory<X>) return list_of(x);
 }
 template <class X>
-requires dense_integers<X> || integers_in_memory<X>
-auto integer_in(const X& x) {
-  if constexpr (dense_integers<X>)
-    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
-  else
-    return list_of(x)[0];
-}
-template <class X>
-using integer_of = decltype(integer_in(std::declval<const X&>()));
+using integer_of = decltype(list_of(std::declval<const X&>())[0]);
 template <whole_number Integer>
 std::int64_t as_position(Integer value) {
   if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
@@ -885,21 +922,6 @@ std::int64_t as_position(Integer value) {
   else
     return static_cast<std::int64_t>(value);
 }
-template <class Integer>
-struct evaluated_list : integer_list<Integer> {
-  number_array<Integer> memory;
-  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
-    this->data = memory.data();
-  }
-  evaluated_list& operator=(const evaluated_list&) = delete;
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    memory.resize(expression.rows(), expression.cols());
-    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
-    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
-  }
-};
 template <class P>
 struct kept {
   using type = const P&;
@@ -917,54 +939,6 @@ using kept_positions = typename kept<P>::type;
 #define ROPE_FREQUENCIES_FREQUENCIES_HPP
 #include <cmath>
 #include <numbers>
-
-#ifndef ROPE_BASE_COORDINATES_HPP
-#define ROPE_BASE_COORDINATES_HPP
-/// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
-namespace rope::inline ROPE_ABI::detail {
-template <std::integral Integer>
-constexpr bool at_most(Integer value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<Integer>)
-    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
-  else
-    return static_cast<std::int64_t>(value) <= most;
-}
-template <class Scalar>
-bool is_coordinate(Scalar value) {
-  constexpr std::int64_t most = std::int64_t{1} << 53;
-  if constexpr (std::is_integral_v<Scalar>)
-    return at_most(value, most) && (std::is_unsigned_v<Scalar> || static_cast<std::int64_t>(value) >= -most);
-  else
-    return is_within_2_53(static_cast<double>(value));
-}
-template <class At>
-void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
-  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
-  static_assert(
-      std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
-          std::is_same_v<coordinate, double>,
-      "frequency_table, row_maker and token_coordinates: coordinates are integers, float or double; "
-      "16-bit types lose the position");
-  if (columns != axes)
-    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
-  for (Index r = 0; r < rows; ++r)
-    for (Index a = 0; a < axes; ++a)
-      if (!is_coordinate(at(r, a)))
-        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ", at(r, a),
-                      " at row ", r, ", axis ", a);
-}
-template <class Derived>
-number_array<double> checked_coordinates(const char* function, Index axes,
-                                         const Eigen::DenseBase<Derived>& coordinates) {
-  const number_array<typename Derived::Scalar> given = coordinates;
-  check_row_coordinates(function, axes, given.rows(), given.cols(),
-                        [&](Index r, Index a) { return given(r, a); });
-  number_array<double> checked(given.rows(), given.cols());
-  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
-  return checked;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_COORDINATES_HPP
 
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
@@ -1278,13 +1252,9 @@ class wide_real {
 /// one axis, the position of the token. An image has two axes, and a video has three.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-class inverse_powers {
- public:
-  inverse_powers(wide_real base, Index denominator) : step_(-log(base) / denominator) {}
-  wide_real operator()(Index i) const { return exp(i * step_); }
- private:
-  wide_real step_;
-};
+inline auto inverse_powers(wide_real base, Index denominator) {
+  return [step = -log(base) / denominator](Index i) { return exp(i * step); };
+}
 }  // namespace detail
 /// The schedule on one axis that a scaling changes. It is the original schedule, or the result of earlier
 /// scalings. Formulas are computed in wide_real and rounded to double once, at the end.
@@ -1302,14 +1272,14 @@ struct schedule {
   void restart(wide_real new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
-    const detail::inverse_powers powers(base, inv_freq.size());
+    const auto powers = detail::inverse_powers(base, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = powers(i);
   }
   /// Multiplies the base by factor and keeps the changes of other rules:
   /// inv_freq(i) *= factor^(-2 i / rotary_dim).
   void multiply_base(wide_real factor) {
     base *= factor;
-    const detail::inverse_powers powers(factor, inv_freq.size());
+    const auto powers = detail::inverse_powers(factor, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) *= powers(i);
   }
 };
@@ -1344,7 +1314,8 @@ class frequencies {
   ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
-  explicit frequencies(Integer rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
+  explicit frequencies(Integer rotary_dim, double base = 10000.0)
+      : frequencies(schedule_of(rotary_dim, base)) {}
   /// The original schedule after one scaling, or several in the given order.
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
@@ -1353,7 +1324,7 @@ class frequencies {
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
+      : frequencies(schedule_of(rotary_dim, base, first, rest...)) {}
   /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
   ///
   ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
@@ -1458,8 +1429,8 @@ class frequencies {
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
     return inv_freq;
   }
-  template <class Integer>
-  static schedule original(Integer rotary_dim, double base) {
+  template <class Integer, class... Rules>
+  static schedule schedule_of(Integer rotary_dim, double base, const Rules&... rules) {
     static_assert(!std::is_floating_point_v<Integer>,
                   "frequencies: rotary_dim is an integer and comes first, then the base: frequencies(128, "
                   "500000.0)");
@@ -1468,18 +1439,14 @@ class frequencies {
     require_even(given);
     if (!detail::is_finite(base) || base <= 1)
       detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
-    if (!detail::at_most(given, 65536))
+    if (std::cmp_greater(+given, 65536))  // + promotes bool and characters
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "
                             "frequencies(128, 500000.0), got rotary_dim ",
                             given, " and base ", base);
     schedule axis{.rotary_dim = detail::to_index(given), .base = base, .inv_freq = {}};
     axis.restart(base);
-    return axis;
-  }
-  template <class... Scalings>
-  static schedule scaled(schedule axis, const Scalings&... scalings) {
-    (scalings.apply(axis), ...);
+    (rules.apply(axis), ...);
     return axis;
   }
   template <class Integer>
@@ -1713,17 +1680,16 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 /// factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
+inline wide_real pair_of_rotations(double rotations, const schedule& axis, wide_real original_max_position) {
   return wide_real(axis.rotary_dim) *
-         log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
-         (2 * log(axis.base));
+         log(original_max_position / (wide_real(rotations) * 2 * wide_real::pi())) / (2 * log(axis.base));
 }
 struct blend_bounds {
   wide_real low;
   wide_real high;
 };
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
-                                  double original_max_position) {
+                                  wide_real original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
   wide_real high = pair_of_rotations(slow, axis, original_max_position);
   if (truncate) {
@@ -2126,15 +2092,15 @@ struct contiguous_positions {
     return range;
   }
 };
-template <class Integer>
+template <class List>
 struct listed_positions {
-  integer_list<Integer> ids;
+  List ids;
   Index row_stride;
-  listed_positions(const integer_list<Integer>& list, Index tokens)
-      : ids(list),
-        row_stride(list.rows > 1 ? list.row_stride
-                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
-                       ? tokens * list.column_stride
+  listed_positions(List list, Index tokens)
+      : ids(std::move(list)),
+        row_stride(ids.rows > 1 ? ids.row_stride
+                   : tokens > 0 && ids.columns > tokens && ids.columns % tokens == 0
+                       ? tokens * ids.column_stride
                        : 0) {}
   std::int64_t operator()(Index b, Index t) const {
     return as_position(ids.data[b * row_stride + t * ids.column_stride]);
@@ -2155,19 +2121,6 @@ struct listed_positions {
       for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
     return batch > 0 ? range : position_range{};
   }
-};
-template <class Integer>
-struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
-  template <class X>
-  evaluated_positions(const X& expression, Index tokens)
-      : evaluated_list<Integer>(expression), listed_positions<Integer>(evaluated(), tokens) {}
-  evaluated_positions(const evaluated_positions& other)
-      : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
-    this->ids.data = evaluated().data;
-  }
-  using listed_positions<Integer>::operator();
- private:
-  const evaluated_list<Integer>& evaluated() const { return *this; }
 };
 template <class Integer>
 struct started_rows {
@@ -2229,7 +2182,7 @@ struct braced_ids : integer_list<std::int64_t> {
   braced_ids(std::initializer_list<std::int64_t> list)
       : integer_list<std::int64_t>(list.begin(), static_cast<Index>(list.size()), 1) {}
 };
-struct braced_positions : listed_positions<std::int64_t> {
+struct braced_positions : listed_positions<integer_list<std::int64_t>> {
   std::int64_t operator()(Index b, Index t) const {
     return ids.data ? listed_positions::operator()(b, t) : t;
   }
@@ -2244,13 +2197,10 @@ contiguous_positions position_source(Integer start, Index /*tokens*/) {
 }
 template <position_list X>
 auto position_source(const X& ids, Index tokens) {
-  if constexpr (integers_in_memory<X>)
-    return listed_positions<integer_of<X>>(list_of(ids), tokens);
-  else
-    return evaluated_positions<integer_of<X>>(ids, tokens);
+  return listed_positions(list_of(ids), tokens);
 }
 template <class Integer>
-listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+listed_positions<integer_list<Integer>> position_source(const evaluated_list<Integer>& ids, Index tokens) {
   return {ids, tokens};
 }
 inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
@@ -2759,13 +2709,54 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
 
+#ifndef ROPE_BASE_COORDINATES_HPP
+#define ROPE_BASE_COORDINATES_HPP
+/// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
+namespace rope::inline ROPE_ABI::detail {
+template <class Scalar>
+bool is_coordinate(Scalar value) {
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if constexpr (std::is_integral_v<Scalar>)
+    return std::cmp_less_equal(+value, most) && std::cmp_greater_equal(+value, -most);
+  else
+    return is_within_2_53(static_cast<double>(value));
+}
+template <class At>
+void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
+  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
+  static_assert(
+      std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
+          std::is_same_v<coordinate, double>,
+      "frequency_table, row_maker and token_coordinates: coordinates are integers, float or double; "
+      "16-bit types lose the position");
+  if (columns != axes)
+    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
+  for (Index r = 0; r < rows; ++r)
+    for (Index a = 0; a < axes; ++a)
+      if (!is_coordinate(at(r, a)))
+        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ", at(r, a),
+                      " at row ", r, ", axis ", a);
+}
+template <class Derived>
+number_array<double> checked_coordinates(const char* function, Index axes,
+                                         const Eigen::DenseBase<Derived>& coordinates) {
+  const number_array<typename Derived::Scalar> given = coordinates;
+  check_row_coordinates(function, axes, given.rows(), given.cols(),
+                        [&](Index r, Index a) { return given(r, a); });
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_COORDINATES_HPP
+
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 /// Checks of the arguments of a table.
 namespace rope::inline ROPE_ABI::detail {
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
-  if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
+  if (!std::in_range<std::int64_t>(+position))  // + promotes bool and characters
     throw_length(function, "a position must be below 2^63, got ", position);
   return static_cast<std::int64_t>(position);
 }
@@ -2850,14 +2841,14 @@ namespace rope::inline ROPE_ABI::detail {
 constexpr double scale_of_bits(int exponent) {
   return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
-template <class Word>
-inline constexpr std::array sine_series = [] {
-  std::array<uint128, 15> series = {};
-  series[0] = divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3) << 1;
+constexpr std::array<uint128, 15> taylor_series(bool cosine) {
+  std::array<uint128, 15> series = {divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3) << (cosine ? 0 : 1)};
   for (std::uint32_t k = 2; k <= series.size(); ++k)
-    series[k - 1] = divide(series[k - 2], k * (2 * k + 1)) << 1;
+    series[k - 1] = divide(series[k - 2], (cosine ? k + 1 : k) * (2 * k + 1)) << 1;
   return series;
-}();
+}
+template <class Word>
+inline constexpr std::array sine_series = taylor_series(false);
 template <>
 inline constexpr std::array sine_series<std::uint64_t> = {
     std::uint64_t{0xaaaaaaaaaaaaaa97u}, std::uint64_t{0x22222222222215a6u},
@@ -2865,13 +2856,7 @@ inline constexpr std::array sine_series<std::uint64_t> = {
     std::uint64_t{0x0001ae64528d7e53u}, std::uint64_t{0x00000b0904623e14u},
     std::uint64_t{0x000000355448e1d4u}};
 template <class Word>
-inline constexpr std::array cosine_series = [] {
-  std::array<uint128, 15> series = {};
-  series[0] = divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3);
-  for (std::uint32_t k = 3; k <= series.size() + 1; ++k)
-    series[k - 2] = divide(series[k - 3], k * (2 * k - 1)) << 1;
-  return series;
-}();
+inline constexpr std::array cosine_series = taylor_series(true);
 template <>
 inline constexpr std::array cosine_series<std::uint64_t> = {
     std::uint64_t{0x555555555555554du}, std::uint64_t{0x0b60b60b60b607b6u},
@@ -3018,13 +3003,6 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   const phase rounded = detail::binary_turns(inv_freq, coordinate).rounded();
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
-namespace detail {
-constexpr bool beyond_steps(std::int64_t position) {
-  constexpr std::int64_t reach = std::int64_t{1} << 31;
-  return position > reach || position < -reach;
-}
-inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
-}  // namespace detail
 /// The phase at an integer position, for tables of positions and of coordinates. It is position * step up to
 /// 2^31 in magnitude. Beyond that, and for an inv_freq below 2^-128, it is the exact product position *
 /// inv_freq.
@@ -3032,7 +3010,10 @@ inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
 EIGEN_ALWAYS_INLINE phase phase_at(phase step, double inv_freq, std::int64_t position) {
-  if (!detail::beyond_steps(position) && !detail::slower_than_steps(inv_freq)) return step * position;
+  // A step is rounded to 2^-192 turn, which is exact enough up to `reach`. At a frequency below 2^-128 it has
+  // too few significant bits, at most 62.
+  constexpr std::int64_t reach = std::int64_t{1} << 31;
+  if (position <= reach && position >= -reach && (std::abs)(inv_freq) >= 0x1p-128) return step * position;
   const bool negative = position < 0;
   const std::uint64_t distance =
       negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
@@ -3107,7 +3088,6 @@ struct pair_frequency {
   double inv_freq = 0;
   phase step;  // for one unit of position
   pair_frequency() = default;
-  explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
   pair_frequency(double frequency, const binary_turns& turns)
       : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
   EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
@@ -3196,7 +3176,6 @@ class row_angles {
   number_array<std::uint32_t> words_;  // [pairs, padded to whole blocks; 8 axes]: bits of |inv_freq| / (2 pi)
 };
 struct given_entries;
-struct borrowed_table;
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
@@ -3354,6 +3333,8 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, float
 namespace rope::inline ROPE_ABI {
 template <class S>
 class frequency_table;
+template <class S>
+class row_maker;
 /// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
 /// and no others. A frequency_table alone rotates channels [0, rotary_dim).
 ///
@@ -3594,7 +3575,7 @@ class frequency_table {
   }
  private:
   friend struct detail::given_entries;
-  friend struct detail::borrowed_table;
+  friend class row_maker<S>;
   struct range_tag {};
   struct coordinates_tag {};
   /// Leaves the rows unwritten. Messages name `function`.
@@ -4136,14 +4117,16 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
     return static_cast<T>(value);
   }
 }
+template <int n>
+struct lane_count {};
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
@@ -4154,7 +4137,7 @@ inline constexpr bool has_half_packets = true;
 EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
   return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
 }
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
   const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)),
                                           _mm_setzero_si128()),
                 sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16),
@@ -4189,8 +4172,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
-  constexpr std::integral_constant<int, 4> four;
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
+  constexpr lane_count<4> four{};
   return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
                               1);
 }
@@ -4204,7 +4187,7 @@ inline constexpr bool has_half_packets = true;
 inline constexpr bool has_half_packets = false;
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<16>) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
@@ -4268,7 +4251,7 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
     return Eigen::internal::ploadu<P>(from);
   else {
 #if defined(EIGEN_VECTORIZE_SSE)
-    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+    return P(load_widened(from, lane_count<lanes<P>>{}));
 #else
     float wide[lanes<P>];
     for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);

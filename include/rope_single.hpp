@@ -559,7 +559,7 @@ class number_array {
   }
   /// A copy of the shape and the numbers.
   number_array(const number_array& other) : number_array(other.rows(), other.cols()) {
-    for (Index i = 0; i < size(); ++i) data()[i] = other.data()[i];
+    std::copy_n(other.data(), size(), data());
   }
   /// Takes over the memory of `other`, which is then empty.
   number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
@@ -632,6 +632,26 @@ class number_array {
   }
   memory numbers_;
 };
+namespace detail {
+/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
+class moved_index {
+ public:
+  moved_index(Index value) noexcept : value_(value) {}
+  moved_index(const moved_index&) = default;
+  moved_index(moved_index&& other) noexcept : value_(other.value_) { other.value_ = 0; }
+  moved_index& operator=(const moved_index&) = default;
+  moved_index& operator=(moved_index&& other) noexcept {
+    const Index value = other.value_;
+    other.value_ = 0;
+    value_ = value;
+    return *this;
+  }
+  ~moved_index() = default;
+  operator Index() const noexcept { return value_; }
+ private:
+  Index value_;
+};
+}  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
 
@@ -793,14 +813,18 @@ struct integer_list {
   const Integer* data = nullptr;
   Index rows = 1, columns = 0;
   Index row_stride = 0, column_stride = 1;
+  Index given_rows = 1, given_columns = 0;  // the shape as given; a vector is one row
   integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(std::span<const Integer> list)
+      : integer_list(list.data(), static_cast<Index>(list.size()), 1) {}
   integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
+      : data(first), columns(length), column_stride(stride), given_columns(length) {}
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
       : integer_list(first, integer_count(row_count, column_count),
                      column_count == 1 ? to_next_row : to_next_column) {
+    given_rows = row_count;
+    given_columns = column_count;
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
     columns = column_count;
@@ -857,13 +881,38 @@ concept span_of_integers = (strided_span<X, 1> ||
 template <class X>
 concept integers_in_memory =
     dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
-template <integers_in_memory X>
+/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
+/// other values, for example if the expression makes random numbers.
+template <class Integer>
+struct evaluated_list : integer_list<Integer> {
+  number_array<Integer> memory;
+  evaluated_list(evaluated_list&&) = default;
+  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
+    this->data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    memory.resize(expression.rows(), expression.cols());
+    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
+    if constexpr (bool(Derived::IsVectorAtCompileTime))
+      integer_list<Integer>::operator=({memory.data(), memory.size(), 1});
+    else
+      integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
+  }
+};
+/// An integer_list that refers to the memory of the caller; of an expression, an evaluated_list.
+template <class X>
+requires dense_integers<X> || integers_in_memory<X>
 auto list_of(const X& x) {
   if constexpr (dense_integers<X>) {
     const auto& list = dense_of(x);
     using dense = std::remove_cvref_t<decltype(list)>;
     using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
+    if constexpr (!dense_integers_in_memory<X>)
+      return evaluated_list<integer>(list);
+    else if constexpr (bool(dense::IsVectorAtCompileTime))
       return integer_list<integer>(list.data(), list.size(), list.innerStride());
     else
       return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
@@ -888,17 +937,9 @@ auto list_in_memory(const X& x) {
                 "call; evaluate an expression first");
   if constexpr (integers_in_memory<X>) return list_of(x);
 }
-/// A value of the type of the integers in a list. The list may be in memory or an expression.
+/// The type of the integers in a list, which may be in memory or an expression.
 template <class X>
-requires dense_integers<X> || integers_in_memory<X>
-auto integer_in(const X& x) {
-  if constexpr (dense_integers<X>)
-    return typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar{};
-  else
-    return list_of(x)[0];
-}
-template <class X>
-using integer_of = decltype(integer_in(std::declval<const X&>()));
+using integer_of = decltype(list_of(std::declval<const X&>())[0]);
 /// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
 /// also outside every table.
 template <whole_number Integer>
@@ -909,23 +950,6 @@ std::int64_t as_position(Integer value) {
   else
     return static_cast<std::int64_t>(value);
 }
-/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example if the expression makes random numbers.
-template <class Integer>
-struct evaluated_list : integer_list<Integer> {
-  number_array<Integer> memory;
-  evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
-    this->data = memory.data();
-  }
-  evaluated_list& operator=(const evaluated_list&) = delete;
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    memory.resize(expression.rows(), expression.cols());
-    Eigen::Map<row_major>(memory.data(), memory.rows(), memory.cols()) = expression.derived().array();
-    integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
-  }
-};
 /// The type in which a call keeps positions that it reads more than once.
 template <class P>
 struct kept {
@@ -1287,15 +1311,17 @@ struct contiguous_positions {
   }
 };
 /// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
-template <class Integer>
+///
+/// \tparam List  an integer_list, or an evaluated_list
+template <class List>
 struct listed_positions {
-  integer_list<Integer> ids;
+  List ids;
   Index row_stride;
-  listed_positions(const integer_list<Integer>& list, Index tokens)
-      : ids(list),
-        row_stride(list.rows > 1 ? list.row_stride
-                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
-                       ? tokens * list.column_stride
+  listed_positions(List list, Index tokens)
+      : ids(std::move(list)),
+        row_stride(ids.rows > 1 ? ids.row_stride
+                   : tokens > 0 && ids.columns > tokens && ids.columns % tokens == 0
+                       ? tokens * ids.column_stride
                        : 0) {}
   std::int64_t operator()(Index b, Index t) const {
     return as_position(ids.data[b * row_stride + t * ids.column_stride]);
@@ -1316,20 +1342,6 @@ struct listed_positions {
       for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
     return batch > 0 ? range : position_range{};
   }
-};
-/// The ids of an expression, evaluated once and stored here.
-template <class Integer>
-struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
-  template <class X>
-  evaluated_positions(const X& expression, Index tokens)
-      : evaluated_list<Integer>(expression), listed_positions<Integer>(evaluated(), tokens) {}
-  evaluated_positions(const evaluated_positions& other)
-      : evaluated_list<Integer>(other), listed_positions<Integer>(other) {
-    this->ids.data = evaluated().data;
-  }
-  using listed_positions<Integer>::operator();
- private:
-  const evaluated_list<Integer>& evaluated() const { return *this; }
 };
 /// Token t of row b is at starts[b] + t.
 template <class Integer>
@@ -1400,7 +1412,7 @@ struct braced_ids : integer_list<std::int64_t> {
   braced_ids(std::initializer_list<std::int64_t> list)
       : integer_list<std::int64_t>(list.begin(), static_cast<Index>(list.size()), 1) {}
 };
-struct braced_positions : listed_positions<std::int64_t> {
+struct braced_positions : listed_positions<integer_list<std::int64_t>> {
   std::int64_t operator()(Index b, Index t) const {
     return ids.data ? listed_positions::operator()(b, t) : t;
   }
@@ -1416,13 +1428,10 @@ contiguous_positions position_source(Integer start, Index /*tokens*/) {
 }
 template <position_list X>
 auto position_source(const X& ids, Index tokens) {
-  if constexpr (integers_in_memory<X>)
-    return listed_positions<integer_of<X>>(list_of(ids), tokens);
-  else
-    return evaluated_positions<integer_of<X>>(ids, tokens);
+  return listed_positions(list_of(ids), tokens);
 }
 template <class Integer>
-listed_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+listed_positions<integer_list<Integer>> position_source(const evaluated_list<Integer>& ids, Index tokens) {
   return {ids, tokens};
 }
 inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
@@ -1622,26 +1631,6 @@ struct padded_rows {
   std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
 };
 namespace detail {
-/// The number of rows of a mask [batch, tokens]. A vector is one row.
-template <class X>
-Index rows_of_mask(const X& mask) {
-  if constexpr (dense_integers<X>)
-    return bool(std::remove_cvref_t<decltype(dense_of(mask))>::IsVectorAtCompileTime) ? 1 : mask.rows();
-  else if constexpr (tensor<const X, 2>)
-    return static_cast<Index>(mask.dimension(0));
-  else if constexpr (strided_span<X, 2>)
-    return span_extent(mask, 0);
-  else
-    return 1;
-}
-/// The mask as a list of integers: a view of its memory, or a copy if it is an expression.
-template <class X>
-auto mask_list(const X& mask) {
-  if constexpr (integers_in_memory<X>)
-    return list_of(mask);
-  else
-    return evaluated_list<integer_of<X>>(mask);
-}
 /// The first token of a row that is not padding, and the number of such tokens.
 ///
 /// \param entry  entry(t) is the mask of token t
@@ -1689,8 +1678,8 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// Cost:    O(batch * tokens)
 template <position_list X, class Rows = padded_rows>
 Rows positions_of_mask(const X& mask, bool causal = true) {
-  const auto list = detail::mask_list(mask);
-  const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
+  const auto list = detail::list_of(mask);
+  const Index batch = list.given_rows, tokens = list.given_columns;
   Rows rows;
   for (Index b = 0; b < batch; ++b) {
     // A matrix of one column is stored as a list.
@@ -1752,29 +1741,23 @@ class selected_keys {
   template <class X>
   requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
       selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
-    constexpr int rank = detail::numbers_by_index<const X, 2>   ? 2
-                         : detail::numbers_by_index<const X, 3> ? 3
-                                                                : 0;
+    constexpr bool is_by_head = detail::numbers_by_index<const X, 3>;
     static_assert(
-        rank != 0 || detail::integers_in_memory<X>,
-        "selected_keys: give lists in memory, an Eigen matrix, tensor or mdspan [queries, keys] or a "
-        "tensor or mdspan [queries, key heads, keys], or a pointer and a selected_shape");
-    if constexpr (rank != 0) {
-      const auto memory = detail::indexed_memory_of<rank>(lists);
+        is_by_head || detail::integers_in_memory<X>,
+        "selected_keys: give lists of std::int32_t or std::int64_t in memory, an Eigen matrix, tensor or "
+        "mdspan [queries, keys] or a tensor or mdspan [queries, key heads, keys], or a pointer and a "
+        "selected_shape");
+    if constexpr (is_by_head) {
+      const auto memory = detail::indexed_memory_of<3>(lists);
       set_memory(memory.data);
-      queries_ = {memory.extents.front(), memory.strides.front()};
-      if constexpr (rank == 3) heads_ = {memory.extents[1], memory.strides[1]};
-      keys_ = {memory.extents.back(), memory.strides.back()};
-    } else if constexpr (detail::dense_integers_in_memory<X>) {
-      const auto& matrix = detail::dense_of(lists);
-      constexpr bool is_vector = std::remove_cvref_t<decltype(matrix)>::IsVectorAtCompileTime;
-      set_memory(matrix.data());
-      if (!is_vector) queries_ = {matrix.rows(), matrix.rowStride()};
-      keys_ = is_vector ? axis{matrix.size(), matrix.innerStride()} : axis{matrix.cols(), matrix.colStride()};
+      queries_ = {memory.extents[0], memory.strides[0]};
+      heads_ = {memory.extents[1], memory.strides[1]};
+      keys_ = {memory.extents[2], memory.strides[2]};
     } else if constexpr (detail::integers_in_memory<X>) {
       const auto list = detail::list_of(lists);
       set_memory(list.data);
-      keys_ = {list.columns, list.column_stride};
+      keys_ = {list.given_columns, list.column_stride};
+      queries_ = {list.given_rows, list.rows > 1 ? list.row_stride : keys_.extent * keys_.stride};
     }
     check_extents();
   }
@@ -2247,15 +2230,19 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
     return static_cast<T>(value);
   }
 }
+/// Names the number of lanes in a call of load_widened. It is in the namespace of load_widened, so that
+/// `load` also finds the functions that are declared later, in simd/channel_rows.hpp.
+template <int n>
+struct lane_count {};
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
@@ -2268,7 +2255,7 @@ inline constexpr bool has_half_packets = true;
 EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
   return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
 }
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
   const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)),
                                           _mm_setzero_si128()),
                 sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16),
@@ -2305,8 +2292,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
-  constexpr std::integral_constant<int, 4> four;
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
+  constexpr lane_count<4> four{};
   return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
                               1);
 }
@@ -2320,7 +2307,7 @@ inline constexpr bool has_half_packets = true;
 inline constexpr bool has_half_packets = false;
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<16>) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
@@ -2394,7 +2381,7 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
     return Eigen::internal::ploadu<P>(from);
   else {
 #if defined(EIGEN_VECTORIZE_SSE)
-    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+    return P(load_widened(from, lane_count<lanes<P>>{}));
 #else
     float wide[lanes<P>];
     for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
@@ -3633,13 +3620,13 @@ ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 // A bfloat16 is the upper half of a float.
 #if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<4>) {
   return _mm_castsi128_ps(
       _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<8>) {
   const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 #if defined(EIGEN_VECTORIZE_AVX2)
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
@@ -3651,7 +3638,7 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<16>) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
 }
@@ -3669,12 +3656,12 @@ EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
   return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
 #endif
 }
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<4>) {
   return _mm_cvtepi32_ps(load_four(from));
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<8>) {
 #if defined(EIGEN_VECTORIZE_AVX2)
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 #else
@@ -3684,19 +3671,8 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<16>) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Loads lanes<P> channels, widened.
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
 }
 #endif
 }  // namespace rope::inline ROPE_ABI::detail
@@ -4053,6 +4029,7 @@ ROPE_DETAIL_QUIET_END
 ///
 /// For types that are multiplied in pairs, operands are packed as pairs of adjacent elements of the axis that
 /// is summed over.
+ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// Sizes of the kernel for numbers A.
 template <class A>
@@ -4076,6 +4053,7 @@ struct real_products {
   using number = A;
   using sums = packet<A>;
   using pairs = packet<A>;
+  using reals = packet<A>;
   static constexpr Index lanes = detail::lanes<sums>;
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<sums>(A(0)); }
   static EIGEN_ALWAYS_INLINE pairs load(const A* from) { return detail::load<pairs>(from); }
@@ -4083,6 +4061,7 @@ struct real_products {
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
     return detail::multiply_add(a, b, c);
   }
+  static EIGEN_ALWAYS_INLINE reals as_reals(const sums& of) { return of; }
 };
 /// The sums of products of a strip of queries and one panel, in registers, [rows][packets]. They are zero at
 /// first.
@@ -4090,6 +4069,8 @@ template <class A, int packet_count, class Products = real_products<A>>
 struct strip_sums {
   using number = typename Products::number;
   static constexpr int rows = panel_shape<A>::rows, packets = packet_count;
+  /// The numbers of a lane in one step: two if numbers are multiplied in pairs.
+  static constexpr Index numbers = std::is_same_v<Products, real_products<A>> ? 1 : 2;
   typename Products::sums sum[std::size_t(rows * packets)];
   EIGEN_ALWAYS_INLINE strip_sums() {
     for_each([&](auto r, auto n) { sum[r * packets + n] = Products::zero(); });
@@ -4105,9 +4086,6 @@ struct strip_sums {
                   std::make_index_sequence<std::size_t(packets)>{});
   }
  private:
-  /// The number of elements of the panel in a register.
-  static constexpr Index width =
-      std::is_same_v<Products, real_products<A>> ? Products::lanes : 2 * Products::lanes;
   template <class Body, std::size_t... i>
   static EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
     (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
@@ -4116,7 +4094,8 @@ struct strip_sums {
   template <std::size_t... r, std::size_t... n>
   EIGEN_ALWAYS_INLINE void step_unrolled(const number* row_numbers, Index step, const number* panel,
                                          std::index_sequence<r...>, std::index_sequence<n...> all) {
-    const typename Products::pairs columns[] = {Products::load(panel + Index(n) * width)...};
+    const typename Products::pairs columns[] = {
+        Products::load(panel + Index(n) * numbers * Products::lanes)...};
     (row_unrolled<int(r)>(Products::fill(row_numbers + Index(r) * step), columns, all), ...);
   }
   template <int row, std::size_t... n>
@@ -4126,40 +4105,67 @@ struct strip_sums {
      ...);
   }
 };
-/// scores[r * tile + n] = sum_d queries[d * rows + r] * keys[d * width + n] for one panel of keys.
+/// products[r * stride + n] = sum_d x_rd panel[d * width + n], or += if `adds`, for one strip of rows and one
+/// panel.
 ///
-/// \param queries  [depth, rows]
-/// \param keys     [depth, width]
-template <class A>
-EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth, A* scores) {
+/// \param x      [panels, ..., rows, width]: channel d of row r is at x[d / width * panel_stride + r * width
+///               + d % width]
+/// \param panel  [depth, width]
+template <bool adds = false, class A>
+EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* panel, Index depth, A* products,
+                                    Index stride) {
   using P = packet<A>;
   using shape = panel_shape<A>;
   strip_sums<A, shape::packets> sums;
-  for (Index d = 0; d < depth; ++d)
-    sums.multiply_add_row(queries + d * shape::rows, 1, keys + d * shape::width);
+  for (; depth > 0; depth -= shape::width, x += panel_stride) {
+    const Index here = (std::min)(depth, shape::width);
+    for (Index d = 0; d < here; ++d, panel += shape::width) sums.multiply_add_row(x + d, shape::width, panel);
+  }
   sums.for_each([&](auto r, auto n) {
-    store(scores + r * shape::tile + n * lanes<P>, sums.sum[r * shape::packets + n]);
+    A* const to = products + r * stride + n * lanes<P>;
+    const P sum = sums.sum[r * shape::packets + n];
+    store(to, adds ? add(load<P>(to), sum) : sum);
   });
 }
-/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r * tile + j] * values[j * width +
-/// c] for j in [first, last) and the first `packets` packets of one panel of channels. The sum over j starts
-/// at zero, because adding terms one by one to a large sum rounds once per term.
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + factors[r] * sum_d numbers[r * row_step + d *
+/// depth_step] * panel[d * width + c] for the first `packets` packets of one panel of channels. The sum over
+/// d starts at zero, because adding terms one by one to a large sum rounds once per term. If numbers are
+/// multiplied in pairs, d counts pairs, and the panel has pairs.
 ///
-/// \param weights  [rows, tile]
-/// \param values   [tile, width]
+/// \param panel           [depth, width]
+/// \param shrink          [rows], or null for ones
 /// \param sums_in_memory  [rows, width]
-template <class A, int packets>
-EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index first, Index last,
-                                   const A* shrink, A* sums_in_memory) {
-  using P = packet<A>;
+/// \param factors         [rows], or null for ones; only of pairs
+template <class A, int packets, Index row_step, Index depth_step, class Products = real_products<A>>
+EIGEN_DONT_INLINE void add_products_of_panel(const typename Products::number* numbers,
+                                             const typename Products::number* panel, Index depth,
+                                             const A* shrink, A* sums_in_memory, const A* factors = nullptr) {
+  using P = typename Products::reals;
   using shape = panel_shape<A>;
-  strip_sums<A, packets> sums;
-  for (Index j = first; j < last; ++j)
-    sums.multiply_add_row(weights + j, shape::tile, values + j * shape::width);
+  using strip = strip_sums<A, packets, Products>;
+  strip sums;
+  for (Index d = 0; d < depth; ++d)
+    sums.multiply_add_row(numbers + d * depth_step, row_step, panel + d * strip::numbers * shape::width);
   sums.for_each([&](auto r, auto n) {
-    A* before = sums_in_memory + r * shape::width + n * lanes<P>;
-    store(before, multiply_add(fill<P>(shrink[r]), load<P>(before), sums.sum[r * packets + n]));
+    A* before = sums_in_memory + r * shape::width + n * Products::lanes;
+    const P factor = fill<P>(shrink == nullptr ? A(1) : shrink[r]);
+    P sum = Products::as_reals(sums.sum[r * packets + n]);
+    if constexpr (strip::numbers == 2)
+      if (factors != nullptr) sum = multiply(fill<P>(factors[r]), sum);
+    store(before, multiply_add(factor, load<P>(before), sum));
   });
+}
+/// Calls add_products_of_panel for all panels of `channels` channels. Two panels are panel_stride apart, and
+/// their sums sums_stride.
+template <class A, Index row_step, Index depth_step>
+void add_products(const A* numbers, const A* panel, Index panel_stride, Index depth, Index channels,
+                  const A* shrink, A* sums, Index sums_stride) {
+  using shape = panel_shape<A>;
+  for (; channels > 0; channels -= shape::width, panel += panel_stride, sums += sums_stride)
+    if (channels > lanes<packet<A>>)
+      add_products_of_panel<A, shape::packets, row_step, depth_step>(numbers, panel, depth, shrink, sums);
+    else
+      add_products_of_panel<A, 1, row_step, depth_step>(numbers, panel, depth, shrink, sums);
 }
 /// packed[d * packed_stride + n] = rows[n * row_stride + d], widened, for n in [0, count), zero up to
 /// `padded_count`.
@@ -4189,6 +4195,16 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
         packed[d * packed_stride + n + i] = i < here ? static_cast<A>(rows[(n + i) * row_stride + d]) : A(0);
   }
 }
+/// Packs rows [count, depth] into panels [depth, width] that are `panel_stride` apart, with zeros after the
+/// last row.
+template <class A>
+void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index depth, A* packed,
+                            Index panel_stride) {
+  constexpr Index width = panel_shape<A>::width;
+  for (Index n = 0; n < count; n += width, packed += panel_stride)
+    pack_transposed(rows + n * row_stride, row_stride, (std::min)(width, count - n), width, depth, packed,
+                    width);
+}
 /// Copies channels [0, depth) of one row, widened, into panels that are `panel_stride` apart. Zeros fill the
 /// last panel.
 template <class A, class X>
@@ -4205,9 +4221,6 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
     }
   }
 }
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
 /// Requirements on types that are multiplied in pairs: bfloat16_products and integer_products.
 ///
 ///     number               the type of packed numbers
@@ -4224,7 +4237,7 @@ namespace rope::inline ROPE_ABI::detail {
 ///                          pairs of the same channel of two tokens. `even` has one half of the channels,
 ///                          and `odd` the other
 ///     place_of_channel(c)  the index of channel c of 2 * lanes in `even` followed by `odd`
-///     as_floats(sums)      the sums as floats
+///     as_reals(sums)       the sums as floats
 template <class X>
 concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
                                  const typename X::pairs& a, const typename X::sums& sums) {
@@ -4236,7 +4249,7 @@ concept pair_products = requires(const typename X::number* packed, const typenam
   { X::multiply_add(a, a, sums) } -> std::same_as<typename X::sums>;
   { X::of_tokens(a, a) } -> std::same_as<even_odd<typename X::pairs>>;
   { X::place_of_channel(c) } -> std::same_as<Index>;
-  { X::as_floats(sums) } -> std::same_as<typename X::reals>;
+  { X::as_reals(sums) } -> std::same_as<typename X::reals>;
 };
 /// The sums of products of a strip of queries and one panel, both packed in pairs.
 template <pair_products Products>
@@ -4259,35 +4272,9 @@ EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* que
   for (Index d = 0; d < count; ++d)
     sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
   sums.for_each([&](auto r, auto n) {
-    const reals score =
-        multiply(fill<reals>(factors[r]), Products::as_floats(sums.sum[r * sums.packets + n]));
+    const reals score = multiply(fill<reals>(factors[r]), Products::as_reals(sums.sum[r * sums.packets + n]));
     store(scores + r * shape::tile + n * L,
           scales == nullptr ? score : reals(multiply(score, load<reals>(scales + n * L))));
-  });
-}
-/// sums[r * width + c] = shrink[r] * sums[r * width + c] + factors[r] * (sum_j weights[r][j] . values[j][c])
-/// over pairs j of keys in [first, last), for one panel of channels. The sum over j starts at zero, as in
-/// value_panel.
-///
-/// \param weights  [rows, tile / 2], each element two adjacent numbers
-/// \param values   [tile / 2, width], each element two adjacent numbers
-/// \param factors  [rows], or null for ones
-/// \param sums_in_memory  [rows, width]
-template <pair_products Products>
-EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
-                                            const typename Products::number* values, Index first, Index last,
-                                            const float* shrink, const float* factors,
-                                            float* sums_in_memory) {
-  using shape = panel_shape<float>;
-  using reals = typename Products::reals;
-  strip_of_pairs<Products> sums;
-  for (Index j = first; j < last; ++j)
-    sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    float* before = sums_in_memory + r * shape::width + n * Products::lanes;
-    const reals sum = Products::as_floats(sums.sum[r * sums.packets + n]);
-    store(before, multiply_add(fill<reals>(shrink[r]), load<reals>(before),
-                               factors == nullptr ? sum : reals(multiply(fill<reals>(factors[r]), sum))));
   });
 }
 /// Copies pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`. Writes zeros
@@ -5166,20 +5153,13 @@ void check_layout(const char* function, Index pairs) {
 #define ROPE_BASE_COORDINATES_HPP
 /// Checks the coordinates of tokens, integers or real numbers, and copies them as doubles.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
-template <std::integral Integer>
-constexpr bool at_most(Integer value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<Integer>)
-    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
-  else
-    return static_cast<std::int64_t>(value) <= most;
-}
 /// Whether a coordinate is finite and at most 2^53 in magnitude. A double holds every integer up to 2^53.
 template <class Scalar>
 bool is_coordinate(Scalar value) {
   constexpr std::int64_t most = std::int64_t{1} << 53;
   if constexpr (std::is_integral_v<Scalar>)
-    return at_most(value, most) && (std::is_unsigned_v<Scalar> || static_cast<std::int64_t>(value) >= -most);
+    // + promotes bool and characters, which std::cmp_less_equal rejects.
+    return std::cmp_less_equal(+value, most) && std::cmp_greater_equal(+value, -most);
   else
     return is_within_2_53(static_cast<double>(value));
 }
@@ -5550,13 +5530,9 @@ class wide_real {
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// base^(-i / denominator) for any i.
-class inverse_powers {
- public:
-  inverse_powers(wide_real base, Index denominator) : step_(-log(base) / denominator) {}
-  wide_real operator()(Index i) const { return exp(i * step_); }
- private:
-  wide_real step_;
-};
+inline auto inverse_powers(wide_real base, Index denominator) {
+  return [step = -log(base) / denominator](Index i) { return exp(i * step); };
+}
 }  // namespace detail
 /// The schedule on one axis that a scaling changes. It is the original schedule, or the result of earlier
 /// scalings. Formulas are computed in wide_real and rounded to double once, at the end.
@@ -5574,14 +5550,14 @@ struct schedule {
   void restart(wide_real new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
-    const detail::inverse_powers powers(base, inv_freq.size());
+    const auto powers = detail::inverse_powers(base, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = powers(i);
   }
   /// Multiplies the base by factor and keeps the changes of other rules:
   /// inv_freq(i) *= factor^(-2 i / rotary_dim).
   void multiply_base(wide_real factor) {
     base *= factor;
-    const detail::inverse_powers powers(factor, inv_freq.size());
+    const auto powers = detail::inverse_powers(factor, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) *= powers(i);
   }
 };
@@ -5616,7 +5592,8 @@ class frequencies {
   ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
-  explicit frequencies(Integer rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
+  explicit frequencies(Integer rotary_dim, double base = 10000.0)
+      : frequencies(schedule_of(rotary_dim, base)) {}
   /// The original schedule after one scaling, or several in the given order.
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
@@ -5625,7 +5602,7 @@ class frequencies {
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
+      : frequencies(schedule_of(rotary_dim, base, first, rest...)) {}
   /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
   ///
   ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
@@ -5730,8 +5707,8 @@ class frequencies {
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
     return inv_freq;
   }
-  template <class Integer>
-  static schedule original(Integer rotary_dim, double base) {
+  template <class Integer, class... Rules>
+  static schedule schedule_of(Integer rotary_dim, double base, const Rules&... rules) {
     static_assert(!std::is_floating_point_v<Integer>,
                   "frequencies: rotary_dim is an integer and comes first, then the base: frequencies(128, "
                   "500000.0)");
@@ -5740,18 +5717,14 @@ class frequencies {
     require_even(given);
     if (!detail::is_finite(base) || base <= 1)
       detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
-    if (!detail::at_most(given, 65536))
+    if (std::cmp_greater(+given, 65536))  // + promotes bool and characters
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "
                             "frequencies(128, 500000.0), got rotary_dim ",
                             given, " and base ", base);
     schedule axis{.rotary_dim = detail::to_index(given), .base = base, .inv_freq = {}};
     axis.restart(base);
-    return axis;
-  }
-  template <class... Scalings>
-  static schedule scaled(schedule axis, const Scalings&... scalings) {
-    (scalings.apply(axis), ...);
+    (rules.apply(axis), ...);
     return axis;
   }
   template <class Integer>
@@ -5779,7 +5752,7 @@ namespace rope::inline ROPE_ABI::detail {
 ///          negative
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
-  if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
+  if (!std::in_range<std::int64_t>(+position))  // + promotes bool and characters
     throw_length(function, "a position must be below 2^63, got ", position);
   return static_cast<std::int64_t>(position);
 }
@@ -5884,17 +5857,18 @@ namespace rope::inline ROPE_ABI::detail {
 constexpr double scale_of_bits(int exponent) {
   return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
+/// The coefficients of Taylor's series that sine_series and cosine_series describe.
+constexpr std::array<uint128, 15> taylor_series(bool cosine) {
+  std::array<uint128, 15> series = {divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3) << (cosine ? 0 : 1)};
+  for (std::uint32_t k = 2; k <= series.size(); ++k)
+    series[k - 1] = divide(series[k - 2], (cosine ? k + 1 : k) * (2 * k + 1)) << 1;
+  return series;
+}
 /// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
 /// Word. For 128 bits they are 4^k / (2 k + 1)! of Taylor's series. For 64 bits there are fewer, found by
 /// tests/oracle/sine_cosine.py.
 template <class Word>
-inline constexpr std::array sine_series = [] {
-  std::array<uint128, 15> series = {};
-  series[0] = divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3) << 1;
-  for (std::uint32_t k = 2; k <= series.size(); ++k)
-    series[k - 1] = divide(series[k - 2], k * (2 * k + 1)) << 1;
-  return series;
-}();
+inline constexpr std::array sine_series = taylor_series(false);
 template <>
 inline constexpr std::array sine_series<std::uint64_t> = {
     std::uint64_t{0xaaaaaaaaaaaaaa97u}, std::uint64_t{0x22222222222215a6u},
@@ -5904,13 +5878,7 @@ inline constexpr std::array sine_series<std::uint64_t> = {
 /// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor's series are 4^k /
 /// (2 (2 k)!) from k = 2 on.
 template <class Word>
-inline constexpr std::array cosine_series = [] {
-  std::array<uint128, 15> series = {};
-  series[0] = divide({~std::uint64_t{0}, ~std::uint64_t{0}}, 3);
-  for (std::uint32_t k = 3; k <= series.size() + 1; ++k)
-    series[k - 2] = divide(series[k - 3], k * (2 * k - 1)) << 1;
-  return series;
-}();
+inline constexpr std::array cosine_series = taylor_series(true);
 template <>
 inline constexpr std::array cosine_series<std::uint64_t> = {
     std::uint64_t{0x555555555555554du}, std::uint64_t{0x0b60b60b60b607b6u},
@@ -6084,17 +6052,6 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   const phase rounded = detail::binary_turns(inv_freq, coordinate).rounded();
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
-namespace detail {
-/// Whether |position| is above 2^31. Up to there, position * step is exact enough, although the step is
-/// rounded to 2^-192 turn.
-constexpr bool beyond_steps(std::int64_t position) {
-  constexpr std::int64_t reach = std::int64_t{1} << 31;
-  return position > reach || position < -reach;
-}
-/// Whether a step has at most 62 significant bits above 2^-192 turn. These are too few to multiply the
-/// step by positions.
-inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
-}  // namespace detail
 /// The phase at an integer position, for tables of positions and of coordinates. It is position * step up to
 /// 2^31 in magnitude. Beyond that, and for an inv_freq below 2^-128, it is the exact product position *
 /// inv_freq.
@@ -6102,7 +6059,10 @@ inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
 EIGEN_ALWAYS_INLINE phase phase_at(phase step, double inv_freq, std::int64_t position) {
-  if (!detail::beyond_steps(position) && !detail::slower_than_steps(inv_freq)) return step * position;
+  // A step is rounded to 2^-192 turn, which is exact enough up to `reach`. At a frequency below 2^-128 it has
+  // too few significant bits, at most 62.
+  constexpr std::int64_t reach = std::int64_t{1} << 31;
+  if (position <= reach && position >= -reach && (std::abs)(inv_freq) >= 0x1p-128) return step * position;
   const bool negative = position < 0;
   const std::uint64_t distance =
       negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
@@ -6185,7 +6145,6 @@ struct pair_frequency {
   double inv_freq = 0;
   phase step;  // for one unit of position
   pair_frequency() = default;
-  explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
   /// Requires: turns == binary_turns(frequency, 1.0)
   pair_frequency(double frequency, const binary_turns& turns)
       : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
@@ -6291,8 +6250,6 @@ class row_angles {
 };
 /// Makes tables of given entries, in tables/given_table.hpp.
 struct given_entries;
-/// Makes tables in the caller's memory, in tables/row_maker.hpp.
-struct borrowed_table;
 /// The entries of a table, and the properties that a rotation needs.
 template <class S>
 struct table_view {
@@ -6482,6 +6439,8 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, float
 namespace rope::inline ROPE_ABI {
 template <class S>
 class frequency_table;
+template <class S>
+class row_maker;
 /// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
 /// and no others. A frequency_table alone rotates channels [0, rotary_dim).
 ///
@@ -6722,7 +6681,7 @@ class frequency_table {
   }
  private:
   friend struct detail::given_entries;
-  friend struct detail::borrowed_table;
+  friend class row_maker<S>;
   struct range_tag {};
   struct coordinates_tag {};
   /// Leaves the rows unwritten. Messages name `function`.
@@ -8178,24 +8137,27 @@ row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Ind
     }
   return {rows.data, rows.head_stride};
 }
-/// Writes the channels of a query times `factor`: channel d to to[d * step]. A finite channel whose product
+/// Writes the channels of a row times `factor` into panels: channel d to to[d / width * panel_stride + d %
+/// width]. If panel_stride is the width, the channels are contiguous. A finite channel whose product
 /// overflows becomes the largest number of its sign.
 template <class T>
-void write_query(const T* row, Index depth, arithmetic<T> factor, arithmetic<T>* to, Index step) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (std::is_same_v<loadable<T>, T>)
-    if (step == 1)
-      for (; d + lanes<P> <= depth; d += lanes<P>) store(to + d, multiply(load<P>(row + d), fill<P>(factor)));
-  const auto write = [&](Index c) { to[c * step] = static_cast<arithmetic<T>>(row[c]) * factor; };
-  for (; d + 4 <= depth; d += 4) unrolled<4>([&](auto i) { write(d + Index(i)); });
-  for (; d < depth; ++d) write(d);
-  if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
-    for (d = 0; d < depth; ++d)
-      if (is_finite(static_cast<double>(row[d]))) to[d * step] = saturated(to[d * step]);
+void pack_scaled(const T* row, Index channels, arithmetic<T> factor, arithmetic<T>* to, Index panel_stride) {
+  using A = arithmetic<T>;
+  using P = packet<A>;
+  constexpr Index width = panel_shape<A>::width;
+  for (; channels > 0; channels -= width, row += width, to += panel_stride) {
+    const Index here = (std::min)(width, channels);
+    Index d = 0;
+    if constexpr (std::is_same_v<loadable<T>, T>)
+      for (; d + lanes<P> <= here; d += lanes<P>) store(to + d, multiply(load<P>(row + d), fill<P>(factor)));
+    for (; d < here; ++d) to[d] = static_cast<A>(row[d]) * factor;
+    if ((std::abs)(factor) > A(1))  // otherwise products of finite numbers are finite
+      for (d = 0; d < here; ++d)
+        if (is_finite(static_cast<double>(row[d]))) to[d] = saturated(to[d]);
+  }
 }
-/// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
-/// step], with {to, step} = place(g).
+/// Packs the rows of query_rows times `factor`. The arguments `to` and `panel_stride` of pack_scaled are
+/// place(g) for query head `head` + g.
 template <class T, class Rotation, class C>
 void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
@@ -8206,8 +8168,8 @@ void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, 
     for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
       prefetch_after(call.q.at(b, i + ahead, head + g), static_cast<std::uintptr_t>(d * Index(sizeof(T))));
   for (Index g = 0; g < heads; ++g) {
-    const auto [to, step] = place(g);
-    write_query(rows.at(g), call.q.head_dim, factor, to, step);
+    const auto [to, panel_stride] = place(g);
+    pack_scaled(rows.at(g), call.q.head_dim, factor, to, panel_stride);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -8979,7 +8941,7 @@ class tile_softmax {
     const tile_range range = strip_.visible[r].range;
     for (Index first = 0; first < channels; first += width) {
       const Index here = (std::min)(width, channels - first);
-      A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
+      A sums[std::size_t(width)] = {};  // of the tile alone, as in add_products
       for (Index j = range.first; j < range.last; ++j) {
         if (strip_.visible[r].has_holes && hidden_[r][j]) continue;
         const auto* value = value_of(j) + first;
@@ -9148,6 +9110,8 @@ class decode_operands {
   using value_type = loadable<C>;
  public:
   using sum = A;  // of weighted values
+  /// Whether integers are multiplied in place, so that their scales multiply scores and weights.
+  static constexpr bool scales_keys = is_quantized<key_type>, scales_values = is_quantized<value_type>;
   decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, of_.rows) * widest;
@@ -9161,7 +9125,7 @@ class decode_operands {
     if (rows.count == 0) return;
     read_queries(call_, of_.b, t, of_.head_of(kv, t, rows.first, call_.group()), rows.count,
                  static_cast<A>(factor), buffers_,
-                 [&](Index g) { return std::pair(query(kv, rows.first + g), Index{1}); });
+                 [&](Index g) { return std::pair(query(kv, rows.first + g), Index{shape::width}); });
   }
   /// Packs zeros for token t, which has no visible key.
   void clear_queries(Index kv, Index t) {
@@ -9196,15 +9160,9 @@ class decode_operands {
       score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
     else if (call_.rotation.is_given() || of_.rows > shape::rows || !reads_list<key_type>(keys, score_with))
       score_with(read_keys<key_type>(call_, keys.tokens(i), buffers_));
-    if constexpr (is_quantized<key_type>)
-      multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
-  /// If values are integers, multiplies each weight by the scale of its value.
-  void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
-                     A* weights) const {
-    if constexpr (is_quantized<value_type>)
-      multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
-  }
+  /// Prepares the weights of a strip for add_values.
+  static void take_weights(Index /*kv*/, const tile_range& /*hull*/, const rows_of_head&, const A*) {}
   /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a batch
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool prefetches) {
     const Index channels = call_.v.head_dim;
@@ -9235,17 +9193,12 @@ class decode_operands {
   }
   /// Whether values cannot be read in place.
   static bool must_gather() { return false; }
-  /// Whether all values of the hull are finite.
-  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    return are_finite(call_.v, of_.b, kv, begin, hull);
-  }
-  /// sums [rows, value_dim] = shrink * sums + weights * visible values. Needed if hidden values are not
-  /// finite, because 0 times such a value is NaN. As with other values, sums are rounded when they shrink.
+  /// sums [rows, value_dim] += weights * visible values. Needed if hidden values are not finite, because 0
+  /// times such a value is NaN.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const A* weights,
                           tile_softmax<A>& softmax, A* sums) {
     const Index channels = call_.v.head_dim;
-    for (Index r = 0; r < rows.count; ++r, sums += channels) {
-      channels_map<A>(sums, channels) *= softmax.shrink()[r];
+    for (Index r = 0; r < rows.count; ++r, sums += channels)
       softmax.visible_values(
           r, weights + r * shape::tile,
           [&](Index j) {
@@ -9253,7 +9206,6 @@ class decode_operands {
             return stored_rows<value_type>(call_.v, run, buffers_.wide).rows;
           },
           channels, [&](Index c, A added) { sums[c] += added; });
-    }
   }
  private:
   /// The type that keys and values are widened to. Integers are not widened, because their scales multiply
@@ -9486,8 +9438,8 @@ class decode_split {
       for (Index strip = 0; strip < strips(); ++strip)
         if (!careful(kv, strip)) add_tile_sums(kv, strip);
   }
-  /// Replaces the scores of a head by weights. For careful strips, also adds the weighted values (see
-  /// careful_).
+  /// Replaces the scores of a head by weights, both times the scales of integers. For careful strips, also
+  /// adds the weighted values (see careful_).
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -9497,21 +9449,23 @@ class decode_split {
       const weighted_rows<A> rows = rows_of(kv, strip);
       A* const scores = scores_of(kv, strip);
       tile_softmax<A> softmax(keys, {queries_of(kv), of_.first_row + in_strip.first, in_strip.count}, hull);
+      if constexpr (Operands::scales_keys)
+        multiply_by_scales(call_.k, of_.b, kv, begin, hull, scores, in_strip.count);
       softmax.run(scores, factors_, rows.state);
-      operands_.scale_weights(kv, begin, hull, in_strip, scores);
+      if constexpr (Operands::scales_values)
+        multiply_by_scales(call_.v, of_.b, kv, begin, hull, scores, in_strip.count);
+      operands_.take_weights(kv, hull, in_strip, scores);
       if (softmax.hides() && !known) {
         known = true;
-        finite = operands_.finite_values(kv, begin, hull);
+        finite = are_finite(call_.v, of_.b, kv, begin, hull);
       }
       careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !finite);
-      if (careful(kv, strip))
-        operands_.add_visible_values(kv, begin, in_strip, scores, softmax, rows.sums);
-      else
-        shrink(kv, strip, softmax.shrink());
+      shrink(kv, strip, softmax.shrink());
+      if (careful(kv, strip)) operands_.add_visible_values(kv, begin, in_strip, scores, softmax, rows.sums);
     }
   }
   /// Multiplies the sums of a strip by `factor`, and sets the sums of the current tile to zero. Each tile has
-  /// sums of its own, for the reason given at value_panel.
+  /// sums of its own, for the reason given at add_products_of_panel.
   void shrink(Index kv, Index strip, const A* factor) {
     const Index channels = call_.v.head_dim, rows = rows_in(strip).count;
     std::fill_n(tile_sums_of(kv, strip), rows * channels, sum_type(0));
@@ -9858,7 +9812,7 @@ class prefill_operands {
   prefill_operands(const call_type& call, const query_block& block, Index strips)
       : call_(call), block_(block), depth_(call.k.head_dim), value_dim_(call.v.head_dim) {
     const Index copied = (std::max)(shape::width, block.heads) * (std::max)(depth_, value_dim_);
-    place_arrays<struct prefill_numbers, A>({{&queries_, strips * shape::rows * depth_},
+    place_arrays<struct prefill_numbers, A>({{&queries_, strips * shape::rows * shape::padded(depth_)},
                                              {&keys_, shape::tile * depth_},
                                              {&values_, shape::tile * shape::padded(value_dim_)},
                                              {&buffers_.wide, copied}});
@@ -9867,10 +9821,11 @@ class prefill_operands {
   void pack_queries(Index t, double factor) {
     read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
                  static_cast<A>(factor), buffers_,
-                 [&](Index g) { return std::pair(query(t * block_.heads + g), Index{shape::rows}); });
+                 [&](Index g) { return std::pair(query(t * block_.heads + g), panel_size); });
   }
   void clear_query(Index row) {
-    for (Index d = 0; d < depth_; ++d) query(row)[d * shape::rows] = A(0);
+    for (Index d = 0; d < depth_; d += shape::width)
+      std::fill_n(query(row) + d * shape::rows, shape::width, A(0));
   }
   void pack_tile(Index begin, Index count) {
     for_each_run_of_panel(
@@ -9887,7 +9842,7 @@ class prefill_operands {
   }
   void score(Index s, const tile_range& hull, A* scores) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      score_panel(queries_ + s * shape::rows * depth_, keys_ + n * depth_, depth_, scores + n);
+      row_products(query(s * shape::rows), panel_size, keys_ + n * depth_, depth_, scores + n, shape::tile);
   }
   /// Whole panels are read, because the zeros after the last channel are finite.
   bool finite_values(Index count) const {
@@ -9897,11 +9852,9 @@ class prefill_operands {
   }
   static bool exceeds(const tile_range& /*hull*/) { return false; }
   void add_values(const tile_range& hull, const A* weights, const A* shrink, A* sums) const {
-    for (Index c = 0; c < value_dim_; c += shape::width, sums += shape::rows * shape::width)
-      if (value_dim_ - c > lanes<packet<A>>)
-        value_panel<A, shape::packets>(weights, panel(c), hull.first, hull.last, shrink, sums);
-      else
-        value_panel<A, 1>(weights, panel(c), hull.first, hull.last, shrink, sums);
+    add_products<A, shape::tile, 1>(weights + hull.first, values_ + hull.first * shape::width,
+                                    shape::tile * shape::width, hull.last - hull.first, value_dim_, shrink,
+                                    sums, panel_size);
   }
   void add_visible_values(Index rows, const A* weights, tile_softmax<A>& softmax, A* sums) const {
     for (Index c = 0; c < value_dim_; c += shape::width)
@@ -9914,14 +9867,16 @@ class prefill_operands {
   }
   static const A* in_order(const A* sums, A* /*ordered*/) { return sums; }
  private:
+  static constexpr Index panel_size = shape::rows * shape::width;
   A* query(Index row) const {
-    return queries_ + row / shape::rows * shape::rows * depth_ + row % shape::rows;
+    return queries_ + row / shape::rows * shape::rows * shape::padded(depth_) +
+           row % shape::rows * shape::width;
   }
   const A* panel(Index channel) const { return values_ + channel * shape::tile; }
   const call_type& call_;
   query_block block_;
   Index depth_, value_dim_;
-  A* queries_;  // [strips, depth, rows]
+  A* queries_;  // [strips, panels, rows, width]
   A* keys_;     // [tile / width, depth, width]
   A* values_;   // [value_panels, tile, width]
   row_buffers<T> buffers_;
@@ -9965,58 +9920,6 @@ template <>
 struct pair_lanes_of<float> {
   using type = bfloat16_pair;
 };
-/// A pair for every lane of P. Its even number is in the lower half of the lane.
-template <class P>
-using pair_lanes = typename pair_lanes_of<P>::type;
-/// Pairs (from[0], from[1]), (from[2], from[3]), ...
-template <class P>
-EIGEN_ALWAYS_INLINE pair_lanes<P> load_neighbours(const Eigen::bfloat16* from) {
-  if constexpr (std::is_arithmetic_v<P>)
-    return {from[0], from[1]};
-  else
-    return load_bits<pair_lanes<P>>(from);
-}
-/// The pair (from[0], from[1]) in every lane.
-template <class P>
-EIGEN_ALWAYS_INLINE pair_lanes<P> fill_neighbours(const Eigen::bfloat16* from) {
-  if constexpr (std::is_arithmetic_v<P>) {
-    return {from[0], from[1]};
-  } else {
-    std::int32_t both;
-    std::memcpy(&both, from, sizeof both);
-    return fill<pair_lanes<P>>(both);
-  }
-}
-/// The pairs of the first `count` channels, at most 2 * lanes<P>, followed by zeros.
-template <class P>
-EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* from, Index count) {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-  if constexpr (sizeof(P) == 64) {
-    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
-    return pair_lanes<P>(_mm512_maskz_loadu_epi16(first, from));
-  } else
-#endif
-  {
-    Eigen::bfloat16 padded[std::size_t(2 * lanes<P>)] = {};
-    for (Index i = 0; i < count; ++i) padded[i] = from[i];
-    return load_neighbours<P>(padded);
-  }
-}
-/// Pairs of the same channel of two adjacent tokens. `even` has the pairs of even channels, and `odd` those
-/// of odd channels.
-///
-/// \param first, second  channels of two tokens, from load_neighbours
-template <class P>
-EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>& first,
-                                                            const pair_lanes<P>& second) {
-  if constexpr (std::is_arithmetic_v<P>) {
-    return {{first.even, second.even}, {first.odd, second.odd}};
-  } else {
-    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u)), lower = fill<pair_lanes<P>>(0xffff);
-    return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
-            bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
-  }
-}
 /// x, or 0 if the x86 instruction for these products treats it as 0. It does so for inputs and results below
 /// 2^-126.
 inline float flushed_as_products(float x) {
@@ -10033,46 +9936,78 @@ inline float multiply_add_bfloat16(Eigen::bfloat16 a, Eigen::bfloat16 b, float s
                                           flushed_as_products(static_cast<float>(b)),
                                           flushed_as_products(sum)));
 }
-/// a.even * b.even + (a.odd * b.odd + sum) in every lane.
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply_add_pairs(const pair_lanes<P>& a, const pair_lanes<P>& b, const P& sum) {
-  if constexpr (std::is_arithmetic_v<P>) {
-    return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, sum));
-  } else {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-    static_assert(sizeof(P) == 64);
-    return P(_mm512_dpbf16_ps(__m512(sum), bit_cast<__m512bh>(__m512i(a)), bit_cast<__m512bh>(__m512i(b))));
-#else
-    const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u));
-    const P odd = multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), sum);
-    return multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
-#endif
-  }
-}
 /// Products of queries and weights with keys and values, all bfloat16, for the kernels of attention.
-struct bfloat16_products {
+///
+/// \tparam P  a packet of floats, or float for one pair at a time
+template <class P>
+struct bfloat16_pairs {
   using number = Eigen::bfloat16;
   using stored = Eigen::bfloat16;
   using sum = float;
-  using sums = pair_sums;
-  using pairs = pair_lanes<sums>;
-  using reals = pair_sums;
-  static constexpr Index lanes = detail::lanes<sums>;
-  static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<sums>(0.0f); }
-  static EIGEN_ALWAYS_INLINE pairs load(const number* from) { return load_neighbours<sums>(from); }
+  using sums = P;
+  using pairs = typename pair_lanes_of<P>::type;  // a packet has the even number in the lower half of a lane
+  using reals = P;
+  static constexpr Index lanes = detail::lanes<P>;
+  static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
+  static EIGEN_ALWAYS_INLINE pairs load(const number* from) {
+    if constexpr (std::is_arithmetic_v<P>)
+      return {from[0], from[1]};
+    else
+      return load_bits<pairs>(from);
+  }
+  /// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
   static EIGEN_ALWAYS_INLINE pairs load_first(const number* from, Index count) {
-    return load_first_neighbours<sums>(from, count);
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+    if constexpr (sizeof(P) == 64) {
+      const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+      return pairs(_mm512_maskz_loadu_epi16(first, from));
+    } else
+#endif
+    {
+      number padded[std::size_t(2 * lanes)] = {};
+      for (Index i = 0; i < count; ++i) padded[i] = from[i];
+      return load(padded);
+    }
   }
-  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_neighbours<sums>(from); }
+  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) {
+    if constexpr (std::is_arithmetic_v<P>) {
+      return load(from);
+    } else {
+      std::int32_t both;
+      std::memcpy(&both, from, sizeof both);
+      return detail::fill<pairs>(both);
+    }
+  }
+  /// a.even * b.even + (a.odd * b.odd + c) in every lane.
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
-    return multiply_add_pairs<sums>(a, b, c);
+    if constexpr (std::is_arithmetic_v<P>) {
+      return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, c));
+    } else {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+      static_assert(sizeof(P) == 64);
+      return P(_mm512_dpbf16_ps(__m512(c), bit_cast<__m512bh>(__m512i(a)), bit_cast<__m512bh>(__m512i(b))));
+#else
+      const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u));
+      const P odd =
+          detail::multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), c);
+      return detail::multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
+#endif
+    }
   }
+  /// Pairs of the same channel of two adjacent tokens. `even` has the pairs of even channels, and `odd` those
+  /// of odd channels.
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
-    return pairs_of_tokens<sums>(first, second);
+    if constexpr (std::is_arithmetic_v<P>) {
+      return {{first.even, second.even}, {first.odd, second.odd}};
+    } else {
+      const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u)), lower = detail::fill<pairs>(0xffff);
+      return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
+              bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
+    }
   }
   static constexpr Index place_of_channel(Index c) { return c % 2 * lanes + c / 2; }
-  static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return of; }
-  static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const float* from) { return load_even_odd<sums>(from); }
+  static EIGEN_ALWAYS_INLINE reals as_reals(const sums& of) { return of; }
+  static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const float* from) { return load_even_odd<P>(from); }
   static EIGEN_ALWAYS_INLINE void store_sums(float* to, const sums& even, const sums& odd) {
     store_alternating(to, even, odd);
   }
@@ -10080,6 +10015,7 @@ struct bfloat16_products {
     store(to, sums_of_lanes(of));
   }
 };
+using bfloat16_products = bfloat16_pairs<pair_sums>;
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
@@ -10131,7 +10067,7 @@ struct integer_products {
     return {{first.even, second.even}, {first.odd, second.odd}};
   }
   static constexpr Index place_of_channel(Index c) { return c; }
-  static reals as_floats(sums of) { return static_cast<float>(of); }
+  static reals as_reals(sums of) { return static_cast<float>(of); }
   static even_odd<sums> load_sums(const std::int32_t* from) { return {from[0], from[1]}; }
   static void store_sums(std::int32_t* to, sums first, sums second) {
     to[0] = first;
@@ -10225,7 +10161,7 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   /// 128 bits: of every eight channels, the first four are in the first register and the others in the
   /// second.
   static constexpr Index place_of_channel(Index c) { return c % 8 / 4 * lanes + c / 8 * 4 + c % 4; }
-  static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return detail::as_floats<P>(to_bits(of)); }
+  static EIGEN_ALWAYS_INLINE reals as_reals(const sums& of) { return detail::as_floats<P>(to_bits(of)); }
   /// Sums of 2 * lanes channels. In memory they are in the order of channels.
   static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const std::int32_t* from) {
     const bits a = load_bits<bits>(from), b = load_bits<bits>(from + lanes);
@@ -10337,7 +10273,7 @@ void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i
   const Index depth = call.q.head_dim;
   if constexpr (is_quantized<C>) {
     read_queries(call, b, i, head, heads, static_cast<float>(factor), buffers,
-                 [&](Index g) { return std::pair(buffers.rotated + g * depth, Index{1}); });
+                 [&](Index g) { return std::pair(buffers.rotated + g * depth, panel_shape<float>::width); });
     for (Index g = 0; g < heads; ++g) {
       const float scale = round_query(buffers.rotated + g * depth, depth, rounded);
       visit(g, rounded, scale);
@@ -10478,9 +10414,11 @@ class paired_operands {
     float scales[std::size_t(shape::rows)];
     for (Index r = 0; r < shape::rows; ++r)
       scales[r] = round_weights(hull, weights + r * shape::tile, weights_ + r * shape::tile);
+    const Index first = hull.first / 2 * 2, pairs = (hull.last + 1 - first) / 2;
     for (Index c = 0; c < call_.v.head_dim; c += shape::width, sums += shape::rows * shape::width)
-      value_panel_of_pairs<Products>(weights_, panel(c), hull.first / 2, (hull.last + 1) / 2, shrink,
-                                     is_quantized<C> ? scales : nullptr, sums);
+      add_products_of_panel<float, strip_of_pairs<Products>::packets, shape::tile, 2, Products>(
+          weights_ + first, panel(c) + first * shape::width, pairs, shrink, sums,
+          is_quantized<C> ? scales : nullptr);
   }
   /// The sum of weights times values of one channel, over the keys visible to row r. `values` is in a panel
   /// of pairs: each row of the panel has the values of two keys.
@@ -10489,7 +10427,7 @@ class paired_operands {
     const number* weights = weights_ + r * shape::tile;
     float sum = 0;
     for (Index pair = hull.first / 2; 2 * pair < hull.last; ++pair)
-      for (const Index j : {2 * pair + 1, 2 * pair})  // the order of multiply_add_pairs
+      for (const Index j : {2 * pair + 1, 2 * pair})  // the order of bfloat16_pairs::multiply_add
         if (softmax.sees(r, j))
           sum = multiply_add_bfloat16(weights[j], values[pair * 2 * shape::width + j % 2], sum);
     return sum;
@@ -10537,6 +10475,7 @@ class paired_decode_operands {
   using real = arithmetic<C>;  // float, as a dependent type
  public:
   using sum = typename Products::sum;
+  static constexpr bool scales_keys = is_quantized<C>, scales_values = scales_keys;
   paired_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     const Index depth = call.q.head_dim, channels = call.v.head_dim, rows = of_.rows * of_.heads;
     place_arrays<struct decode_pairs, number>(
@@ -10577,12 +10516,8 @@ class paired_decode_operands {
     for (Index r = 0; r < of_.rows; ++r)
       channels_map<real>(scores + r * shape::tile + first, run.count) =
           query_factors_[row_of(run.head, r)] * as_reals(totals_ + r * shape::tile + first, run.count);
-    if constexpr (is_quantized<C>)
-      multiply_by_scales(call_.k, of_.b, run.head, keys.begin, keys.run[i], scores, of_.rows);
   }
-  void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
-                     float* weights) {
-    if constexpr (is_quantized<C>) multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
+  void take_weights(Index kv, const tile_range& hull, const rows_of_head& rows, const float* weights) {
     for (Index r = 0; r < rows.count; ++r)
       round_row(row_of(kv, rows.first + r), hull, weights + r * shape::tile);
   }
@@ -10605,9 +10540,6 @@ class paired_decode_operands {
   /// Whether values cannot be read in place, because pages with an odd number of tokens split pairs of keys.
   /// Sums of integers do not depend on which tokens form a pair.
   bool must_gather() const { return !is_quantized<C> && call_.v.page_size() % 2 == 1; }
-  bool finite_values(Index kv, Index begin, const tile_range& hull) const {
-    return are_finite(call_.v, of_.b, kv, begin, hull);
-  }
   /// Replaces add_values if must_gather(), or for tiles with values or scales that are not finite: for each
   /// row, the weights and the values of keys that are hidden from the row are replaced by zeros. If all
   /// values and scales are finite, the bits are those of add_values.
@@ -10629,8 +10561,6 @@ class paired_decode_operands {
       round_row(row, hull, visible_weights_);
       std::fill_n(visible_sums_, channels, sum{});
       value_rows_of_pairs<1>(values_of({visible, channels}, hull, row), channels, visible_sums_, nullptr);
-      if (!equal(softmax.shrink()[r], 1.0f))
-        channels_map<real>(sums + r * channels, channels) *= softmax.shrink()[r];
       add_sums(kv, rows.first + r, visible_sums_, sums + r * channels);
     }
   }
@@ -10755,7 +10685,7 @@ class plain_split {
           weigh_visible_keys(scores_ + r * shape::tile, {first - begin, last - begin}, row.state);
       if (!equal(shrink, A(1))) channels_map<A>(row.sums, channels) *= shrink;
     }
-    // Each tile has sums of its own, for the reason given at value_panel.
+    // Each tile has sums of its own, for the reason given at add_products_of_panel.
     std::fill_n(tile_sums_, rows() * channels, A(0));
     for_each_batch(call_.v, {kv, first, last}, call_.k, after,
                    [&](const row_block<C>& values, Index j, Index count, Index n, stream_ahead& ahead) {
@@ -12007,62 +11937,6 @@ struct gradient_shape {
   static constexpr Index block = 240;
   static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }
 };
-/// products[r * stride + n] = sum_d x_rd panel[d * width + n] for one panel of the other operand.
-///
-/// \param x      channel d of row r is at x[d / width * panel_stride + r * width + d % width]
-/// \param panel  [depth, width]
-template <class A>
-EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* panel, Index depth, A* products,
-                                    Index stride) {
-  using P = packet<A>;
-  using shape = panel_shape<A>;
-  strip_sums<A, shape::packets> sums;
-  for (; depth > 0; depth -= shape::width, x += panel_stride) {
-    const Index here = (std::min)(depth, shape::width);
-    for (Index d = 0; d < here; ++d, panel += shape::width) sums.multiply_add_row(x + d, shape::width, panel);
-  }
-  sums.for_each(
-      [&](auto r, auto n) { store(products + r * stride + n * lanes<P>, sums.sum[r * shape::packets + n]); });
-}
-/// sums[r * width + c] += sum_d numbers[r * row_step + d * depth_step] * panel[d * width + c] for the first
-/// `packets` packets of one panel of channels. The sum over d is formed first, because terms that are added
-/// one by one to a large sum are each rounded to the precision of that sum.
-///
-/// \param panel           [depth, width]
-/// \param sums_in_memory  [rows, width]
-template <class A, int packets, Index row_step, Index depth_step>
-EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, Index depth,
-                                             A* sums_in_memory) {
-  using P = packet<A>;
-  constexpr Index width = panel_shape<A>::width;
-  strip_sums<A, packets> sums;
-  for (Index d = 0; d < depth; ++d)
-    sums.multiply_add_row(numbers + d * depth_step, row_step, panel + d * width);
-  sums.for_each([&](auto r, auto n) {
-    A* before = sums_in_memory + r * width + n * lanes<P>;
-    store(before, add(load<P>(before), sums.sum[r * packets + n]));
-  });
-}
-/// Calls add_products_of_panel for all panels of `channels` channels. Two panels are panel_stride apart, and
-/// their sums sums_stride.
-template <class A, Index row_step, Index depth_step>
-void add_products(const A* numbers, const A* panel, Index panel_stride, Index depth, Index channels, A* sums,
-                  Index sums_stride) {
-  using shape = panel_shape<A>;
-  for (; channels > 0; channels -= shape::width, panel += panel_stride, sums += sums_stride)
-    if (channels > lanes<packet<A>>)
-      add_products_of_panel<A, shape::packets, row_step, depth_step>(numbers, panel, depth, sums);
-    else
-      add_products_of_panel<A, 1, row_step, depth_step>(numbers, panel, depth, sums);
-}
-/// Packs rows [count, depth] into panels [count / width, depth, width], with zeros after the last row.
-template <class A>
-void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index depth, A* packed) {
-  constexpr Index width = panel_shape<A>::width;
-  for (Index n = 0; n < count; n += width)
-    pack_transposed(rows + n * row_stride, row_stride, (std::min)(width, count - n), width, depth,
-                    packed + n * depth, width);
-}
 /// Writes one row of panels to `to`: each channel is multiplied by `factor` and rounded to T.
 template <class A, class T>
 void write_panels(const A* panels, Index panel_stride, A factor, Index channels, T* to) {
@@ -12302,7 +12176,8 @@ struct attention_gradient_rows {
                                     A* packed) {
     const row_block<T> stored = {x.at(block.b, first_key, block.kv), x.tokens == 1 ? 0 : x.token_stride};
     const row_block<A> rows = rows_as<A>(stored, keys_of_tile, x.head_dim, m.wide);
-    pack_transposed_panels(rows.rows, rows.stride, keys_of_tile, x.head_dim, packed);
+    pack_transposed_panels(rows.rows, rows.stride, keys_of_tile, x.head_dim, packed,
+                           x.head_dim * shape::width);
     return rows;
   }
   void pack_queries() {
@@ -12316,11 +12191,9 @@ struct attention_gradient_rows {
       const Index token = block.token_of(row), head = block.head_of(row);
       if (keys.of(token).empty()) continue;  // such a query may have any content
       const T* const d_out = tape.d_out.at(block.b, token, head);
-      write_query(tape.q.at(block.b, token, head), tape.q.head_dim, factor, m.wide, 1);
-      pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
-      channels_map<A>(m.wide, tape.v.head_dim) =
-          const_channels_map<T>(d_out, tape.v.head_dim).template cast<A>();
-      pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
+      pack_scaled(tape.q.at(block.b, token, head), tape.q.head_dim, factor, m.queries + row * shape::width,
+                  panel_stride());
+      pack_scaled(d_out, tape.v.head_dim, A(1), m.upstream + row * shape::width, panel_stride());
       m.products[row] =
           static_cast<A>(sum_of_products(tape.out.at(block.b, token, head), d_out, tape.v.head_dim));
     }
@@ -12620,8 +12493,8 @@ class attention_gradient_block {
   void add_to_queries(Index s, tile_range hull) const {
     add_products<A, shape::tile, 1>(m_.slopes + s * shape::rows * shape::tile + hull.first,
                                     m_.keys + hull.first * shape::width, sums_.panel_size,
-                                    hull.last - hull.first, rows_.tape.k.head_dim, m_.strip_d_queries(s),
-                                    shape::rows * shape::width);
+                                    hull.last - hull.first, rows_.tape.k.head_dim, nullptr,
+                                    m_.strip_d_queries(s), shape::rows * shape::width);
   }
   /// Adds the contributions of queries to the sums of keys [first, first + rows) of a tile. Only strips to
   /// which one of these keys may be visible contribute.
@@ -12636,8 +12509,8 @@ class attention_gradient_block {
     const Index row = begin * shape::rows, depth = end * shape::rows - row;
     const auto add = [&](const A* numbers, const A* packed, Index channels, A* sums) {
       add_products<A, 1, shape::tile>(numbers + row * shape::tile + first, packed + row * shape::width,
-                                      rows_.panel_stride(), depth, channels, sums + first * shape::width,
-                                      sums_.panel_size);
+                                      rows_.panel_stride(), depth, channels, nullptr,
+                                      sums + first * shape::width, sums_.panel_size);
     };
     add(m_.weights, m_.upstream, rows_.tape.v.head_dim, d_values);
     add(m_.slopes, m_.queries, rows_.tape.k.head_dim, d_keys);
@@ -13070,60 +12943,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
 
 #ifndef ROPE_ATTENTION_WEIGHTS_HPP
 #define ROPE_ATTENTION_WEIGHTS_HPP
-
-#ifndef ROPE_BASE_STORAGE_HPP
-#define ROPE_BASE_STORAGE_HPP
-/// Vectors in memory that is aligned to a cache line and not initialised, and counts that move together with
-/// such memory.
-namespace rope::inline ROPE_ABI::detail {
-/// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
-template <class T>
-struct cache_line_allocator {
-  using value_type = T;
-  // All allocators are equal, so containers always take over memory and never move element by element.
-  using propagate_on_container_copy_assignment = std::true_type;
-  using propagate_on_container_move_assignment = std::true_type;
-  using propagate_on_container_swap = std::true_type;
-  using is_always_equal = std::true_type;
-  cache_line_allocator() = default;
-  template <class U>
-  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
-  T* allocate(std::size_t count) { return static_cast<T*>(allocate_block("storage", count, sizeof(T))); }
-  void deallocate(T* data, std::size_t /*count*/) noexcept { free_block(data); }
-  /// Leaves the element indeterminate, because the owner writes all elements. std::allocator would zero it.
-  template <class U>
-  void construct(U* place) noexcept {
-    ::new (static_cast<void*>(place)) U;
-  }
-  template <class U, class... Arguments>
-  void construct(U* place, Arguments&&... arguments) {
-    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
-  }
-  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
-};
-/// A vector whose new elements are indeterminate until written.
-template <class T>
-using storage = std::vector<T, cache_line_allocator<T>>;
-/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
-class moved_index {
- public:
-  moved_index(Index value) noexcept : value_(value) {}
-  moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(other.value_) { other.value_ = 0; }
-  moved_index& operator=(const moved_index&) = default;
-  moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = other.value_;
-    other.value_ = 0;
-    value_ = value;
-    return *this;
-  }
-  ~moved_index() = default;
-  operator Index() const noexcept { return value_; }
- private:
-  Index value_;
-};
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_STORAGE_HPP
 /// The probabilities of attention, for inspection and plots.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -13181,17 +13000,17 @@ template <class T, class Rotation, class C, class Threads>
 void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
                            const weights_view<arithmetic<T>>& weights, const Threads& threads) {
   using A = arithmetic<T>;
-  const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
-  const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
+  const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64,
+              copied = (std::max)(block, group) * depth;
   const auto write = [&](Index first, Index last) {
-    storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
+    number_array<A> wide(copied), queries(group * depth);
     // If the keys of a row are contiguous, the row is computed in place. Otherwise it is computed in a buffer
     // and then copied.
-    storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
+    number_array<A> rows_of_group(weights.key_stride == 1 ? 0 : group * keys);
     const auto row_of = [&](Index b, Index h, Index i) {
       return weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
     };
-    storage<T> rotated(copied);
+    number_array<T> rotated(copied);
     const row_buffers<T> buffers = {rotated.data(), wide.data()};
     for (Index token = first; token < last; ++token)
       for (Index kv = 0; kv < call.k.heads; ++kv) {
@@ -13201,7 +13020,8 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
         const key_set visible = call.rules.keys_of(b, i);
         if (!visible.empty())
           read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
-                       buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
+                       buffers,
+                       [&](Index g) { return std::pair(queries.data() + g * depth, panel_shape<A>::width); });
         for (Index j = visible.hull_begin(), count; j < visible.hull_end(); j += count) {
           count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
@@ -13234,7 +13054,7 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
   using A = arithmetic<T>;
   const Index keys = call.k.tokens, group = call.group();
   const auto write = [&](Index first, Index last) {
-    storage<A> of_list(static_cast<std::size_t>(group * selected.keys()));
+    number_array<A> of_list(group * selected.keys());
     for (Index task = first; task < last; ++task) {
       const selected_query query(call, task);
       write_weights_of_keys(query.call(), weights_view<A>{of_list.data(), 0, query.count(), 0, 1},
@@ -13250,15 +13070,15 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
   const Index tasks = selected_query_count(call);
   parallel_pieces(threads, tasks, cost_of(tasks, group, keys, sizeof(A)), write);
 }
-/// Checks the call of attention whose weights are computed, and returns its visibility rules.
-template <class T>
-visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
-                           const attention_options& options, bool rotates) {
-  check_view("attention_weights", q);
-  check_view("attention_weights", k);
-  check_memory("attention_weights", q, k);
+/// Checks the call of attention whose weights are computed or added up, and returns its visibility rules.
+template <class T, class C>
+visibility checked_scores(const char* function, const head_view<const T>& q, const head_view<const C>& k,
+                          const attention_options& options, bool rotates) {
+  check_extents(function, q);
+  check_extents(function, k);
+  check_memory(function, q, k);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  return checked_attention<T, T>("attention_weights", q, k, k.channels(0, 0), out, options, rotates);
+  return checked_attention<T, C>(function, q, k, k.channels(0, 0), out, options, rotates);
 }
 /// The type of the weights of queries Q.
 template <class Q>
@@ -13305,6 +13125,13 @@ weights_view<weight_of<Q>> weights_in(std::remove_reference_t<W>& weights, const
     return {};
   }
 }
+/// Checks a call without rotation and writes its weights to the weights_view to(shape).
+template <class T, class To, class Threads>
+void find_weights(const head_view<const T>& q, const head_view<const T>& k, const To& to,
+                  const attention_options& options, const Threads& threads) {
+  const visibility rules = checked_scores<T, T>("attention_weights", q, k, options, false);
+  write_weights(attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {}}, to(rules.shape()), threads);
+}
 }  // namespace detail
 /// The attention probabilities of queries and keys that are already rotated or need no rotation.
 ///
@@ -13333,10 +13160,10 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const attent
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  const auto rules = detail::checked_weights<T>(q, k, options, false);
-  const auto to = detail::weights_in<Q, W>(weights, rules.shape());
-  detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, {}}, to,
-                        threads);
+  const auto to = [&](const detail::attention_shape& shape) {
+    return detail::weights_in<Q, W>(weights, shape);
+  };
+  detail::find_weights<T>(q, k, to, options, threads);
 }
 /// The attention probabilities of unrotated queries and keys, which are rotated while they are read.
 ///
@@ -13350,7 +13177,7 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
   const query_key_tables pair = detail::checked_tables("attention_weights", tables, options);
-  const auto rules = detail::checked_weights<T>(q, k, options, true);
+  const auto rules = detail::checked_scores<T, T>("attention_weights", q, k, options, true);
   const auto to = detail::weights_in<Q, W>(weights, rules.shape());
   detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
                                   rules);
@@ -13565,14 +13392,6 @@ void find_weight_sums(const attention_call<T, Rotation, C>& call, std::span<arit
   add_weight_sums(call, to, threads);
   write_weight_sums(to.data, sums);
 }
-/// Checks the call of attention whose weights are added up, and returns its visibility rules.
-template <class T, class C>
-visibility checked_weight_sums(const head_view<const T>& q, const head_view<const C>& k,
-                               const attention_options& options, bool rotates) {
-  check_memory("attention_weight_sums", q, k);
-  const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  return checked_attention<T, C>("attention_weight_sums", q, k, k.channels(0, 0), out, options, rotates);
-}
 /// The caller's list of sums. W is the type of the argument, which is a reference if the argument has a name.
 template <class Q, class W>
 std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
@@ -13630,7 +13449,7 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const atten
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
   const auto to = detail::sums_in<Q, W>(sums);
-  const auto rules = detail::checked_weight_sums<T, C>(q, k, options, false);
+  const auto rules = detail::checked_scores<T, C>("attention_weight_sums", q, k, options, false);
   detail::find_weight_sums(
       detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, {}, {}, rules, {}}, to, threads);
 }
@@ -13647,7 +13466,7 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const Table
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention_weight_sums", tables, options);
   const auto to = detail::sums_in<Q, W>(sums);
-  const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
+  const auto rules = detail::checked_scores<T, C>("attention_weight_sums", q, k, options, true);
   detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
                                   rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
@@ -13758,20 +13577,20 @@ void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
 /// is the weight of channel d of head h.
 template <class W>
 struct norm_rule {
-  const W* weight;
+  std::span<const W> weight;
   Index group, head_stride;
   double epsilon, offset;
-  /// offset + weight[d] for d in [0, count), in scratch of the calling thread. The lower bits of a NaN are 0,
+  /// offset + weight[i] for every weight, in scratch of the calling thread. The lower bits of a NaN are 0,
   /// as `rounded` requires. Tests the bits, to be correct under -ffast-math too.
   template <class A>
-  const A* gains(Index count) const {
+  const A* gains() const {
     struct norm_gains {};
-    A* const list = workspace<norm_gains, A>(count);
+    A* const list = workspace<norm_gains, A>(to_index(weight.size()));
     constexpr std::uint64_t infinity = 0x7ff0000000000000u, sign = std::uint64_t{1} << 63;
-    for (Index d = 0; d < count; ++d) {
-      const double gain = static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset;
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      const double gain = static_cast<double>(static_cast<arithmetic<W>>(weight[i])) + offset;
       const bool is_nan = (bit_cast<std::uint64_t>(gain) & ~sign) > infinity;
-      list[d] = is_nan ? std::numeric_limits<A>::quiet_NaN() : static_cast<A>(gain);
+      list[i] = is_nan ? std::numeric_limits<A>::quiet_NaN() : static_cast<A>(gain);
     }
     return list;
   }
@@ -13782,10 +13601,7 @@ struct norm_rule {
   }
 };
 /// Used after the norm if heads are not rotated.
-struct without_rotation {
-  template <class A>
-  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
-};
+inline constexpr auto without_rotation = [](Index /*b*/, Index /*t*/, const auto& /*heads*/) {};
 /// Rotates the heads of a token by the table row of a position. Not inline, so that all types of positions
 /// share it and programs can compile it once (`extern template`).
 template <class Layout, class S, class A>
@@ -13796,39 +13612,29 @@ void rotate_normed_heads(const table_view<S>& table, double m, std::int64_t posi
 }
 /// Used after the norm if heads are rotated: rotates them by the row of their token's position.
 template <class Layout, class S, class Source>
-struct row_rotation {
-  table_view<S> table;
-  Index first_channel;
-  Source positions;
-  double m;
-  row_rotation(const placed_table<S>& placed, const Source& at)
-      : table(placed.table().view()),
-        first_channel(placed.first_channel()),
-        positions(at),
-        m(placed.table().attention_factor()) {}
-  template <class A>
-  void operator()(Index b, Index t, token_heads<A> heads) const {
+auto row_rotation(const placed_table<S>& placed, const Source& positions) {
+  return [positions, table = placed.table().view(), first_channel = placed.first_channel(),
+          m = placed.table().attention_factor()](Index b, Index t, auto heads) {
     const std::int64_t position = positions(b, t);
     if (table.is_identity(position)) return;
     heads.in += first_channel;
     heads.out += first_channel;
     rotate_normed_heads<Layout>(table, m, position, heads);
-  }
-};
+  };
+}
 /// A checked call: normalises and rotates every head of `x` and writes it to `out`, which may be `x`.
 template <class T, class W, class Rotation>
 class norm_pass {
   using A = arithmetic<T>;
  public:
-  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
-            const Rotation& rotation)
+  norm_pass(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
+            const norm_rule<W>& norm, const Rotation& rotation)
       : x_(x), out_(out), norm_(norm), rotation_(rotation) {}
   Index tokens() const { return x_.batch * x_.tokens; }
   double bytes() const { return cost_of(x_.size(), sizeof(T)); }
   /// Processes every head of tokens [first, last) of the batch.
   void run(Index first, Index last) const {
-    const A* const gains =
-        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
+    const A* const gains = norm_.template gains<A>();
     // If the tokens of a head are adjacent in memory, eight heads are processed together for each token,
     // which reads eight streams in parallel.
     const bool all_heads = is_token_major(x_) || norm_.group > 1;
@@ -13885,8 +13691,7 @@ template <class Layout, class T, class W, class S, class Source, class Threads =
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,
                               const Threads& threads = {}) {
-  using rotation = row_rotation<Layout, S, Source>;
-  run_plans(threads, tokens_of_norm, norm_pass<T, W, rotation>(x, out, norm, rotation(table, positions)));
+  run_plans(threads, tokens_of_norm, norm_pass(x, out, norm, row_rotation<Layout>(table, positions)));
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
@@ -13937,7 +13742,7 @@ norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const 
                   "the epsilon of the norm must be finite and not negative, its offset finite, got ",
                   norm.epsilon, " and ", norm.offset);
   const bool shared = size == static_cast<std::size_t>(x.head_dim);
-  return {norm.weight.data(), norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
+  return {norm.weight, norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
           shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
 }
 /// Normalises checked heads, and rotates them unless `rotation` is without_rotation.
@@ -13946,7 +13751,7 @@ void normalize_checked(const char* function, const head_view<const T>& x, const 
                        const head_norm<W>& norm, const Rotation& rotation, const Threads& threads) {
   const norm_rule<W> rule = checked_norm(function, norm, x);
   check_result(function, x, out);
-  run_plans(threads, tokens_of_norm, norm_pass<T, W, Rotation>(x, out, rule, rotation));
+  run_plans(threads, tokens_of_norm, norm_pass(x, out, rule, rotation));
 }
 template <class Layout, class T, class W, class S, class P, class Threads>
 void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -13954,8 +13759,7 @@ void normalize_and_rotate_checked(const char* function, const head_view<const T>
                                   const Threads& threads) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  using rotation = row_rotation<Layout, S, std::remove_const_t<decltype(source)>>;
-  normalize_checked(function, x, out, norm, rotation(table, source), threads);
+  normalize_checked(function, x, out, norm, row_rotation<Layout>(table, source), threads);
 }
 template <class Layout, class T, class QW, class KW, class S, class P, class Threads>
 void normalize_and_rotate_both(const char* function, const head_view<T>& q, const head_view<T>& k,
@@ -13965,9 +13769,8 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
   check_both<Layout>(function, q, k, table, source);
   const norm_rule<QW> q_rule = checked_norm(function, q_norm, q);
   const norm_rule<KW> k_rule = checked_norm(function, k_norm, k);
-  using rotation = row_rotation<Layout, S, std::remove_const_t<decltype(source)>>;
-  run_plans(threads, tokens_of_norm, norm_pass<T, QW, rotation>(q, q, q_rule, rotation(table, source)),
-            norm_pass<T, KW, rotation>(k, k, k_rule, rotation(table, source)));
+  const auto rotation = row_rotation<Layout>(table, source);
+  run_plans(threads, tokens_of_norm, norm_pass(q, q, q_rule, rotation), norm_pass(k, k, k_rule, rotation));
 }
 }  // namespace detail
 /// Normalises every head of `x` in place.
@@ -13990,7 +13793,7 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
   ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
   if constexpr (!std::is_const_v<T>) {
     detail::check_heads("normalize_heads", x);
-    detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation{}, threads);
+    detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation, threads);
   }
 }
 /// Writes the normalised `x` to `out`.
@@ -14006,7 +13809,7 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
   ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
     detail::check_heads("normalize_heads_to", x);
-    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation{}, threads);
+    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation, threads);
   }
 }
 /// Normalises every head of `x` in place and rotates it, in one pass over memory.
@@ -14086,15 +13889,13 @@ class norm_gradient {
  public:
   norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm)
       : x_(x), d_(d), norm_(norm) {}
-  /// The number of weights.
-  Index weights() const { return norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim; }
   /// Processes tokens [first, last) of the batch.
   ///
-  /// \param d_weight  [weights()], gradients are added to it; or null
+  /// \param d_weight  of the length of the weights, gradients are added to it; or null
   void run(Index first, Index last, double* d_weight) const {
     struct wide_heads {};
     const Index size = x_.heads * x_.head_dim;
-    const A* const gains = norm_.template gains<A>(weights());
+    const A* const gains = norm_.template gains<A>();
     A* const rows = workspace<wide_heads, A>(2 * size);
     for (; first < last; ++first) {
       const Index b = first / x_.tokens, t = first % x_.tokens;
@@ -14103,13 +13904,8 @@ class norm_gradient {
         widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
       }
       for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
-      for (Index h = 0; h < x_.heads; ++h) {
-        const A* const row = rows + size + h * x_.head_dim;
-        if constexpr (std::is_same_v<T, A>)
-          std::copy_n(row, x_.head_dim, d_.at(b, t, h));
-        else
-          round_channels<T>(row, x_.head_dim, d_.at(b, t, h));
-      }
+      for (Index h = 0; h < x_.heads; ++h)
+        round_channels<T>(rows + size + h * x_.head_dim, x_.head_dim, d_.at(b, t, h));
     }
   }
  private:
@@ -14191,7 +13987,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
     struct partial_sums {};
     constexpr Index tokens_of_sum = 64;
     const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
-                weights = pass.weights();
+                weights = detail::to_index(norm.weight.size());
     double* const partial =
         d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
     const double operations = detail::cost_of(10, tokens_of_sum, x.heads, x.head_dim);
@@ -14358,8 +14154,6 @@ inline constexpr block_rotation<unnamed_layout, no_table, std::int64_t, std::int
 /// The parameters of an attention block, as checkpoints store them.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-template <class W, class Map>
-concept no_map = !std::convertible_to<W, Map>;
 template <class W, class Weight, class B, class Bias>
 concept no_maps = !std::convertible_to<W, Weight> || !std::convertible_to<B, Bias>;
 /// An Eigen::Map that can be assigned: it then maps other memory. Assigning to an Eigen::Map copies numbers
@@ -14412,18 +14206,12 @@ struct projection {
   ///
   /// Throws:  std::invalid_argument if there are gaps between the rows of the matrix, as in a block of a
   ///          larger matrix
-  template <detail::dense W>
-  requires detail::no_map<W, weight_map> projection(W&& w)
-      : projection(checked_data(w), w.rows(), w.cols()) {}
-  template <detail::dense W>
-  requires detail::no_map<W, weight_map> && detail::owns_memory<W> projection(W&& w ROPE_DETAIL_LIFETIMEBOUND)
-      : projection(checked_data(w), w.rows(), w.cols()) {}
-  template <detail::dense W, detail::dense B>
-  requires detail::no_maps<W, weight_map, B, bias_map> projection(W&& w, B&& b)
+  template <detail::dense W, detail::dense B = bias_map>
+  requires detail::no_maps<W, weight_map, B, bias_map> projection(W&& w, B&& b = {nullptr, 0})
       : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
-  template <detail::dense W, detail::dense B>
+  template <detail::dense W, detail::dense B = bias_map>
   requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<W> projection(
-      W&& w ROPE_DETAIL_LIFETIMEBOUND, B&& b)
+      W&& w ROPE_DETAIL_LIFETIMEBOUND, B&& b = {nullptr, 0})
       : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
   template <detail::dense W, detail::dense B>
   requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<B> projection(
@@ -14466,7 +14254,7 @@ struct projection {
     return x.data_handle();
   }
   template <class B>
-  static bias_map checked_bias(const B& b) {
+  static bias_map checked_bias(B& b) {
     static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,
                   "projection: a bias is an Eigen vector in memory with an inner stride of 1");
     return bias_map(b.data(), b.size());
@@ -14671,65 +14459,29 @@ struct operand {
 /// The number of terms of a sum for which operands are packed at a time. With this number, a strip fits L1,
 /// and the panels of a tile fit L2. (base/simd/panels.hpp defines strips and panels.)
 inline constexpr Index terms_per_pass = 256;
-/// The number of rows that are packed together: a multiple of the strip and of the packet size.
+/// row_products for a strip with fewer rows or a panel with fewer columns. Only rows [0, rows) and columns
+/// [0, cols) of the result are written, or added to if `add`.
 template <class A>
-inline constexpr Index rows_per_pass = [] {
-  Index rows = panel_shape<A>::rows;
-  while (rows % lanes<packet<A>> != 0) rows += panel_shape<A>::rows;
-  return rows;
-}();
-/// out[r * stride + n] = sum_d strip[d * rows_per_pass + r] * panel[d * width + n], or += if `add`, for one
-/// strip of rows and one panel.
-template <class A>
-EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index terms, bool add, A* out,
-                                      Index stride) {
-  using P = packet<A>;
-  using shape = panel_shape<A>;
-  strip_sums<A, shape::packets> sums;
-  for (Index d = 0; d < terms; ++d)
-    sums.multiply_add_row(strip + d * rows_per_pass<A>, 1, panel + d * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    const P sum = sums.sum[r * shape::packets + n];
-    A* to = out + r * stride + n * lanes<P>;
-    store(to, add ? rope::detail::add(load<P>(to), sum) : sum);
-  });
-}
-/// multiply_panel for a strip with fewer rows or a panel with fewer columns. Only rows [0, rows) and columns
-/// [0, cols) of the result are written.
-template <class A>
-void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
-                   Index cols) {
+void multiply_edge(const A* strip, Index panel_stride, const A* panel, Index terms, bool add, A* out,
+                   Index stride, Index rows, Index cols) {
   using shape = panel_shape<A>;
   A whole[std::size_t(shape::rows * shape::width)];
-  multiply_panel(strip, panel, terms, false, whole, shape::width);
+  row_products(strip, panel_stride, panel, terms, whole, shape::width);
   for (Index r = 0; r < rows; ++r)
     for (Index c = 0; c < cols; ++c) {
       A& to = out[r * stride + c];
       to = add ? to + whole[r * shape::width + c] : whole[r * shape::width + c];
     }
 }
-/// packed[d * rows_per_pass + r] = a(r, d), or zero for r >= rows.
+/// Packs x [rows, cols] into panels of `width` columns: packed[c / width * panel_stride + r * width +
+/// c % width] = x(r, c), with zeros after the last column.
 template <class A>
-void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
-  constexpr Index all = rows_per_pass<A>;
-  if (a.col_stride == 1) return pack_transposed(a.data, a.row_stride, rows, all, terms, packed, all);
-  for (Index d = 0; d < terms; ++d) {
-    std::copy_n(a.data + d * a.col_stride, rows, packed + d * all);
-    std::fill_n(packed + d * all + rows, all - rows, A(0));
-  }
-}
-/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero-padded to whole panels.
-template <class A>
-void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
-  constexpr Index width = panel_shape<A>::width;
-  if (b.col_stride == 1) {
-    for (Index d = 0; d < terms; ++d)
-      pack_row(b.data + d * b.row_stride, cols, packed + d * width, terms * width);
-  } else {
-    for (Index c = 0; c < cols; c += width)
-      pack_transposed(b.data + c * b.col_stride, b.col_stride, (std::min)(width, cols - c), width, terms,
-                      packed + c * terms, width);
-  }
+void pack_panels(const operand<A>& x, Index rows, Index cols, A* packed, Index panel_stride) {
+  if (x.col_stride == 1)
+    for (Index r = 0; r < rows; ++r)
+      pack_row(x.data + r * x.row_stride, cols, packed + r * panel_shape<A>::width, panel_stride);
+  else
+    pack_transposed_panels(x.data, x.col_stride, cols, rows, packed, panel_stride);
 }
 /// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Partial sums of
 /// terms_per_pass terms are added to the result.
@@ -14737,28 +14489,32 @@ template <class A>
 void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
                    A* out, Index stride) {
   using shape = panel_shape<A>;
-  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_per_pass<A>;
+  // The rows of `a` that are packed together: whole strips, and whole packets if the rows are transposed.
+  constexpr Index strip_rows = shape::rows, width = shape::width, block = 4 * strip_rows;
   if (depth == 0 && !add)
     for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
   struct product_numbers {};
-  const Index most = (std::min)(depth, terms_per_pass);
-  A* const strips = workspace<product_numbers, A>(most * (block + shape::padded(cols)));
-  A* const panels = strips + most * block;
+  const Index most = (std::min)(depth, terms_per_pass), size_of_strips = shape::padded(most) * block;
+  A* const strips = workspace<product_numbers, A>(size_of_strips + most * shape::padded(cols));
+  A* const panels = strips + size_of_strips;
   for (Index first = 0; first < depth; first += terms_per_pass) {
     const Index terms = (std::min)(terms_per_pass, depth - first);
     const bool adds = add || first > 0;
-    pack_panels(b.from(first, 0), terms, cols, panels);
+    const auto multiply = adds ? row_products<true, A> : row_products<false, A>;
+    pack_panels(b.from(first, 0), terms, cols, panels, terms * width);
     for (Index r = 0; r < rows; r += block) {
       const Index packed = (std::min)(block, rows - r);
-      pack_rows(a.from(r, first), packed, terms, strips);
+      if (packed < block) std::fill_n(strips, size_of_strips, A(0));
+      pack_panels(a.from(r, first), packed, terms, strips, block * width);
       for (Index s = 0; s < packed; s += strip_rows)
         for (Index c = 0; c < cols; c += width) {
           const Index here = (std::min)(strip_rows, packed - s), there = (std::min)(width, cols - c);
+          const A *const strip = strips + s * width, *const panel = panels + c * terms;
           A* const to = out + (r + s) * stride + c;
           if (here == strip_rows && there == width)
-            multiply_panel(strips + s, panels + c * terms, terms, adds, to, stride);
+            multiply(strip, block * width, panel, terms, to, stride);
           else
-            multiply_edge(strips + s, panels + c * terms, terms, adds, to, stride, here, there);
+            multiply_edge(strip, block * width, panel, terms, adds, to, stride, here, there);
         }
     }
   }
@@ -15355,10 +15111,7 @@ class key_rotator {
   using A = arithmetic<T>;
  public:
   key_rotator(number_array<phase> step, double m, Index first_channel)
-      : step_(std::move(step)),
-        m_(m),
-        first_channel_(first_channel),
-        row_(2 * static_cast<std::size_t>(step_.size())) {}
+      : step_(std::move(step)), m_(m), first_channel_(first_channel), row_(2 * step_.size()) {}
   /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void rotate(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     if (!written_ || count != count_) {
@@ -15385,7 +15138,7 @@ class key_rotator {
   number_array<phase> step_;
   double m_;
   Index first_channel_;
-  storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
+  number_array<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
   std::int64_t count_ = 0;
   bool written_ = false;
 };
@@ -15464,14 +15217,6 @@ namespace rope::inline ROPE_ABI::detail {
 struct token_rows {
   Index row_stride;  // 0 if the rows of a batch share the coordinates
   Index operator()(Index b, Index t) const { return b * row_stride + t; }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    if (batch > 0 && tokens > 0) {
-      range.include(0);
-      range.include((*this)(batch - 1, tokens - 1));
-    }
-    return range;
-  }
 };
 inline contiguous_positions positions_of_row(const token_rows& all, Index b, Index first = 0) {
   return {all(b, first)};
@@ -15727,13 +15472,6 @@ class row_queries {
   row_counts counts_;
   any_integers offsets_;
 };
-/// The row of the table for query i of row first + b of the stored tokens.
-struct listed_angles {
-  const std::int64_t* rows;
-  const row_queries& queries;
-  Index first;
-  std::int64_t operator()(Index b, Index i) const { return rows[queries.place(first + b, i)]; }
-};
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
 
@@ -15825,8 +15563,6 @@ class head_memory {
         channels_(checked_size(owner, head_dim)),
         scales_(is_quantized<T> ? checked_size(owner, 1) : 0) {}
   Index batch() const { return batch_; }
-  Index heads() const { return heads_; }
-  Index slot_count() const { return slots_; }
   Index head_dim() const { return head_dim_; }
   head_view<T> view() { return view_of(channels_.data(), scales_.data()); }
   head_view<const T> view() const { return view_of(channels_.data(), scales_.data()); }
@@ -15838,13 +15574,13 @@ class head_memory {
     else
       return bhsd(channels, batch_, heads_, slots_, head_dim_);
   }
-  std::size_t checked_size(const char* owner, Index head_dim) const {
+  Index checked_size(const char* owner, Index head_dim) const {
     check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads_, head_dim);
-    return static_cast<std::size_t>(batch_ * slots_ * heads_ * head_dim);
+    return batch_ * slots_ * heads_ * head_dim;
   }
   moved_index batch_, heads_, slots_, head_dim_;
-  storage<T> channels_;
-  storage<arithmetic<T>> scales_;  // floats of integers, otherwise none
+  number_array<T> channels_;
+  number_array<arithmetic<T>> scales_;  // floats of integers, otherwise none
 };
 /// Calls rotator.rotate(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
 /// quantized again.
@@ -16279,7 +16015,8 @@ class attended_call {
       struct rotated_queries {};
       const head_view<T> to =
           bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
-      rotate_into<Layout, false>(q, to, *table_, listed_angles{angles_ + first, queries_, b}, threads_);
+      const auto angle = [&](Index row, Index t) { return angles_[queries_.place(b + row, first + t)]; };
+      rotate_into<Layout, false>(q, to, *table_, angle, threads_);
       return to;
     }
   }
@@ -16576,8 +16313,8 @@ class token_indices : public row_counts {
   template <integers_in_memory X>
   token_indices(const X& list) : row_counts("indices", list) {}
 };
-/// Different tokens of a row in ascending order, in the scratch memory of the thread. Valid until the next
-/// list on this thread.
+/// Different tokens of a row in ascending order: a run, or a list. A list is in the scratch memory of the
+/// thread, and valid until the next list on this thread.
 class token_list {
  public:
   /// Throws:  std::out_of_range if an index is not in [0, held), std::invalid_argument if one is given twice
@@ -16597,15 +16334,17 @@ class token_list {
       if (tokens_[i] == tokens_[i - 1])
         throw_invalid(function, "indices must differ, got ", tokens_[i], " twice");
   }
+  /// Tokens [first, last).
+  token_list(Index first, Index last) : first_(first), size_(last - first) {}
   Index size() const { return size_; }
-  /// Requires:  size() > 0
-  Index first() const { return tokens_[0]; }
+  /// Token i of the list.
+  Index operator[](Index i) const { return tokens_ == nullptr ? first_ + i : tokens_[i]; }
   /// Calls visit(first, last) for each run [first, last) of listed tokens, in ascending order.
   template <class Visit>
   void for_each_run(const Visit& visit) const {
     for (Index i = 0, next; i < size_; i = next) {
-      for (next = i + 1; next < size_ && tokens_[next] == tokens_[next - 1] + 1;) ++next;
-      visit(tokens_[i], tokens_[next - 1] + 1);
+      for (next = i + 1; next < size_ && (*this)[next] == (*this)[next - 1] + 1;) ++next;
+      visit((*this)[i], (*this)[next - 1] + 1);
     }
   }
   /// Calls visit(from, to, count) for each run of remaining tokens after the first listed one, in ascending
@@ -16613,12 +16352,13 @@ class token_list {
   template <class Visit>
   void for_each_kept(Index size, const Visit& visit) const {
     for (Index i = 0; i < size_; ++i) {
-      const Index from = tokens_[i] + 1, end = i + 1 < size_ ? tokens_[i + 1] : size;
-      if (from < end) visit(from, tokens_[i] - i, end - from);
+      const Index from = (*this)[i] + 1, end = i + 1 < size_ ? (*this)[i + 1] : size;
+      if (from < end) visit(from, (*this)[i] - i, end - from);
     }
   }
  private:
-  Index* tokens_;
+  Index* tokens_ = nullptr;  // null for a run
+  Index first_ = 0;          // of a run
   Index size_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -16751,27 +16491,22 @@ class row_places {
       }
     }
   }
-  /// Removes tokens [first, last) of the rows in `range`. `rows` still counts them. Later tokens move to
-  /// lower indices.
+  /// Removes tokens of the rows in `range`. `rows` still counts them. Later tokens move to lower indices. If
+  /// they are evicted, the next position does not change.
   template <class Rows>
-  void remove(row_range range, const Rows& rows, Index first, Index last) {
+  void remove(row_range range, const Rows& rows, const token_list& tokens, bool evicts) {
     for (Index b = range.first; b < last_of(range); ++b) {
       const Index size = rows.size(b);
-      std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
-      if (first < last && last == size) rows_(b).evicted = none_evicted;
-      update_largest(b, size - (last - first));
-    }
-  }
-  /// Removes the listed tokens of rows, which still have size(b) tokens. The next position does not change.
-  template <class Rows>
-  void evict(row_range range, const Rows& rows, const token_list& tokens) {
-    for (Index b = range.first; b < last_of(range); ++b) {
       tokens.for_each_run([&, &evicted = rows_(b).evicted](Index first, Index last) {
-        evicted = (std::max)(evicted, *std::max_element(row(b) + first * axes_, row(b) + last * axes_));
+        if (evicts)
+          evicted = (std::max)(evicted, *std::max_element(row(b) + first * axes_, row(b) + last * axes_));
+        else if (last == size)
+          evicted = none_evicted;
       });
-      tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
+      tokens.for_each_kept(size, [&](Index from, Index to, Index count) {
         std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
       });
+      if (!evicts) update_largest(b, size - tokens.size());
     }
   }
   /// Puts the `size` tokens of row b at 0, 1, 2, ...
@@ -16813,14 +16548,6 @@ class row_places {
       std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
     rows_(to) = other.rows_(from);
     next_[at(to)] = other.next_[at(from)];
-  }
-  /// Throws:  std::length_error if the places exceed the address space
-  template <class Rows>
-  void reserve(const char* owner, const Rows& rows, Index capacity) {
-    if (axes_ == 0) return;
-    row_places larger(owner, batch_, capacity, axes_);
-    for (Index b = 0; b < batch_; ++b) larger.copy_row(*this, b, b, rows.size(b));
-    *this = std::move(larger);
   }
   void swap_rows(Index a, Index b, Index size) {
     if (axes_ == 0) return;
@@ -16964,6 +16691,8 @@ class slot_rows {
     of(to) = other.of(from);
     newest_.copy_row(other.newest_, from, to);
   }
+  /// Sets newest(), which copy_row does not know after copies of all rows of another object.
+  void remember(const newest_tokens& newest) { newest_ = newest; }
   void swap_rows(Index a, Index b) {
     order_.swap_rows(a, b, (std::max)(used(a), used(b)));
     std::swap(of(a), of(b));
@@ -17076,29 +16805,20 @@ class cache_rows : public slot_rows<growing_row> {
       update_order(b, size, false);
     }
   }
-  /// Removes tokens [first, last). With `on_axes` the remaining tokens are renumbered 0, 1, 2, ...
-  void remove(row_range rows, Index first, Index last, bool on_axes) {
-    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
-    order_.remove(rows, *this, first, last);
-    for (Index b = rows.first; b < rows.last; ++b) {
-      of(b).used -= last - first;
-      update_order(b, first, on_axes);
-    }
-  }
-  /// Removes the tokens of an ascending list. next(b) does not change. With `on_axes` the remaining tokens
-  /// are renumbered 0, 1, 2, ...
+  /// Removes tokens. If they are evicted, next(b) does not change. With `on_axes` the remaining tokens are
+  /// renumbered 0, 1, 2, ...
   ///
   /// Requires:  rows of one size, at least one token in the list
-  void evict(row_range rows, const token_list& tokens, bool on_axes) {
+  void remove(row_range rows, const token_list& tokens, bool evicts, bool on_axes) {
     tokens.for_each_run([&](Index first, Index last) {
       newest_.forget(rows.first, rows.last, [&](Index b) {
         return lost_tokens{size(b) - last, last - first};
       });
     });
-    order_.evict(rows, *this, tokens);
+    order_.remove(rows, *this, tokens, evicts);
     for (Index b = rows.first; b < rows.last; ++b) {
       of(b).used -= tokens.size();
-      update_order(b, tokens.first(), on_axes);
+      update_order(b, tokens[0], on_axes);
     }
   }
   /// Throws:  as row_places::check_shift
@@ -17114,11 +16834,6 @@ class cache_rows : public slot_rows<growing_row> {
     if (other.size(from) > slots_)
       throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slots_,
                    "; call reserve");
-  }
-  /// Requires:  capacity is at least the present one, and a cache has checked the extents
-  void reserve(const char* owner, Index capacity) {
-    order_.reserve(owner, *this, capacity);
-    slots_ = capacity;
   }
  private:
   /// Updates ordered(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
@@ -17271,19 +16986,18 @@ class cache_memory {
   cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
                Index value_dim)
       : keys_(owner, batch, kv_heads, slot_count, head_dim),
-        values_(owner, batch, shared ? 0 : kv_heads, slot_count, value_dim),
-        value_dim_(value_dim) {}
+        values_(owner, batch, shared ? 0 : kv_heads, slot_count, value_dim) {}
   Index batch() const { return keys_.batch(); }
-  Index slot_count() const { return keys_.slot_count(); }
+  Index slot_count() const { return keys().tokens; }
   head_view<const T> keys() const { return keys_.view(); }
   head_view<T> keys() { return keys_.view(); }
   head_view<const T> values() const { return values_of(*this); }
   head_view<T> values() { return values_of(*this); }
   /// The first channel of a stored key that new keys set.
-  Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
+  Index first_new_channel() const { return shared ? values_.head_dim() : 0; }
   /// The size of `count` tokens in bytes.
   double bytes_of(Index count) const {
-    return cost_of(count, keys_.heads(), keys_.head_dim() + (shared ? 0 : Index{value_dim_}), sizeof(T));
+    return cost_of(count, keys().heads, keys_.head_dim() + (shared ? 0 : values_.head_dim()), sizeof(T));
   }
   /// Checks the shapes and counts of new tokens.
   ///
@@ -17292,7 +17006,7 @@ class cache_memory {
   void check_new(const char* function, const K& k, const V& v, const row_counts& counts) const {
     ROPE_DETAIL_CHECK_STORED("append", typename K::value_type, typename V::value_type, T);
     check_shape(function, shared ? "rotated_part" : "k", k, keys_.head_dim() - first_new_channel());
-    check_shape(function, shared ? "latent" : "v", v, value_dim_);
+    check_shape(function, shared ? "latent" : "v", v, values_.head_dim());
     check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
     check_counts(function, counts, batch(), k.tokens);
   }
@@ -17304,16 +17018,16 @@ class cache_memory {
     const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
     const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
     if constexpr (shared)
-      write_keys(from(k), to(keys()).channels(value_dim_, keys_.head_dim() - value_dim_));
+      write_keys(from(k), to(keys()).channels(values_.head_dim(), keys_.head_dim() - values_.head_dim()));
     else
       write_keys(from(k), to(keys()));
     copy_channels(from(v), to(values()));
   }
-  /// Moves runs of tokens of row b to lower slots. runs(visit) calls visit(from, to, count) for each run, in
-  /// ascending order.
-  template <class Runs>
-  void move_down(Index b, const Runs& runs) {
-    runs([&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy()); });
+  /// Removes tokens of row b, which has `size`. Later ones move to lower slots.
+  void remove(Index b, const token_list& tokens, Index size) {
+    tokens.for_each_kept(size, [&](Index from, Index to, Index count) {
+      for_each_part(*this, b, from, b, to, count, copy());
+    });
   }
   /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {
@@ -17334,7 +17048,7 @@ class cache_memory {
   template <class Memory>
   static auto values_of(Memory& memory) {
     if constexpr (shared)
-      return memory.keys().channels(0, memory.value_dim_);
+      return memory.keys().channels(0, memory.values_.head_dim());
     else
       return memory.values_.view();
   }
@@ -17357,13 +17071,12 @@ class cache_memory {
   template <class X>
   void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
     check_extents(function, x);
-    if (x.batch != batch() || x.heads != keys_.heads() || x.head_dim != head_dim)
-      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys_.heads(), ", ", head_dim,
+    if (x.batch != batch() || x.heads != keys().heads || x.head_dim != head_dim)
+      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys().heads, ", ", head_dim,
                     "], got ", shape_text(x));
     check_memory(function, x);
   }
   head_memory<T> keys_, values_;
-  moved_index value_dim_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
@@ -17489,35 +17202,23 @@ class stored_tokens {
   void remove(const char* function, Index first, Index count, batch_row row) {
     const row_range rows = rows_.rows(function, row);
     rows_.check_tokens(function, rows, first, count);
-    const Index last = first + count;
-    for (Index b = rows.first; b < rows.last; ++b)
-      memory_.move_down(b, [&](const auto& visit) { visit(last, first, rows_.size(b) - last); });
-    coordinates_.remove(rows, rows_, first, last);
-    rows_.remove(rows, first, last, on_axes());
+    remove(rows, token_list(first, first + count), false);
   }
   void evict(const char* function, const token_indices& indices, batch_row row) {
     const row_range rows = rows_.rows(function, row);
-    const token_list tokens(function, indices, rows_.size(rows.first));
-    if (tokens.size() == 0) return;
-    for (Index b = rows.first; b < rows.last; ++b)
-      memory_.move_down(b, [&](const auto& visit) { tokens.for_each_kept(rows_.size(b), visit); });
-    coordinates_.evict(rows, rows_, tokens);
-    rows_.evict(rows, tokens, on_axes());
+    remove(rows, token_list(function, indices, rows_.size(rows.first)), true);
   }
   /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
   void reserve(const char* function, Index capacity) {
     if (capacity < 0) throw_invalid(function, "capacity must not be negative, got ", capacity);
     if (capacity <= memory_.slot_count()) return;
-    cache_memory<T, place> memory(owner_, memory_.batch(), capacity, memory_.keys().heads,
-                                  memory_.keys().head_dim, memory_.values().head_dim);
-    for (Index b = 0; b < memory_.batch(); ++b) memory.copy_row(memory_, b, b, rows_.used(b));
-    row_places<double> coordinates = coordinates_;
-    coordinates.reserve(owner_, rows_, capacity);
-    Rows rows = rows_;
-    rows.reserve(owner_, capacity);
-    memory_ = std::move(memory);
-    coordinates_ = std::move(coordinates);
-    rows_ = std::move(rows);
+    stored_tokens larger(owner_, memory_.batch(), capacity, memory_.keys().heads, memory_.keys().head_dim,
+                         memory_.values().head_dim, storage_);
+    larger.rotation_ = rotation_;
+    if (on_axes()) larger.put_on_axes(token_axes(coordinates_.axes()));
+    for (Index b = 0; b < memory_.batch(); ++b) larger.copy_tokens(*this, b, b);
+    larger.rows_.remember(rows_.newest());
+    *this = std::move(larger);
   }
   /// For raw keys, whose positions change without a rotation.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
@@ -17542,9 +17243,7 @@ class stored_tokens {
     if (&other == this && from == to) return;
     check_copy(function, other, from, to);
     const bool other_rotation = empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
-    memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
-    coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
-    rows_.copy_row(other.rows_, from, to);
+    copy_tokens(other, from, to);
     if (!other.rows_.empty(from) && other_rotation) rotation_ = other.rotation_;
   }
   /// \param from  row b becomes a copy of row from[b]
@@ -17568,6 +17267,17 @@ class stored_tokens {
       throw_invalid(function,
                     "this cache rotates its keys, give the layout and the table, got none; append keys that "
                     "the table rotated before with append_rotated");
+  }
+  void copy_tokens(const stored_tokens& other, Index from, Index to) {
+    memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
+    coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
+    rows_.copy_row(other.rows_, from, to);
+  }
+  void remove(row_range rows, const token_list& tokens, bool evicts) {
+    if (tokens.size() == 0) return;
+    for (Index b = rows.first; b < rows.last; ++b) memory_.remove(b, tokens, rows_.size(b));
+    coordinates_.remove(rows, rows_, tokens, evicts);
+    rows_.remove(rows, tokens, evicts, on_axes());
   }
   /// The table, with a first channel that counts from the first channel of new keys.
   template <class S>
@@ -18662,9 +18372,8 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
       if (chunk < tokens)
         throw_invalid(function, "a ring with axes takes chunk = ", chunk,
                       " tokens at a time by a table of their coordinates, got ", tokens);
-      return check_rotation<Layout>(
-          function, cache.batch(), tokens, shape.head_dim, *table,
-          checked_token_rows(function, table->table().rows(), cache.batch(), tokens));
+      checked_token_rows(function, table->table().rows(), cache.batch(), tokens);
+      return check_rotation<Layout>(function, cache.batch(), tokens, shape.head_dim, *table, known_range{});
     }
     check_later_chunks();
     position_range read;  // the positions by which the step rotates queries and keys
@@ -18731,8 +18440,8 @@ class projected_context {
         keys_(checked_size(batch, tokens, shape.kv_heads, shape.head_dim)),
         values_(checked_size(batch, tokens, shape.kv_heads, shape.value_dim)) {}
   /// Throws:  std::length_error if the heads exceed the address space
-  static std::size_t checked_size(Index batch, Index tokens, Index heads, Index head_dim) {
-    return static_cast<std::size_t>(bshd(static_cast<T*>(nullptr), batch, tokens, heads, head_dim).size());
+  static Index checked_size(Index batch, Index tokens, Index heads, Index head_dim) {
+    return bshd(static_cast<T*>(nullptr), batch, tokens, heads, head_dim).size();
   }
   head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
   head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
@@ -18756,7 +18465,7 @@ class projected_context {
                             segments, " and ", own);
   }
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
-  detail::storage<T> keys_, values_;
+  number_array<T> keys_, values_;
   key_rotation rotation_;
   std::vector<std::int64_t> offsets_;  // of the keys, if they are in segments
 };
@@ -18775,7 +18484,6 @@ struct block_scratch {
   struct attended;
   struct counts;
   struct log_sums;
-  struct probabilities;
   // of the backward pass
   struct rotated_queries;
   struct rotated_keys;
@@ -18819,15 +18527,18 @@ struct block_pass {
     demand_memory(function, "x", x);
     demand_memory(function, out_name, out);
   }
-  /// The tokens per row of the batch.
+  /// The tokens per row of the batch, for heads that are projected from them.
   ///
-  /// Throws:  std::invalid_argument unless batch divides the rows; std::length_error if their heads exceed
-  ///          the address space
-  Index queries_per_row(const token_ref<T>& x, Index batch) const {
-    return tokens_per_row(x, batch, shape.heads);
-  }
-  Index keys_per_row(const token_ref<T>& context, Index batch) const {
-    return tokens_per_row(context, batch, shape.kv_heads);
+  /// Throws:  std::invalid_argument unless batch divides the rows; std::length_error if the heads exceed the
+  ///          address space
+  Index tokens_per_row(const token_ref<T>& x, Index batch, Index heads) const {
+    if (batch < 0) throw_invalid(function, "batch must not be negative, got ", batch);
+    check_rule(function, batch == 0 ? x.rows() == 0 : x.rows() % batch == 0,
+               "the rows of tokens must be a multiple of batch", x.rows(), batch);
+    const Index tokens = batch == 0 ? 0 : x.rows() / batch;
+    check_extents(function, static_cast<const T*>(nullptr), batch, tokens, heads,
+                  (std::max)(shape.head_dim, shape.value_dim), "the heads of a call");
+    return tokens;
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
   /// keys and values from `context`.
@@ -18836,7 +18547,8 @@ struct block_pass {
                   const Rotation& rotation, const attention_options& attention) const {
     check_queries(x, out);
     check_context(context);
-    const Index queries = queries_per_row(x, batch), keys = keys_per_row(context, batch);
+    const Index queries = tokens_per_row(x, batch, shape.heads),
+                keys = tokens_per_row(context, batch, shape.kv_heads);
     rotation.check_call(function, batch, queries, keys, shape.head_dim);
     check_attention(rotation, attention, batch, queries, keys);
   }
@@ -18862,7 +18574,8 @@ struct block_pass {
   template <class Threads>
   projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
                           const Threads& threads) const {
-    const Index queries = queries_per_row(x, batch), keys = keys_per_row(context, batch);
+    const Index queries = tokens_per_row(x, batch, shape.heads),
+                keys = tokens_per_row(context, batch, shape.kv_heads);
     const projected_heads to = {
         scratch_heads<block_scratch::queries>(batch, queries, shape.heads, shape.head_dim),
         scratch_heads<block_scratch::keys>(batch, keys, shape.kv_heads, shape.head_dim),
@@ -18875,15 +18588,6 @@ struct block_pass {
   head_norm<T> q_norm() const { return norm(weights.q_norm); }
   head_norm<T> k_norm() const { return norm(weights.k_norm); }
  private:
-  Index tokens_per_row(const token_ref<T>& x, Index batch, Index heads) const {
-    if (batch < 0) throw_invalid(function, "batch must not be negative, got ", batch);
-    check_rule(function, batch == 0 ? x.rows() == 0 : x.rows() % batch == 0,
-               "the rows of tokens must be a multiple of batch", x.rows(), batch);
-    const Index tokens = batch == 0 ? 0 : x.rows() / batch;
-    check_extents(function, static_cast<const T*>(nullptr), batch, tokens, heads,
-                  (std::max)(shape.head_dim, shape.value_dim), "the heads of a call");
-    return tokens;
-  }
   head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
     return {
         {weight.data(), static_cast<std::size_t>(weight.size())}, options.norm_epsilon, options.norm_offset};
@@ -19235,7 +18939,7 @@ class block_forward {
               const writable_token_ref<T>& out, const attention_options& options, const Rotation& rotation,
               const Threads& threads) const {
     pass_.check_call(x, context, out, batch, rotation, options);
-    check_probabilities(x.rows(), pass_.keys_per_row(context, batch));
+    check_probabilities(x.rows(), pass_.tokens_per_row(context, batch, pass_.shape.kv_heads));
     const auto heads = pass_.project(x, context, batch, threads);
     rotation.queries.apply(heads.q, pass_.q_norm(), threads);
     rotation.keys.apply(heads.k, pass_.k_norm(), threads);
@@ -19249,7 +18953,7 @@ class block_forward {
                         const writable_token_ref<T>& out, const attention_options& options,
                         const Rotation& rotation, const Threads& threads) const {
     pass_.check_queries(x, out);
-    const Index queries = pass_.queries_per_row(x, k.batch);
+    const Index queries = pass_.tokens_per_row(x, k.batch, pass_.shape.heads);
     rotation.queries.check_positions(pass_.function, k.batch, queries, pass_.shape.head_dim);
     pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
     check_probabilities(x.rows(), k.tokens);
@@ -19266,7 +18970,7 @@ class block_forward {
     const attention_options& options = pass_.options.attention;
     pass_.check_queries(x, out);
     pass_.check_context(x);
-    const Index batch = cache.batch(), count = pass_.queries_per_row(x, batch);
+    const Index batch = cache.batch(), count = pass_.tokens_per_row(x, batch, shape.heads);
     check_next<Layout>(cache, {shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim}, options, count,
                        table, counts);
     if (!probabilities_.empty())
@@ -19338,6 +19042,7 @@ class block_forward {
                        const writable_token_ref<T>& out, const attention_options& options,
                        const Rotation& rotation, const Threads& threads) const {
     const head_view<T> attended = attended_by(q);
+    // Probabilities between different segments are 0.
     if (rotation.segment_count() > 1) std::fill(probabilities_.begin(), probabilities_.end(), T(0));
     Index first = 0, first_key = 0;
     for (Index s = 0; s < rotation.segment_count(); ++s) {
@@ -19347,30 +19052,18 @@ class block_forward {
         attention(asking, seen, rotation.keys.tokens_of(v, s), rotation.queries.tokens_of(attended, s), part,
                   threads);
         part.log_sum_exp = {};
-        if (!probabilities_.empty()) write_probabilities(q, first, k, first_key, asking, seen, part, threads);
+        if (probabilities_.empty()) return;
+        const auto of_segment = [&](const attention_shape& /*segment*/) {
+          const Index head = q.tokens * k.tokens;
+          T* const data = probabilities_.data() + first * k.tokens + first_key;
+          return weights_view<T>{data, q.heads * head, head, k.tokens, 1};
+        };
+        find_weights<T>(asking, seen, of_segment, part, threads);
       });
       first += asking.tokens;
       first_key += seen.tokens;
     }
     run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
-  }
-  /// Writes the probabilities of one segment into the probabilities of the whole call. Probabilities between
-  /// different segments are already 0.
-  template <class K, class Threads>
-  void write_probabilities(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
-                           const head_view<T>& asking, const head_view<K>& seen,
-                           const attention_options& options, const Threads& threads) const {
-    const Index rows = asking.batch * asking.heads * asking.tokens;
-    if (asking.tokens == q.tokens && seen.tokens == k.tokens)
-      return attention_weights(asking, seen, probabilities_, options, threads);
-    const auto size = static_cast<std::size_t>(rows * seen.tokens);
-    T* const part = workspace<scratch::probabilities, T>(rows * seen.tokens);
-    attention_weights(asking, seen, {part, size}, options, threads);
-    for (Index r = 0; r < rows; ++r) {
-      const Index head = r / asking.tokens, i = first + r % asking.tokens;  // of all rows of the batch
-      std::copy_n(part + r * seen.tokens, seen.tokens,
-                  probabilities_.data() + (head * q.tokens + i) * k.tokens + first_key);
-    }
   }
   block_pass<T> pass_;
   std::span<T> probabilities_;
@@ -19630,7 +19323,7 @@ class multi_head_attention {
                                const Threads& threads) const {
     const detail::block_pass<T> pass = {weights_, options_, shape_};
     pass.check_context(context);
-    const Index keys = pass.keys_per_row(context, batch);
+    const Index keys = pass.tokens_per_row(context, batch, shape_.kv_heads);
     rotation.keys.check_positions(pass.function, batch, keys, shape_.head_dim);
     projected_context<T> to(batch, keys, shape_);
     const head_view<T> k = to.writable_keys(), v = to.writable_values();
@@ -20441,7 +20134,7 @@ void find_weights_of_rows(const std::type_identity_t<head_view<const T>>& q, con
     to.batch_stride = queries.row_stride(part.b, all.batch_stride, all.query_stride);
     if (part.rank < 0) return write_weights(call, to, threads);
     const Index keys = call.k.tokens;
-    storage<A> by_rank(static_cast<std::size_t>(call.q.heads * keys));
+    number_array<A> by_rank(call.q.heads * keys);
     write_weights(call, weights_view<A>{by_rank.data(), 0, keys, 0, 1}, threads);
     for (Index h = 0; h < call.q.heads; ++h)
       for (Index j = 0; j < keys; ++j)
@@ -21184,202 +20877,6 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 
 #ifndef ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
-/// The frequencies of ggml_rope_ext and ggml_rope_multi from their arguments, without a model file.
-namespace rope::inline ROPE_ABI {
-/// The `mode` of ggml, such as GGML_ROPE_TYPE_NORMAL. The mode also determines the layout, which is not part
-/// of the frequencies: `normal` is interleaved, and the others are half_split.
-enum class ggml_rope_type {
-  normal,  // one axis
-  neox,    // one axis
-  mrope,   // four axes, one section of pairs after another
-  imrope,  // four axes that alternate from pair to pair
-  vision   // four axes, the frequencies of every section start over; 2 * n_dims channels rotate
-};
-/// The arguments of ggml_rope_ext and ggml_rope_multi, with their names and in their order. Positions are
-/// passed to the table instead. The defaults are those of ggml_rope.
-///
-///     const ggml_rope_parameters yarn = {.n_dims = 128,     .n_ctx_orig = 32768, .freq_base = 1e6,
-///                                        .freq_scale = 0.25, .ext_factor = 1,     .beta_fast = 32,
-///                                        .beta_slow = 1};
-///     const frequency_table table(ggml_frequencies(yarn), 131072);
-struct ggml_rope_parameters {
-  Index n_dims;                                  // channels that rotate; vision: half of them
-  std::array<Index, 4> sections = {};            // pairs of (time, height, width, extra)
-  ggml_rope_type mode = ggml_rope_type::normal;  // normal and neox do not read sections
-  Index n_ctx_orig = 0;                          // L0, positive; read if ext_factor is not 0
-  double freq_base = 10000;                      // b, positive, may be 1 or less
-  double freq_scale = 1;                         // 1 / s, not 0; positive if ext_factor is not 0
-  double ext_factor = 0;                         // share of the unscaled frequencies, any number
-  double attn_factor = 1;                        // positive
-  double beta_fast = 0;                          // full turns over L0 positions; read if ext_factor is not 0
-  double beta_slow = 0;                          // may be above beta_fast
-  std::vector<double> freq_factors = {};         // a divisor per pair, not 0; empty: none
-};
-namespace detail {
-/// For every pair of ggml_rope_multi, the coordinate that rotates it and its power of base^(-2 / n_dims),
-/// [pairs, 2]. If there are more pairs than in all sections, the sections are repeated, and the last
-/// repetition ends at the last pair.
-///
-/// The power of a pair is its index among all pairs. Only `vision` counts from 0 again where a section
-/// begins. If several sections begin at one pair, because some are empty, only the first of them counts from
-/// 0 again.
-inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
-  const auto& sections = p.sections;
-  Index begins[4] = {}, powers[4] = {};
-  for (std::size_t axis = 1; axis < 4; ++axis) begins[axis] = begins[axis - 1] + sections[axis - 1];
-  const Index period = begins[3] + sections[3];
-  number_array<Index> result(pairs, 2);
-  for (Index i = 0; i < pairs; ++i) {
-    const Index sector = i % period;
-    if (p.mode == ggml_rope_type::vision)
-      for (std::size_t axis = 0; axis < 4; ++axis)
-        if (begins[axis] == sector) {
-          powers[axis] = 0;
-          break;
-        }
-    std::size_t axis = 3;
-    if (p.mode == ggml_rope_type::imrope) {
-      const auto third = static_cast<std::size_t>(sector % 3);
-      if (sector < std::int64_t{3} * sections[third]) axis = third;
-    } else {
-      while (axis > 0 && sector < begins[axis]) --axis;
-    }
-    result(i, 0) = static_cast<Index>(axis);
-    result(i, 1) = powers[axis];
-    for (Index& power : powers) ++power;
-  }
-  return result;
-}
-/// The pair that makes `rotations` full turns over L0 positions. With a base of 1 all pairs make the same
-/// number of turns. The bound then lies beyond all pairs, on the side that it approaches as the base goes to
-/// 1.
-inline wide_real ggml_pair_of_rotations(const ggml_rope_parameters& p, double rotations) {
-  const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
-  const wide_real log_base = log(wide_real(p.freq_base));
-  constexpr double beyond = 0x1p62;
-  if (log_base == 0) return ratio > 0 ? beyond : -beyond;
-  return p.n_dims * ratio / (2 * log_base);
-}
-inline void check_ggml_sections(const ggml_rope_parameters& p) {
-  const auto& s = p.sections;
-  const Index sum = sum_of_sections("ggml_frequencies", {s[0], s[1], s[2], s[3]});
-  const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
-  if (one_axis && sum != 0)
-    throw_invalid("ggml_frequencies",
-                  "the modes normal and neox have one axis and do not read sections; leave them out, or "
-                  "write mrope, imrope or vision, got sections of ",
-                  sum, " pairs");
-  if (!one_axis && s[0] + s[1] + s[2] == 0)
-    throw_invalid("ggml_frequencies",
-                  "one of the first three sections must be positive (for one axis write the mode normal or "
-                  "neox), got 0, 0, 0, ",
-                  s[3]);
-}
-inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
-  const auto demand = [](bool holds, const char* rule, double got) {
-    if (!holds) throw_invalid("ggml_frequencies", "", rule, ", got ", got);
-  };
-  demand(is_finite(p.freq_base) && p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
-  demand(is_finite(p.freq_scale) && !equal(p.freq_scale, 0),
-         "freq_scale must be finite and not 0; write 1 for no scaling", p.freq_scale);
-  demand(is_finite(p.ext_factor), "ext_factor must be finite", p.ext_factor);
-  demand(is_finite(p.attn_factor) && p.attn_factor > 0, "attn_factor must be finite and positive",
-         p.attn_factor);
-  if (!equal(p.ext_factor, 0)) {
-    demand(p.freq_scale > 0, "freq_scale must be positive if ext_factor is not 0", p.freq_scale);
-    demand(p.n_ctx_orig > 0,
-           "n_ctx_orig must be positive if ext_factor is not 0; write 1 for the 0 that ggml takes",
-           static_cast<double>(p.n_ctx_orig));
-    for (const double beta : {p.beta_fast, p.beta_slow})
-      demand(is_finite(beta) && beta > 0,
-             "beta_fast and beta_slow must be finite and positive if ext_factor is not 0 (32 and 1 in "
-             "llama.cpp)",
-             beta);
-  }
-  if (!p.freq_factors.empty() && static_cast<Index>(p.freq_factors.size()) < pairs)
-    throw_invalid("ggml_frequencies", "freq_factors must have a value for each of ", pairs,
-                  " pairs or be empty, got ", p.freq_factors.size());
-  for (std::size_t i = 0; i < p.freq_factors.size() && static_cast<Index>(i) < pairs; ++i)
-    demand(is_finite(p.freq_factors[i]) && !equal(p.freq_factors[i], 0),
-           "a value of freq_factors must be finite and not 0; write 1e30 to stop a pair", p.freq_factors[i]);
-}
-}  // namespace detail
-/// The frequencies of ggml_rope_ext, on one axis, or of ggml_rope_multi, on the four axes (time, height,
-/// width, extra), and their magnitude.
-///
-///     f_i   = b^(-2 e_i / n_dims) / freq_factors[i]
-///     f_i   = f_i (freq_scale (1 - w_i) + w_i)
-///     w_i   = ext_factor (1 - clamp((i - low) / max(0.001, high - low), 0, 1))
-///     low   = max(0, floor(c(beta_fast))),   high = min(n_dims - 1, ceil(c(beta_slow)))
-///     c(r)  = n_dims ln(L0 / (2 pi r)) / (2 ln b)
-///     m     = attn_factor if ext_factor is 0; else attn_factor (1 + 0.1 ln(1 / freq_scale))
-///
-/// e_i is i, or in the mode `vision` the index of the pair in its section. Sections are repeated until every
-/// pair has an axis, and the last repetition is cut. A list longer than the pairs is cut too. If low is above
-/// high, as for a beta_slow above beta_fast, pairs up to low keep f_i and the next ones are scaled. A base
-/// below 1 reverses the order of the bounds.
-///
-///     const frequencies f = ggml_frequencies({.n_dims = 128,
-///                                             .sections = {24, 20, 20, 0},
-///                                             .mode = ggml_rope_type::imrope,
-///                                             .freq_base = 5e6});
-///     const frequency_table of_prompt(f, coordinates);  // [n_tokens, 4]
-///
-/// ggml multiplies from pair to pair in float, and rounds bounds that it computed in float. Its angles differ
-/// by these roundings. If c(r) is that close to an integer, ggml may round it to the other side. A divisor of
-/// 1e30, which converters write for infinity, gives a frequency of 0 here.
-///
-/// \param p  freq_factors may be longer than the pairs. The rest is not read
-///
-/// Throws:    std::invalid_argument unless n_dims is even, positive and below 2^31, every field is in the
-///            range that its comment states, and m is positive; if sections are given for normal or neox; in
-///            the other modes, if a section is negative or none of the first three is positive; or as
-///            frequencies::custom. std::length_error if the entries exceed the address space
-/// Accuracy:  0.51 ulp of the formula. With ext_factor below 0 or above 1, 0.51 ulp of the larger term,
-///            because the two terms may cancel
-/// Source:    ggml, ggml_rope_cache_init, ggml_mrope_cache_init, rope_yarn and ggml_rope_yarn_corr_dims
-inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
-  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
-  if (p.n_dims <= 0 || p.n_dims % 2 != 0 || p.n_dims > most)
-    detail::throw_invalid("ggml_frequencies", "n_dims must be even, positive and below 2^31, got ", p.n_dims);
-  const Index pairs = p.mode == ggml_rope_type::vision ? p.n_dims : p.n_dims / 2;
-  detail::check_ggml_parameters(p, pairs);
-  detail::check_ggml_sections(p);
-  const bool blends = !detail::equal(p.ext_factor, 0);
-  const wide_real scale = wide_real(p.freq_scale);
-  wide_real magnitude = wide_real(p.attn_factor);
-  if (blends) magnitude *= 1 - log(scale) / 10;
-  if (magnitude <= 0)
-    detail::throw_invalid(
-        "ggml_frequencies",
-        "1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor is not 0, got the freq_scale ",
-        p.freq_scale);
-  // The blend of YaRN in ggml: the share of the unscaled frequency is 1 up to pair low and 0 from pair high
-  // on.
-  wide_real low, high;
-  if (blends) {
-    low = (std::max)(wide_real(0), floor(detail::ggml_pair_of_rotations(p, p.beta_fast)));
-    high = (std::min)(wide_real(p.n_dims - 1), ceil(detail::ggml_pair_of_rotations(p, p.beta_slow)));
-  }
-  const auto unscaled_share = [&](Index pair) {
-    const wide_real passed = (pair - low) / (std::max)(wide_real(0.001), high - low);
-    return 1 - std::clamp(passed, wide_real(0), wide_real(1));
-  };
-  const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
-  const number_array<Index> places = one_axis ? number_array<Index>() : detail::ggml_pairs_of(p, pairs);
-  number_array<double> inv_freq(pairs, one_axis ? 1 : 4, 0.0);
-  const detail::inverse_powers powers(p.freq_base, p.n_dims / 2);
-  for (Index i = 0; i < pairs; ++i) {
-    const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[static_cast<std::size_t>(i)];
-    if (factor >= 0.999e30) continue;
-    const wide_real f = powers(one_axis ? i : places(i, 1)) / factor;
-    const wide_real unscaled = blends ? wide_real(p.ext_factor) * unscaled_share(i) : 0;
-    inv_freq(i, one_axis ? 0 : places(i, 0)) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
-  }
-  return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
@@ -21399,10 +20896,9 @@ namespace detail {
 // The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
 // over the L0 positions of training. d is rotary_dim.
 /// The pair, as a real number, that makes `rotations` full turns over L0 positions.
-inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
+inline wide_real pair_of_rotations(double rotations, const schedule& axis, wide_real original_max_position) {
   return wide_real(axis.rotary_dim) *
-         log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
-         (2 * log(axis.base));
+         log(original_max_position / (wide_real(rotations) * 2 * wide_real::pi())) / (2 * log(axis.base));
 }
 /// The first and the last pair of a blend.
 struct blend_bounds {
@@ -21413,7 +20909,7 @@ struct blend_bounds {
 /// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
 /// between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
-                                  double original_max_position) {
+                                  wide_real original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
   wide_real high = pair_of_rotations(slow, axis, original_max_position);
   if (truncate) {
@@ -21733,6 +21229,189 @@ struct longrope_scaling {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_SCALING_HPP
+/// The frequencies of ggml_rope_ext and ggml_rope_multi from their arguments, without a model file.
+namespace rope::inline ROPE_ABI {
+/// The `mode` of ggml, such as GGML_ROPE_TYPE_NORMAL. The mode also determines the layout, which is not part
+/// of the frequencies: `normal` is interleaved, and the others are half_split.
+enum class ggml_rope_type {
+  normal,  // one axis
+  neox,    // one axis
+  mrope,   // four axes, one section of pairs after another
+  imrope,  // four axes that alternate from pair to pair
+  vision   // four axes, the frequencies of every section start over; 2 * n_dims channels rotate
+};
+/// The arguments of ggml_rope_ext and ggml_rope_multi, with their names and in their order. Positions are
+/// passed to the table instead. The defaults are those of ggml_rope.
+///
+///     const ggml_rope_parameters yarn = {.n_dims = 128,     .n_ctx_orig = 32768, .freq_base = 1e6,
+///                                        .freq_scale = 0.25, .ext_factor = 1,     .beta_fast = 32,
+///                                        .beta_slow = 1};
+///     const frequency_table table(ggml_frequencies(yarn), 131072);
+struct ggml_rope_parameters {
+  Index n_dims;                                  // channels that rotate; vision: half of them
+  std::array<Index, 4> sections = {};            // pairs of (time, height, width, extra)
+  ggml_rope_type mode = ggml_rope_type::normal;  // normal and neox do not read sections
+  Index n_ctx_orig = 0;                          // L0, positive; read if ext_factor is not 0
+  double freq_base = 10000;                      // b, positive, may be 1 or less
+  double freq_scale = 1;                         // 1 / s, not 0; positive if ext_factor is not 0
+  double ext_factor = 0;                         // share of the unscaled frequencies, any number
+  double attn_factor = 1;                        // positive
+  double beta_fast = 0;                          // full turns over L0 positions; read if ext_factor is not 0
+  double beta_slow = 0;                          // may be above beta_fast
+  std::vector<double> freq_factors = {};         // a divisor per pair, not 0; empty: none
+};
+namespace detail {
+/// For every pair of ggml_rope_multi, the coordinate that rotates it and its power of base^(-2 / n_dims),
+/// [pairs, 2]. If there are more pairs than in all sections, the sections are repeated, and the last
+/// repetition ends at the last pair.
+///
+/// The power of a pair is its index among all pairs. Only `vision` counts from 0 again where a section
+/// begins. If several sections begin at one pair, because some are empty, only the first of them counts from
+/// 0 again.
+inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
+  const auto& sections = p.sections;
+  Index begins[4] = {}, powers[4] = {};
+  for (std::size_t axis = 1; axis < 4; ++axis) begins[axis] = begins[axis - 1] + sections[axis - 1];
+  const Index period = begins[3] + sections[3];
+  number_array<Index> result(pairs, 2);
+  for (Index i = 0; i < pairs; ++i) {
+    const Index sector = i % period;
+    if (p.mode == ggml_rope_type::vision)
+      for (std::size_t axis = 0; axis < 4; ++axis)
+        if (begins[axis] == sector) {
+          powers[axis] = 0;
+          break;
+        }
+    std::size_t axis = 3;
+    if (p.mode == ggml_rope_type::imrope) {
+      const auto third = static_cast<std::size_t>(sector % 3);
+      if (sector < std::int64_t{3} * sections[third]) axis = third;
+    } else {
+      while (axis > 0 && sector < begins[axis]) --axis;
+    }
+    result(i, 0) = static_cast<Index>(axis);
+    result(i, 1) = powers[axis];
+    for (Index& power : powers) ++power;
+  }
+  return result;
+}
+inline void check_ggml_sections(const ggml_rope_parameters& p) {
+  const auto& s = p.sections;
+  const Index sum = sum_of_sections("ggml_frequencies", {s[0], s[1], s[2], s[3]});
+  const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
+  if (one_axis && sum != 0)
+    throw_invalid("ggml_frequencies",
+                  "the modes normal and neox have one axis and do not read sections; leave them out, or "
+                  "write mrope, imrope or vision, got sections of ",
+                  sum, " pairs");
+  if (!one_axis && s[0] + s[1] + s[2] == 0)
+    throw_invalid("ggml_frequencies",
+                  "one of the first three sections must be positive (for one axis write the mode normal or "
+                  "neox), got 0, 0, 0, ",
+                  s[3]);
+}
+inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
+  const auto demand = [](bool holds, const char* rule, double got) {
+    if (!holds) throw_invalid("ggml_frequencies", "", rule, ", got ", got);
+  };
+  demand(is_finite(p.freq_base) && p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
+  demand(is_finite(p.freq_scale) && !equal(p.freq_scale, 0),
+         "freq_scale must be finite and not 0; write 1 for no scaling", p.freq_scale);
+  demand(is_finite(p.ext_factor), "ext_factor must be finite", p.ext_factor);
+  demand(is_finite(p.attn_factor) && p.attn_factor > 0, "attn_factor must be finite and positive",
+         p.attn_factor);
+  if (!equal(p.ext_factor, 0)) {
+    demand(p.freq_scale > 0, "freq_scale must be positive if ext_factor is not 0", p.freq_scale);
+    demand(p.n_ctx_orig > 0,
+           "n_ctx_orig must be positive if ext_factor is not 0; write 1 for the 0 that ggml takes",
+           static_cast<double>(p.n_ctx_orig));
+    for (const double beta : {p.beta_fast, p.beta_slow})
+      demand(is_finite(beta) && beta > 0,
+             "beta_fast and beta_slow must be finite and positive if ext_factor is not 0 (32 and 1 in "
+             "llama.cpp)",
+             beta);
+  }
+  if (!p.freq_factors.empty() && static_cast<Index>(p.freq_factors.size()) < pairs)
+    throw_invalid("ggml_frequencies", "freq_factors must have a value for each of ", pairs,
+                  " pairs or be empty, got ", p.freq_factors.size());
+  for (std::size_t i = 0; i < p.freq_factors.size() && static_cast<Index>(i) < pairs; ++i)
+    demand(is_finite(p.freq_factors[i]) && !equal(p.freq_factors[i], 0),
+           "a value of freq_factors must be finite and not 0; write 1e30 to stop a pair", p.freq_factors[i]);
+}
+}  // namespace detail
+/// The frequencies of ggml_rope_ext, on one axis, or of ggml_rope_multi, on the four axes (time, height,
+/// width, extra), and their magnitude.
+///
+///     f_i   = b^(-2 e_i / n_dims) / freq_factors[i]
+///     f_i   = f_i (freq_scale (1 - w_i) + w_i)
+///     w_i   = ext_factor (1 - clamp((i - low) / max(0.001, high - low), 0, 1))
+///     low   = max(0, floor(c(beta_fast))),   high = min(n_dims - 1, ceil(c(beta_slow)))
+///     c(r)  = n_dims ln(L0 / (2 pi r)) / (2 ln b)
+///     m     = attn_factor if ext_factor is 0; else attn_factor (1 + 0.1 ln(1 / freq_scale))
+///
+/// e_i is i, or in the mode `vision` the index of the pair in its section. Sections are repeated until every
+/// pair has an axis, and the last repetition is cut. A list longer than the pairs is cut too. If low is above
+/// high, as for a beta_slow above beta_fast, pairs up to low keep f_i and the next ones are scaled. A base
+/// below 1 reverses the order of the bounds.
+///
+///     const frequencies f = ggml_frequencies({.n_dims = 128,
+///                                             .sections = {24, 20, 20, 0},
+///                                             .mode = ggml_rope_type::imrope,
+///                                             .freq_base = 5e6});
+///     const frequency_table of_prompt(f, coordinates);  // [n_tokens, 4]
+///
+/// ggml multiplies from pair to pair in float, and rounds bounds that it computed in float. Its angles differ
+/// by these roundings. If c(r) is that close to an integer, ggml may round it to the other side. A divisor of
+/// 1e30, which converters write for infinity, gives a frequency of 0 here.
+///
+/// \param p  freq_factors may be longer than the pairs. The rest is not read
+///
+/// Throws:    std::invalid_argument unless n_dims is even, positive and below 2^31, every field is in the
+///            range that its comment states, and m is positive; if sections are given for normal or neox; in
+///            the other modes, if a section is negative or none of the first three is positive; or as
+///            frequencies::custom. std::length_error if the entries exceed the address space
+/// Accuracy:  0.51 ulp of the formula. With ext_factor below 0 or above 1, 0.51 ulp of the larger term,
+///            because the two terms may cancel
+/// Source:    ggml, ggml_rope_cache_init, ggml_mrope_cache_init, rope_yarn and ggml_rope_yarn_corr_dims
+inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
+  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
+  if (p.n_dims <= 0 || p.n_dims % 2 != 0 || p.n_dims > most)
+    detail::throw_invalid("ggml_frequencies", "n_dims must be even, positive and below 2^31, got ", p.n_dims);
+  const Index pairs = p.mode == ggml_rope_type::vision ? p.n_dims : p.n_dims / 2;
+  detail::check_ggml_parameters(p, pairs);
+  detail::check_ggml_sections(p);
+  const bool blends = !detail::equal(p.ext_factor, 0);
+  const wide_real scale = wide_real(p.freq_scale);
+  wide_real magnitude = wide_real(p.attn_factor);
+  if (blends) magnitude *= 1 - log(scale) / 10;
+  if (magnitude <= 0)
+    detail::throw_invalid(
+        "ggml_frequencies",
+        "1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor is not 0, got the freq_scale ",
+        p.freq_scale);
+  // The blend of YaRN, but at least 0.001 wide, even if low is above high. With a base of 1, all pairs make
+  // the same number of turns, and the two pairs are infinite before blend_between limits them.
+  detail::blend_bounds blend;
+  if (blends) {
+    const schedule axis{.rotary_dim = p.n_dims, .base = p.freq_base, .inv_freq = {}};
+    blend = detail::blend_between(p.beta_fast, p.beta_slow, true, axis, p.n_ctx_orig);
+    blend.high = (std::max)(blend.high, blend.low + 0.001);
+  }
+  const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
+  const number_array<Index> places = one_axis ? number_array<Index>() : detail::ggml_pairs_of(p, pairs);
+  number_array<double> inv_freq(pairs, one_axis ? 1 : 4, 0.0);
+  const auto powers = detail::inverse_powers(p.freq_base, p.n_dims / 2);
+  for (Index i = 0; i < pairs; ++i) {
+    const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[static_cast<std::size_t>(i)];
+    if (factor >= 0.999e30) continue;
+    const wide_real f = powers(one_axis ? i : places(i, 1)) / factor;
+    const wide_real unscaled = blends ? p.ext_factor * (1 - detail::ramp(i, blend.low, blend.high)) : 0;
+    inv_freq(i, one_axis ? 0 : places(i, 0)) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
+  }
+  return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
@@ -21992,7 +21671,7 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
 inline frequencies geometric_periods(Index count, double first, wide_real ratio, Index denominator) {
   number_array<double> inv_freq(count, 1);
-  const inverse_powers powers(ratio, (std::max)(denominator, Index{1}));
+  const auto powers = inverse_powers(ratio, (std::max)(denominator, Index{1}));
   for (Index k = 0; k < count; ++k)
     inv_freq(k, 0) = static_cast<double>(2 * wide_real::pi() / wide_real(first) * powers(k));
   return frequencies::custom(std::move(inv_freq));
@@ -22253,7 +21932,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
     detail::throw_invalid("ltx_frequencies", "base must be finite and greater than 1, got ", base);
   const Index count = inner_dim / 2 / axes, rest = inner_dim / 2 % axes;
   number_array<double> inv_freq(inner_dim / 2, axes, 0.0);
-  const detail::inverse_powers powers(base, (std::max)(count - 1, Index{1}));
+  const auto powers = detail::inverse_powers(base, (std::max)(count - 1, Index{1}));
   for (Index k = 0; k < count; ++k) {
     const wide_real power = k == 0 ? 1 : base * powers(count - 1 - k);
     for (Index axis = 0; axis < axes; ++axis)
@@ -22346,11 +22025,6 @@ number_array<Scalar> walk_grid(const char* function, const std::vector<Index>& e
   }
   return grid;
 }
-/// A row or column of numbers as a column of double.
-template <class Derived>
-number_array<double> column_of(const Eigen::DenseBase<Derived>& list) {
-  return list.derived().template cast<double>();
-}
 inline void require_count(const char* function, Index count) {
   if (count < 0) throw_invalid(function, "count must not be negative, got ", count);
 }
@@ -22389,7 +22063,7 @@ template <class Real = double, class... Axes>
 owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
   static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
   static_assert((bool(Axes::IsVectorAtCompileTime) && ...), "grid_coordinates: an axis is an Eigen vector");
-  const number_array<double> lists[] = {detail::column_of(axes)...};
+  const number_array<double> lists[] = {axes.derived().template cast<double>()...};
   return detail::walk_grid<Real>("grid_coordinates", {axes.size()...},
                                  [&](std::size_t a, Index i) { return lists[a](i); });
 }
@@ -22678,14 +22352,10 @@ inline Index tokens_of_run(const char* function, const vision_run& vision) {
     throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
                   vision.frame_step, " for ", vision.frames, " frames");
   if (vision.frames == 0 || vision.height == 0 || vision.width == 0) return 0;
-  Index tokens = vision.frames;
-  for (const Index extent : {vision.height, vision.width}) {
-    if (tokens > max_tokens_of_prompt / extent)
-      throw_length(function, "a run exceeds the address space, got ",
-                   shape_text({vision.frames, vision.height, vision.width}));
-    tokens *= extent;
-  }
-  return tokens;
+  if (!product_fits({vision.frames, vision.height, vision.width}, max_tokens_of_prompt))
+    throw_length(function, "a run exceeds the address space, got ",
+                 shape_text({vision.frames, vision.height, vision.width}));
+  return vision.frames * vision.height * vision.width;
 }
 inline Index tokens_of_run(const char* function, const prompt_run& run) {
   return run.is_vision ? tokens_of_run(function, run.vision) : tokens_of_run(function, run.text);
@@ -22829,39 +22499,6 @@ prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
         walk.prompt.next = first + static_cast<Real>(run.frames - 1) * run.frame_step + 1;
       });
 }
-namespace detail {
-/// hunyuan_vl_positions, with the type of the runs as a parameter so that it is compiled only if called.
-template <class Integer, class Runs>
-prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
-  tokens_of_prompt(function, runs);
-  Runs with_ends = runs;  // includes the token that ends each row of an image
-  for (auto& run : with_ends) {
-    if (!run.is_vision) continue;
-    vision_run& image = run.vision;
-    if (image.frames > 1) throw_invalid(function, "an image must be one frame, got ", image.frames);
-    if (image.frames > 0 && image.height > 0 && image.width > 0) ++image.width;
-  }
-  const Index tokens = tokens_of_prompt(function, with_ends);
-  prompt_positions<Integer> prompt{{tokens, axes}, static_cast<Integer>(tokens)};
-  for (Index axis = 0; axis < axes; ++axis)
-    for (Index token = 0; token < tokens; ++token)
-      prompt.coordinates(token, axis) = static_cast<Integer>(token);
-  Index token = 0, images = 0;
-  for (const auto& run : with_ends) {
-    token += run.text.tokens;
-    const vision_run& image = run.vision;
-    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
-    for (Index row = 0; row < image.height; ++row)
-      for (Index column = 0; column < image.width; ++column, ++token) {
-        prompt.coordinates(token, axes - 3) = static_cast<Integer>(column);
-        prompt.coordinates(token, axes - 2) = static_cast<Integer>(row);
-        prompt.coordinates(token, axes - 1) = static_cast<Integer>(images);
-      }
-    ++images;
-  }
-  return prompt;
-}
-}  // namespace detail
 /// Positions of HunYuan VL. A token has four coordinates, (position, width, height, image), or only the last
 /// three if `axes` is 3. Each belongs to one section of the model. All coordinates of a text token are its
 /// index in the prompt. A token of an image has
@@ -22883,11 +22520,37 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 ///          than one frame; std::length_error if the tokens exceed the address space
 /// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
 ///          get_xdrope_input_positions of vLLM
-template <class Integer = std::int64_t>
-prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
-  if (axes != 3 && axes != 4)
-    detail::throw_invalid("hunyuan_vl_positions", "axes must be 3 or 4, got ", axes);
-  return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
+template <class Integer = std::int64_t, class Runs = std::vector<prompt_run>>  // compiled only if called
+prompt_positions<Integer> hunyuan_vl_positions(const std::type_identity_t<Runs>& runs, Index axes) {
+  constexpr const char* function = "hunyuan_vl_positions";
+  if (axes != 3 && axes != 4) detail::throw_invalid(function, "axes must be 3 or 4, got ", axes);
+  detail::tokens_of_prompt(function, runs);
+  Runs with_ends = runs;  // includes the token that ends each row of an image
+  for (auto& run : with_ends) {
+    if (!run.is_vision) continue;
+    vision_run& image = run.vision;
+    if (image.frames > 1) detail::throw_invalid(function, "an image must be one frame, got ", image.frames);
+    if (image.frames > 0 && image.height > 0 && image.width > 0) ++image.width;
+  }
+  const Index tokens = detail::tokens_of_prompt(function, with_ends);
+  prompt_positions<Integer> prompt{{tokens, axes}, static_cast<Integer>(tokens)};
+  for (Index axis = 0; axis < axes; ++axis)
+    for (Index token = 0; token < tokens; ++token)
+      prompt.coordinates(token, axis) = static_cast<Integer>(token);
+  Index token = 0, images = 0;
+  for (const auto& run : with_ends) {
+    token += run.text.tokens;
+    const vision_run& image = run.vision;
+    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
+    for (Index row = 0; row < image.height; ++row)
+      for (Index column = 0; column < image.width; ++column, ++token) {
+        prompt.coordinates(token, axes - 3) = static_cast<Integer>(column);
+        prompt.coordinates(token, axes - 2) = static_cast<Integer>(row);
+        prompt.coordinates(token, axes - 1) = static_cast<Integer>(images);
+      }
+    ++images;
+  }
+  return prompt;
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
@@ -23183,25 +22846,6 @@ template <class X>
 concept distance_rule = requires(const X& rule, std::int64_t p) {
   { rule.distance(p, p) } -> std::same_as<std::int64_t>;
 };
-/// The positions at which to rotate keys `first` .. first + count - 1, so that their distances to a query
-/// rotated at `position` are those of the rule.
-///
-///     ids[j] = position - rule.distance(position, first + j)
-///
-/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
-///          std::out_of_range if a distance of your own rule gives an id outside 64 bits
-template <distance_rule Rule>
-std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
-                                        Index count) {
-  if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
-    detail::throw_invalid("key_positions", "keys must be within [0, position] = [0, ", position, "], got ",
-                          count, " from ", first, " on");
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
-  for (Index j = 0; j < count; ++j)
-    ids[static_cast<std::size_t>(j)] =
-        detail::position_difference("key_positions", position, rule.distance(position, first + j));
-  return ids;
-}
 /// The ids map(first), map(first + 1), ... of `count` tokens:
 ///
 ///     const auto ids = mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); });
@@ -23218,6 +22862,23 @@ std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, cons
     ids[static_cast<std::size_t>(t)] =
         map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
   return ids;
+}
+/// The positions at which to rotate keys `first` .. first + count - 1, so that their distances to a query
+/// rotated at `position` are those of the rule.
+///
+///     ids[j] = position - rule.distance(position, first + j)
+///
+/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
+///          std::out_of_range if a distance of your own rule gives an id outside 64 bits
+template <distance_rule Rule>
+std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
+                                        Index count) {
+  if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
+    detail::throw_invalid("key_positions", "keys must be within [0, position] = [0, ", position, "], got ",
+                          count, " from ", first, " on");
+  return mapped_positions(first, count, [&](std::int64_t k) {
+    return detail::position_difference("key_positions", position, rule.distance(position, k));
+  });
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITION_MAPS_HPP
@@ -25088,23 +24749,6 @@ template <class Derived>
 inline constexpr bool is_matrix_product = false;
 template <class Left, class Right>
 inline constexpr bool is_matrix_product<Eigen::Product<Left, Right, Eigen::DefaultProduct>> = true;
-/// Makes tables that do not own their memory; a friend of frequency_table.
-struct borrowed_table {
-  /// Makes the table at `coordinates`. Writes its entries to `entries`, and writes to at_origin whether all
-  /// coordinates of a row are 0.
-  template <class S>
-  static frequency_table<S> at(const frequencies& of, std::uint64_t fingerprint, const row_angles& angles,
-                               number_array<double>&& coordinates, number_array<S>&& entries,
-                               number_array<unsigned char>&& at_origin) {
-    // Frequencies are only read, so nothing is written through this pointer.
-    auto* inv_freq = const_cast<double*>(of.inv_freq<typename frequency_table<S>::double_map>().data());
-    frequencies borrowed = frequencies::custom(number_array<double>::over(inv_freq, of.pairs(), of.axes()),
-                                               of.attention_factor());
-    frequency_table<S> table(std::move(borrowed), fingerprint, std::move(entries), std::move(at_origin));
-    table.write_rows(std::move(coordinates), angles);
-    return table;
-  }
-};
 }  // namespace detail
 /// Computes rows of a table, and small tables, in the caller's memory. The constructor computes everything
 /// that depends on the frequencies alone. The other functions allocate no memory.
@@ -25219,10 +24863,15 @@ class row_maker {
     for (Index a = 0; a < axes(); ++a)
       for (Index r = 0; r < rows; ++r)
         numbers[r + a * rows] = static_cast<double>(coordinates.derived().coeff(r, a));
-    return detail::borrowed_table::at<S>(frequencies_, fingerprint_, angles_,
-                                         number_array<double>::over(numbers, rows, axes()),
-                                         number_array<S>::over(entries, rotary_dim(), rows),
-                                         number_array<unsigned char>::over(at_origin, rows, 1));
+    // Frequencies are only read, so nothing is written through this pointer.
+    auto* inv_freq =
+        const_cast<double*>(frequencies_.inv_freq<typename frequency_table<S>::double_map>().data());
+    frequency_table<S> result(frequencies::custom(number_array<double>::over(inv_freq, pairs(), axes()),
+                                                  frequencies_.attention_factor()),
+                              fingerprint_, number_array<S>::over(entries, rotary_dim(), rows),
+                              number_array<unsigned char>::over(at_origin, rows, 1));
+    result.write_rows(number_array<double>::over(numbers, rows, axes()), angles_);
+    return result;
   }
  private:
   template <class Derived>
