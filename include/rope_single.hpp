@@ -14477,11 +14477,16 @@ void multiply_edge(const A* strip, Index panel_stride, const A* panel, Index ter
 /// c % width] = x(r, c), with zeros after the last column.
 template <class A>
 void pack_panels(const operand<A>& x, Index rows, Index cols, A* packed, Index panel_stride) {
-  if (x.col_stride == 1)
-    for (Index r = 0; r < rows; ++r)
-      pack_row(x.data + r * x.row_stride, cols, packed + r * panel_shape<A>::width, panel_stride);
-  else
-    pack_transposed_panels(x.data, x.col_stride, cols, rows, packed, panel_stride);
+  if (x.col_stride != 1)
+    return pack_transposed_panels(x.data, x.col_stride, cols, rows, packed, panel_stride);
+  constexpr Index ahead =
+      4;  // rows may be far apart, and processors prefetch only what is near the last read
+  for (Index r = 0; r < rows; ++r) {
+    const A* const row = x.data + r * x.row_stride;
+    for (Index c = 0; c < cols; c += 64 / Index(sizeof(A)))
+      prefetch_after(row, static_cast<std::uintptr_t>((ahead * x.row_stride + c) * Index(sizeof(A))));
+    pack_row(row, cols, packed + r * panel_shape<A>::width, panel_stride);
+  }
 }
 /// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Partial sums of
 /// terms_per_pass terms are added to the result.
