@@ -1410,7 +1410,7 @@ concept integers_in_memory =
 template <class Integer>
 struct evaluated_list : integer_list<Integer> {
   number_array<Integer> memory;
-  evaluated_list(evaluated_list&&) = default;
+  evaluated_list(evaluated_list&&) = default;  // the memory keeps its address
   evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
     this->data = memory.data();
   }
@@ -1426,7 +1426,7 @@ struct evaluated_list : integer_list<Integer> {
       integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
   }
 };
-/// An integer_list that refers to the memory of the caller; of an expression, an evaluated_list.
+/// An integer_list that refers to the caller's memory. If x is an expression, an evaluated_list.
 template <class X>
 requires dense_integers<X> || integers_in_memory<X>
 auto list_of(const X& x) {
@@ -2302,8 +2302,8 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
     return static_cast<T>(value);
   }
 }
-/// Names the number of lanes in a call of load_widened. It is in the namespace of load_widened, so that
-/// `load` also finds the functions that are declared later, in simd/channel_rows.hpp.
+/// Selects an overload of load_widened by the number of lanes. It is in the namespace of these functions, so
+/// that `load` also finds those declared later, in simd/channel_rows.hpp.
 template <int n>
 struct lane_count {};
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)

@@ -863,7 +863,7 @@ concept integers_in_memory =
 template <class Integer>
 struct evaluated_list : integer_list<Integer> {
   number_array<Integer> memory;
-  evaluated_list(evaluated_list&&) = default;
+  evaluated_list(evaluated_list&&) = default;  // the memory keeps its address
   evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
     this->data = memory.data();
   }

@@ -886,7 +886,7 @@ concept integers_in_memory =
 template <class Integer>
 struct evaluated_list : integer_list<Integer> {
   number_array<Integer> memory;
-  evaluated_list(evaluated_list&&) = default;
+  evaluated_list(evaluated_list&&) = default;  // the memory keeps its address
   evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
     this->data = memory.data();
   }
@@ -902,7 +902,7 @@ struct evaluated_list : integer_list<Integer> {
       integer_list<Integer>::operator=({memory.data(), memory.rows(), memory.cols(), memory.cols(), 1});
   }
 };
-/// An integer_list that refers to the memory of the caller; of an expression, an evaluated_list.
+/// An integer_list that refers to the caller's memory. If x is an expression, an evaluated_list.
 template <class X>
 requires dense_integers<X> || integers_in_memory<X>
 auto list_of(const X& x) {
@@ -2230,8 +2230,8 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
     return static_cast<T>(value);
   }
 }
-/// Names the number of lanes in a call of load_widened. It is in the namespace of load_widened, so that
-/// `load` also finds the functions that are declared later, in simd/channel_rows.hpp.
+/// Selects an overload of load_widened by the number of lanes. It is in the namespace of these functions, so
+/// that `load` also finds those declared later, in simd/channel_rows.hpp.
 template <int n>
 struct lane_count {};
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
@@ -4022,10 +4022,10 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-/// The matrix products of attention on packed operands. A strip of queries (one row for every two
-/// registers of sums) is multiplied by a panel of keys or of value channels (two packets wide). A tile is a
-/// block of 128 keys, and has several panels. Each step loads two packets of the panel and one number of each
-/// row, for two multiply-adds per row.
+/// The matrix products of attention and of linear layers on packed operands. A strip of queries (one row for
+/// every two registers of sums) is multiplied by a panel of keys or of value channels (two packets wide). A
+/// tile is a block of 128 keys, and has several panels. Each step loads two packets of the panel and one
+/// number of each row, for two multiply-adds per row.
 ///
 /// For types that are multiplied in pairs, operands are packed as pairs of adjacent elements of the axis that
 /// is summed over.
@@ -4132,10 +4132,11 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
 /// d starts at zero, because adding terms one by one to a large sum rounds once per term. If numbers are
 /// multiplied in pairs, d counts pairs, and the panel has pairs.
 ///
+/// \param numbers         term d of row r is at numbers[r * row_step + d * depth_step]
 /// \param panel           [depth, width]
 /// \param shrink          [rows], or null for ones
 /// \param sums_in_memory  [rows, width]
-/// \param factors         [rows], or null for ones; only of pairs
+/// \param factors         [rows], or null for ones; used only if numbers are multiplied in pairs
 template <class A, int packets, Index row_step, Index depth_step, class Products = real_products<A>>
 EIGEN_DONT_INLINE void add_products_of_panel(const typename Products::number* numbers,
                                              const typename Products::number* panel, Index depth,
@@ -8145,15 +8146,16 @@ void pack_scaled(const T* row, Index channels, arithmetic<T> factor, arithmetic<
   using A = arithmetic<T>;
   using P = packet<A>;
   constexpr Index width = panel_shape<A>::width;
-  for (; channels > 0; channels -= width, row += width, to += panel_stride) {
-    const Index here = (std::min)(width, channels);
+  for (Index first = 0; first < channels; first += width, to += panel_stride) {
+    const T* const from = row + first;
+    const Index here = (std::min)(width, channels - first);
     Index d = 0;
     if constexpr (std::is_same_v<loadable<T>, T>)
-      for (; d + lanes<P> <= here; d += lanes<P>) store(to + d, multiply(load<P>(row + d), fill<P>(factor)));
-    for (; d < here; ++d) to[d] = static_cast<A>(row[d]) * factor;
+      for (; d + lanes<P> <= here; d += lanes<P>) store(to + d, multiply(load<P>(from + d), fill<P>(factor)));
+    for (; d < here; ++d) to[d] = static_cast<A>(from[d]) * factor;
     if ((std::abs)(factor) > A(1))  // otherwise products of finite numbers are finite
       for (d = 0; d < here; ++d)
-        if (is_finite(static_cast<double>(row[d]))) to[d] = saturated(to[d]);
+        if (is_finite(static_cast<double>(from[d]))) to[d] = saturated(to[d]);
   }
 }
 /// Packs the rows of query_rows times `factor`. The arguments `to` and `panel_stride` of pack_scaled are
@@ -9438,8 +9440,8 @@ class decode_split {
       for (Index strip = 0; strip < strips(); ++strip)
         if (!careful(kv, strip)) add_tile_sums(kv, strip);
   }
-  /// Replaces the scores of a head by weights, both times the scales of integers. For careful strips, also
-  /// adds the weighted values (see careful_).
+  /// Replaces the scores of a head by weights. Scores are multiplied by the scales of integer keys, and
+  /// weights by those of integer values. For careful strips, also adds the weighted values (see careful_).
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -11906,8 +11908,8 @@ ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
 
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 #define ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
-/// Packed operands of the backward pass of attention: their matrix products, the sums of each key, and the
-/// scratch memory of a block of queries. base/simd/panels.hpp defines strips and panels.
+/// Packed operands of the backward pass of attention: the sums of each key, and the scratch memory of a block
+/// of queries. base/simd/panels.hpp has their matrix products, and defines strips and panels.
 namespace rope::inline ROPE_ABI::detail {
 // The backward pass has five matrix products of packed operands. In each step, one number per row is
 // multiplied by a panel row of two packets, and the results are added to sums in registers. The five products
@@ -13601,7 +13603,9 @@ struct norm_rule {
   }
 };
 /// Used after the norm if heads are not rotated.
-inline constexpr auto without_rotation = [](Index /*b*/, Index /*t*/, const auto& /*heads*/) {};
+struct without_rotation {
+  void operator()(Index /*b*/, Index /*t*/, const auto& /*heads*/) const {}
+};
 /// Rotates the heads of a token by the table row of a position. Not inline, so that all types of positions
 /// share it and programs can compile it once (`extern template`).
 template <class Layout, class S, class A>
@@ -13793,7 +13797,7 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
   ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
   if constexpr (!std::is_const_v<T>) {
     detail::check_heads("normalize_heads", x);
-    detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation, threads);
+    detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation{}, threads);
   }
 }
 /// Writes the normalised `x` to `out`.
@@ -13809,7 +13813,7 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
   ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
     detail::check_heads("normalize_heads_to", x);
-    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation, threads);
+    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation{}, threads);
   }
 }
 /// Normalises every head of `x` in place and rotates it, in one pass over memory.
@@ -14494,7 +14498,8 @@ template <class A>
 void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
                    A* out, Index stride) {
   using shape = panel_shape<A>;
-  // The rows of `a` that are packed together: whole strips, and whole packets if the rows are transposed.
+  // The number of rows of `a` that are packed at a time: whole strips, and a multiple of the packet size, so
+  // that transposed rows are packed in whole packets.
   constexpr Index strip_rows = shape::rows, width = shape::width, block = 4 * strip_rows;
   if (depth == 0 && !add)
     for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
@@ -14509,7 +14514,8 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
     pack_panels(b.from(first, 0), terms, cols, panels, terms * width);
     for (Index r = 0; r < rows; r += block) {
       const Index packed = (std::min)(block, rows - r);
-      if (packed < block) std::fill_n(strips, size_of_strips, A(0));
+      if (packed % strip_rows != 0)
+        std::fill_n(strips, size_of_strips, A(0));  // multiply_edge reads whole strips
       pack_panels(a.from(r, first), packed, terms, strips, block * width);
       for (Index s = 0; s < packed; s += strip_rows)
         for (Index c = 0; c < cols; c += width) {
@@ -19057,7 +19063,7 @@ class block_forward {
         attention(asking, seen, rotation.keys.tokens_of(v, s), rotation.queries.tokens_of(attended, s), part,
                   threads);
         part.log_sum_exp = {};
-        if (probabilities_.empty()) return;
+        if (probabilities_.empty() || asking.tokens == 0) return;
         const auto of_segment = [&](const attention_shape& /*segment*/) {
           const Index head = q.tokens * k.tokens;
           T* const data = probabilities_.data() + first * k.tokens + first_key;

@@ -173,7 +173,7 @@ template <class Integer>
 struct evaluated_list : integer_list<Integer> {
   number_array<Integer> memory;
 
-  evaluated_list(evaluated_list&&) = default;
+  evaluated_list(evaluated_list&&) = default;  // the memory keeps its address
   evaluated_list(const evaluated_list& other) : integer_list<Integer>(other), memory(other.memory) {
     this->data = memory.data();
   }
@@ -191,7 +191,7 @@ struct evaluated_list : integer_list<Integer> {
   }
 };
 
-/// An integer_list that refers to the memory of the caller; of an expression, an evaluated_list.
+/// An integer_list that refers to the caller's memory. If x is an expression, an evaluated_list.
 template <class X>
 requires dense_integers<X> || integers_in_memory<X>
 auto list_of(const X& x) {

@@ -132,7 +132,7 @@ void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& th
   ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
   if constexpr (!std::is_const_v<T>) {
     detail::check_heads("normalize_heads", x);
-    detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation, threads);
+    detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation{}, threads);
   }
 }
 
@@ -149,7 +149,7 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
   ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
     detail::check_heads("normalize_heads_to", x);
-    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation, threads);
+    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation{}, threads);
   }
 }
 

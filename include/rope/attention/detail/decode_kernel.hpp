@@ -241,8 +241,8 @@ class decode_split {
         if (!careful(kv, strip)) add_tile_sums(kv, strip);
   }
 
-  /// Replaces the scores of a head by weights, both times the scales of integers. For careful strips, also
-  /// adds the weighted values (see careful_).
+  /// Replaces the scores of a head by weights. Scores are multiplied by the scales of integer keys, and
+  /// weights by those of integer values. For careful strips, also adds the weighted values (see careful_).
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();

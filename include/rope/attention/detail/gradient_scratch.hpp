@@ -15,8 +15,8 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// Packed operands of the backward pass of attention: their matrix products, the sums of each key, and the
-/// scratch memory of a block of queries. base/simd/panels.hpp defines strips and panels.
+/// Packed operands of the backward pass of attention: the sums of each key, and the scratch memory of a block
+/// of queries. base/simd/panels.hpp has their matrix products, and defines strips and panels.
 
 namespace rope::inline ROPE_ABI::detail {
 

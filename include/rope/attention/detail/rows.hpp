@@ -157,15 +157,16 @@ void pack_scaled(const T* row, Index channels, arithmetic<T> factor, arithmetic<
   using A = arithmetic<T>;
   using P = packet<A>;
   constexpr Index width = panel_shape<A>::width;
-  for (; channels > 0; channels -= width, row += width, to += panel_stride) {
-    const Index here = (std::min)(width, channels);
+  for (Index first = 0; first < channels; first += width, to += panel_stride) {
+    const T* const from = row + first;
+    const Index here = (std::min)(width, channels - first);
     Index d = 0;
     if constexpr (std::is_same_v<loadable<T>, T>)
-      for (; d + lanes<P> <= here; d += lanes<P>) store(to + d, multiply(load<P>(row + d), fill<P>(factor)));
-    for (; d < here; ++d) to[d] = static_cast<A>(row[d]) * factor;
+      for (; d + lanes<P> <= here; d += lanes<P>) store(to + d, multiply(load<P>(from + d), fill<P>(factor)));
+    for (; d < here; ++d) to[d] = static_cast<A>(from[d]) * factor;
     if ((std::abs)(factor) > A(1))  // otherwise products of finite numbers are finite
       for (d = 0; d < here; ++d)
-        if (is_finite(static_cast<double>(row[d]))) to[d] = saturated(to[d]);
+        if (is_finite(static_cast<double>(from[d]))) to[d] = saturated(to[d]);
   }
 }
 

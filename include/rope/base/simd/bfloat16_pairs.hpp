@@ -53,6 +53,7 @@ template <>
 struct pair_lanes_of<float> {
   using type = bfloat16_pair;
 };
+
 /// x, or 0 if the x86 instruction for these products treats it as 0. It does so for inputs and results below
 /// 2^-126.
 inline float flushed_as_products(float x) {

@@ -41,8 +41,8 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
   }
 }
 
-/// Names the number of lanes in a call of load_widened. It is in the namespace of load_widened, so that
-/// `load` also finds the functions that are declared later, in simd/channel_rows.hpp.
+/// Selects an overload of load_widened by the number of lanes. It is in the namespace of these functions, so
+/// that `load` also finds those declared later, in simd/channel_rows.hpp.
 template <int n>
 struct lane_count {};
 

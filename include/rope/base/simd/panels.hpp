@@ -14,10 +14,10 @@
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/config.hpp>
 
-/// The matrix products of attention on packed operands. A strip of queries (one row for every two
-/// registers of sums) is multiplied by a panel of keys or of value channels (two packets wide). A tile is a
-/// block of 128 keys, and has several panels. Each step loads two packets of the panel and one number of each
-/// row, for two multiply-adds per row.
+/// The matrix products of attention and of linear layers on packed operands. A strip of queries (one row for
+/// every two registers of sums) is multiplied by a panel of keys or of value channels (two packets wide). A
+/// tile is a block of 128 keys, and has several panels. Each step loads two packets of the panel and one
+/// number of each row, for two multiply-adds per row.
 ///
 /// For types that are multiplied in pairs, operands are packed as pairs of adjacent elements of the axis that
 /// is summed over.
@@ -137,10 +137,11 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
 /// d starts at zero, because adding terms one by one to a large sum rounds once per term. If numbers are
 /// multiplied in pairs, d counts pairs, and the panel has pairs.
 ///
+/// \param numbers         term d of row r is at numbers[r * row_step + d * depth_step]
 /// \param panel           [depth, width]
 /// \param shrink          [rows], or null for ones
 /// \param sums_in_memory  [rows, width]
-/// \param factors         [rows], or null for ones; only of pairs
+/// \param factors         [rows], or null for ones; used only if numbers are multiplied in pairs
 template <class A, int packets, Index row_step, Index depth_step, class Products = real_products<A>>
 EIGEN_DONT_INLINE void add_products_of_panel(const typename Products::number* numbers,
                                              const typename Products::number* panel, Index depth,

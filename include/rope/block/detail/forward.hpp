@@ -155,7 +155,7 @@ class block_forward {
         attention(asking, seen, rotation.keys.tokens_of(v, s), rotation.queries.tokens_of(attended, s), part,
                   threads);
         part.log_sum_exp = {};
-        if (probabilities_.empty()) return;
+        if (probabilities_.empty() || asking.tokens == 0) return;
         const auto of_segment = [&](const attention_shape& /*segment*/) {
           const Index head = q.tokens * k.tokens;
           T* const data = probabilities_.data() + first * k.tokens + first_key;

@@ -129,7 +129,8 @@ template <class A>
 void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
                    A* out, Index stride) {
   using shape = panel_shape<A>;
-  // The rows of `a` that are packed together: whole strips, and whole packets if the rows are transposed.
+  // The number of rows of `a` that are packed at a time: whole strips, and a multiple of the packet size, so
+  // that transposed rows are packed in whole packets.
   constexpr Index strip_rows = shape::rows, width = shape::width, block = 4 * strip_rows;
   if (depth == 0 && !add)
     for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
@@ -144,7 +145,8 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
     pack_panels(b.from(first, 0), terms, cols, panels, terms * width);
     for (Index r = 0; r < rows; r += block) {
       const Index packed = (std::min)(block, rows - r);
-      if (packed < block) std::fill_n(strips, size_of_strips, A(0));
+      if (packed % strip_rows != 0)
+        std::fill_n(strips, size_of_strips, A(0));  // multiply_edge reads whole strips
       pack_panels(a.from(r, first), packed, terms, strips, block * width);
       for (Index s = 0; s < packed; s += strip_rows)
         for (Index c = 0; c < cols; c += width) {

@@ -67,7 +67,9 @@ struct norm_rule {
 };
 
 /// Used after the norm if heads are not rotated.
-inline constexpr auto without_rotation = [](Index /*b*/, Index /*t*/, const auto& /*heads*/) {};
+struct without_rotation {
+  void operator()(Index /*b*/, Index /*t*/, const auto& /*heads*/) const {}
+};
 
 /// Rotates the heads of a token by the table row of a position. Not inline, so that all types of positions
 /// share it and programs can compile it once (`extern template`).
