@@ -953,7 +953,7 @@ class wide_real {
 /// one axis, the position of the token. An image has two axes, and a video has three.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// base^(-i / denominator) for any i.
+/// The function of i that returns base^(-i / denominator).
 inline auto inverse_powers(wide_real base, Index denominator) {
   return [step = -log(base) / denominator](Index i) { return exp(i * step); };
 }
@@ -1624,9 +1624,9 @@ struct blend_bounds {
   wide_real low;
   wide_real high;
 };
-/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and limited to [0, d - 1]. If
-/// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
-/// between them, low > high.
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`. low is at least 0, and high
+/// at most d - 1. If they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of
+/// [0, d - 1] is between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   wide_real original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
@@ -2141,8 +2141,8 @@ struct clipped_scaling {
 #define ROPE_MODELS_DETAIL_RULE_NUMBERS_HPP
 /// The numbers of a rule of scaling, by the names of its members.
 namespace rope::inline ROPE_ABI::detail {
-/// Calls with(name, number) for each number that a rule has, in the order of its members. Optional numbers
-/// that only change the magnitude are left out.
+/// Calls with(name, number) for each number of a rule that an import may choose, in the order of its members.
+/// Optional numbers that only change the magnitude are left out.
 template <class Rule, class With>
 void each_number(Rule& rule, const With& with) {
   if constexpr (requires { rule.alpha; }) with("alpha", rule.alpha);
@@ -2771,6 +2771,8 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
+template <class List>
+listed_positions(List, Index) -> listed_positions<List>;
 /// Token t of row b is at starts[b] + t.
 template <class Integer>
 struct started_rows {
@@ -7022,8 +7024,8 @@ struct hugging_face_record {
   Index no_rope_every = 0;      // n: the last of every n layers does not rotate
   bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
-  // The key with that factor. query_pre_attn_scalar is n of 1 / sqrt(n), and key_multiplier and
-  // qk_scale_factor multiply 1 / sqrt(head_dim).
+  // The key that gives the factor instead of `scale`. query_pre_attn_scalar is n of 1 / sqrt(n), and
+  // key_multiplier and qk_scale_factor multiply 1 / sqrt(head_dim).
   std::string_view scale_key = {};
   double scale_number = 0;  // the default of that key; 0: inverse_root
   double softcap = 0;       // the default of attn_logit_softcapping
@@ -11311,8 +11313,8 @@ struct keyed_number {
   std::optional<double> value = {};
   std::string key = {};
 };
-/// Reads a key into `found` unless a key was found before. Then a warning names a different number in the
-/// file.
+/// Reads a key into `found` unless an earlier key has a number. If the file has another number under this
+/// key, warns that the earlier key overrules it.
 template <class J>
 void find_number(keyed_number& found, json_reader<J>& reader, const char* key, const number_rule& rule,
                  model_draft& model) {

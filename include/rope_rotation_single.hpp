@@ -2122,6 +2122,8 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
+template <class List>
+listed_positions(List, Index) -> listed_positions<List>;
 template <class Integer>
 struct started_rows {
   integer_list<Integer> starts;

@@ -1343,6 +1343,8 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
+template <class List>
+listed_positions(List, Index) -> listed_positions<List>;
 /// Token t of row b is at starts[b] + t.
 template <class Integer>
 struct started_rows {
@@ -5530,7 +5532,7 @@ class wide_real {
 /// one axis, the position of the token. An image has two axes, and a video has three.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// base^(-i / denominator) for any i.
+/// The function of i that returns base^(-i / denominator).
 inline auto inverse_powers(wide_real base, Index denominator) {
   return [step = -log(base) / denominator](Index i) { return exp(i * step); };
 }
@@ -13688,6 +13690,8 @@ class norm_pass {
   norm_rule<W> norm_;
   Rotation rotation_;
 };
+template <class X, class T, class W, class Rotation>
+norm_pass(X, head_view<T>, norm_rule<W>, Rotation) -> norm_pass<T, W, Rotation>;
 /// The number of tokens whose queries and keys are both normalised before the next tokens.
 inline constexpr Index tokens_of_norm = 32;
 /// Normalises every head of `x` and rotates it into `out`, which may be `x`. The arguments must be checked.
@@ -16348,26 +16352,33 @@ class token_list {
   /// Tokens [first, last).
   token_list(Index first, Index last) : first_(first), size_(last - first) {}
   Index size() const { return size_; }
-  /// Token i of the list.
-  Index operator[](Index i) const { return tokens_ == nullptr ? first_ + i : tokens_[i]; }
+  /// Requires:  size() > 0
+  Index first() const { return is_run() ? first_ : tokens_[0]; }
   /// Calls visit(first, last) for each run [first, last) of listed tokens, in ascending order.
   template <class Visit>
   void for_each_run(const Visit& visit) const {
+    if (is_run()) return visit(first_, first_ + size_);
     for (Index i = 0, next; i < size_; i = next) {
-      for (next = i + 1; next < size_ && (*this)[next] == (*this)[next - 1] + 1;) ++next;
-      visit((*this)[i], (*this)[next - 1] + 1);
+      for (next = i + 1; next < size_ && tokens_[next] == tokens_[next - 1] + 1;) ++next;
+      visit(tokens_[i], tokens_[next - 1] + 1);
     }
   }
   /// Calls visit(from, to, count) for each run of remaining tokens after the first listed one, in ascending
   /// order. The row has `size` tokens. The run moves from index `from` to the lower index `to`.
   template <class Visit>
   void for_each_kept(Index size, const Visit& visit) const {
+    if (is_run()) {
+      if (first_ + size_ < size) visit(first_ + size_, first_, size - first_ - size_);
+      return;
+    }
     for (Index i = 0; i < size_; ++i) {
-      const Index from = (*this)[i] + 1, end = i + 1 < size_ ? (*this)[i + 1] : size;
-      if (from < end) visit(from, (*this)[i] - i, end - from);
+      const Index from = tokens_[i] + 1, end = i + 1 < size_ ? tokens_[i + 1] : size;
+      if (from < end) visit(from, tokens_[i] - i, end - from);
     }
   }
  private:
+  /// A run is visited at once, however many tokens it has.
+  bool is_run() const { return tokens_ == nullptr; }
   Index* tokens_ = nullptr;  // null for a run
   Index first_ = 0;          // of a run
   Index size_;
@@ -16502,8 +16513,8 @@ class row_places {
       }
     }
   }
-  /// Removes tokens of the rows in `range`. `rows` still counts them. Later tokens move to lower indices. If
-  /// they are evicted, the next position does not change.
+  /// Removes tokens of the rows in `range`. `rows` still counts them. Later tokens move to lower indices.
+  /// With `evicts`, the next position does not change.
   template <class Rows>
   void remove(row_range range, const Rows& rows, const token_list& tokens, bool evicts) {
     for (Index b = range.first; b < last_of(range); ++b) {
@@ -16702,7 +16713,8 @@ class slot_rows {
     of(to) = other.of(from);
     newest_.copy_row(other.newest_, from, to);
   }
-  /// Sets newest(), which copy_row does not know after copies of all rows of another object.
+  /// Sets newest() after all rows of another object were copied. copy_row does not know that they are all
+  /// rows.
   void remember(const newest_tokens& newest) { newest_ = newest; }
   void swap_rows(Index a, Index b) {
     order_.swap_rows(a, b, (std::max)(used(a), used(b)));
@@ -16816,7 +16828,7 @@ class cache_rows : public slot_rows<growing_row> {
       update_order(b, size, false);
     }
   }
-  /// Removes tokens. If they are evicted, next(b) does not change. With `on_axes` the remaining tokens are
+  /// Removes tokens. With `evicts`, next(b) does not change. With `on_axes` the remaining tokens are
   /// renumbered 0, 1, 2, ...
   ///
   /// Requires:  rows of one size, at least one token in the list
@@ -16829,7 +16841,7 @@ class cache_rows : public slot_rows<growing_row> {
     order_.remove(rows, *this, tokens, evicts);
     for (Index b = rows.first; b < rows.last; ++b) {
       of(b).used -= tokens.size();
-      update_order(b, tokens[0], on_axes);
+      update_order(b, tokens.first(), on_axes);
     }
   }
   /// Throws:  as row_places::check_shift
@@ -20916,9 +20928,9 @@ struct blend_bounds {
   wide_real low;
   wide_real high;
 };
-/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and limited to [0, d - 1]. If
-/// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
-/// between them, low > high.
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`. low is at least 0, and high
+/// at most d - 1. If they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of
+/// [0, d - 1] is between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   wide_real original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
@@ -21401,7 +21413,8 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
         "1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor is not 0, got the freq_scale ",
         p.freq_scale);
   // The blend of YaRN, but at least 0.001 wide, even if low is above high. With a base of 1, all pairs make
-  // the same number of turns, and the two pairs are infinite before blend_between limits them.
+  // the same number of turns, and both bounds may be infinite. `ramp` is then 0, because inf - inf is inf in
+  // wide_real.
   detail::blend_bounds blend;
   if (blends) {
     const schedule axis{.rotary_dim = p.n_dims, .base = p.freq_base, .inv_freq = {}};

@@ -22,7 +22,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// base^(-i / denominator) for any i.
+/// The function of i that returns base^(-i / denominator).
 inline auto inverse_powers(wide_real base, Index denominator) {
   return [step = -log(base) / denominator](Index i) { return exp(i * step); };
 }

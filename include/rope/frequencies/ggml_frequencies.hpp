@@ -190,7 +190,8 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
         p.freq_scale);
 
   // The blend of YaRN, but at least 0.001 wide, even if low is above high. With a base of 1, all pairs make
-  // the same number of turns, and the two pairs are infinite before blend_between limits them.
+  // the same number of turns, and both bounds may be infinite. `ramp` is then 0, because inf - inf is inf in
+  // wide_real.
   detail::blend_bounds blend;
   if (blends) {
     const schedule axis{.rotary_dim = p.n_dims, .base = p.freq_base, .inv_freq = {}};

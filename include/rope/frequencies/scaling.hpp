@@ -42,9 +42,9 @@ struct blend_bounds {
   wide_real high;
 };
 
-/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and limited to [0, d - 1]. If
-/// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
-/// between them, low > high.
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`. low is at least 0, and high
+/// at most d - 1. If they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of
+/// [0, d - 1] is between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   wide_real original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);

@@ -167,6 +167,8 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
+template <class List>
+listed_positions(List, Index) -> listed_positions<List>;
 
 /// Token t of row b is at starts[b] + t.
 template <class Integer>

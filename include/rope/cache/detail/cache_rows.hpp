@@ -111,7 +111,8 @@ class slot_rows {
     of(to) = other.of(from);
     newest_.copy_row(other.newest_, from, to);
   }
-  /// Sets newest(), which copy_row does not know after copies of all rows of another object.
+  /// Sets newest() after all rows of another object were copied. copy_row does not know that they are all
+  /// rows.
   void remember(const newest_tokens& newest) { newest_ = newest; }
   void swap_rows(Index a, Index b) {
     order_.swap_rows(a, b, (std::max)(used(a), used(b)));
@@ -235,7 +236,7 @@ class cache_rows : public slot_rows<growing_row> {
       update_order(b, size, false);
     }
   }
-  /// Removes tokens. If they are evicted, next(b) does not change. With `on_axes` the remaining tokens are
+  /// Removes tokens. With `evicts`, next(b) does not change. With `on_axes` the remaining tokens are
   /// renumbered 0, 1, 2, ...
   ///
   /// Requires:  rows of one size, at least one token in the list
@@ -248,7 +249,7 @@ class cache_rows : public slot_rows<growing_row> {
     order_.remove(rows, *this, tokens, evicts);
     for (Index b = rows.first; b < rows.last; ++b) {
       of(b).used -= tokens.size();
-      update_order(b, tokens[0], on_axes);
+      update_order(b, tokens.first(), on_axes);
     }
   }
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
-#include <utility>  // std::move, std::swap
+#include <utility>  // std::swap
 #include <vector>
 
 #include <rope/base/integer_list.hpp>  // product_fits
@@ -157,8 +157,8 @@ class row_places {
       }
     }
   }
-  /// Removes tokens of the rows in `range`. `rows` still counts them. Later tokens move to lower indices. If
-  /// they are evicted, the next position does not change.
+  /// Removes tokens of the rows in `range`. `rows` still counts them. Later tokens move to lower indices.
+  /// With `evicts`, the next position does not change.
   template <class Rows>
   void remove(row_range range, const Rows& rows, const token_list& tokens, bool evicts) {
     for (Index b = range.first; b < last_of(range); ++b) {

@@ -49,28 +49,36 @@ class token_list {
   token_list(Index first, Index last) : first_(first), size_(last - first) {}
 
   Index size() const { return size_; }
-  /// Token i of the list.
-  Index operator[](Index i) const { return tokens_ == nullptr ? first_ + i : tokens_[i]; }
+  /// Requires:  size() > 0
+  Index first() const { return is_run() ? first_ : tokens_[0]; }
 
   /// Calls visit(first, last) for each run [first, last) of listed tokens, in ascending order.
   template <class Visit>
   void for_each_run(const Visit& visit) const {
+    if (is_run()) return visit(first_, first_ + size_);
     for (Index i = 0, next; i < size_; i = next) {
-      for (next = i + 1; next < size_ && (*this)[next] == (*this)[next - 1] + 1;) ++next;
-      visit((*this)[i], (*this)[next - 1] + 1);
+      for (next = i + 1; next < size_ && tokens_[next] == tokens_[next - 1] + 1;) ++next;
+      visit(tokens_[i], tokens_[next - 1] + 1);
     }
   }
   /// Calls visit(from, to, count) for each run of remaining tokens after the first listed one, in ascending
   /// order. The row has `size` tokens. The run moves from index `from` to the lower index `to`.
   template <class Visit>
   void for_each_kept(Index size, const Visit& visit) const {
+    if (is_run()) {
+      if (first_ + size_ < size) visit(first_ + size_, first_, size - first_ - size_);
+      return;
+    }
     for (Index i = 0; i < size_; ++i) {
-      const Index from = (*this)[i] + 1, end = i + 1 < size_ ? (*this)[i + 1] : size;
-      if (from < end) visit(from, (*this)[i] - i, end - from);
+      const Index from = tokens_[i] + 1, end = i + 1 < size_ ? tokens_[i + 1] : size;
+      if (from < end) visit(from, tokens_[i] - i, end - from);
     }
   }
 
  private:
+  /// A run is visited at once, however many tokens it has.
+  bool is_run() const { return tokens_ == nullptr; }
+
   Index* tokens_ = nullptr;  // null for a run
   Index first_ = 0;          // of a run
   Index size_;

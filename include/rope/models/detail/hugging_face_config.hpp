@@ -360,8 +360,8 @@ struct keyed_number {
   std::string key = {};
 };
 
-/// Reads a key into `found` unless a key was found before. Then a warning names a different number in the
-/// file.
+/// Reads a key into `found` unless an earlier key has a number. If the file has another number under this
+/// key, warns that the earlier key overrules it.
 template <class J>
 void find_number(keyed_number& found, json_reader<J>& reader, const char* key, const number_rule& rule,
                  model_draft& model) {

@@ -192,8 +192,8 @@ struct hugging_face_record {
   Index no_rope_every = 0;      // n: the last of every n layers does not rotate
   bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
-  // The key with that factor. query_pre_attn_scalar is n of 1 / sqrt(n), and key_multiplier and
-  // qk_scale_factor multiply 1 / sqrt(head_dim).
+  // The key that gives the factor instead of `scale`. query_pre_attn_scalar is n of 1 / sqrt(n), and
+  // key_multiplier and qk_scale_factor multiply 1 / sqrt(head_dim).
   std::string_view scale_key = {};
   double scale_number = 0;  // the default of that key; 0: inverse_root
   double softcap = 0;       // the default of attn_logit_softcapping

@@ -8,8 +8,8 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Calls with(name, number) for each number that a rule has, in the order of its members. Optional numbers
-/// that only change the magnitude are left out.
+/// Calls with(name, number) for each number of a rule that an import may choose, in the order of its members.
+/// Optional numbers that only change the magnitude are left out.
 template <class Rule, class With>
 void each_number(Rule& rule, const With& with) {
   if constexpr (requires { rule.alpha; }) with("alpha", rule.alpha);

@@ -160,6 +160,8 @@ class norm_pass {
   norm_rule<W> norm_;
   Rotation rotation_;
 };
+template <class X, class T, class W, class Rotation>
+norm_pass(X, head_view<T>, norm_rule<W>, Rotation) -> norm_pass<T, W, Rotation>;
 
 /// The number of tokens whose queries and keys are both normalised before the next tokens.
 inline constexpr Index tokens_of_norm = 32;
