@@ -6472,8 +6472,10 @@ std::vector<std::string> windows_texts(const Windows& windows) {
   auto all = layers_by(windows.size(), [&](std::size_t layer) { return windows[layer]; });
   if (all.empty()) return {window_text(not_known_window)};
   if (all.size() == 1) return {window_text(all[0].first) + ", every layer"};
-  std::stable_sort(all.begin(), all.end(),
-                   [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  // By the number of layers, then by the first layer. std::stable_sort would use deprecated functions.
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second.size(), a.second[0]) < std::pair(b.second.size(), b.second[0]);
+  });
   std::vector<std::string> texts;
   for (const auto& [window, layers] : all)
     texts.push_back(window_text(window) + ", " +

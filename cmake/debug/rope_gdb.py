@@ -195,7 +195,8 @@ class cache:
         slots, heads = self.extent("slots_"), self.extent("heads_")
         for name in ("keys", "values"):
             heads_of = self.memory[name + "_"]
-            begin, size = begin_and_size(heads_of["channels_"])
+            channels = heads_of["channels_"]["numbers_"]
+            begin, size = channels["data"], int(channels["rows"])
             dim = int(heads_of["head_dim_"]["value_"])
             for b, used in enumerate(self.used() if size else []):
                 for h in range(heads):
