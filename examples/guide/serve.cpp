@@ -190,9 +190,9 @@ void rollback() {
   cache.append<half_split>(k.token_range(0, 20), v.token_range(0, 20), table);
   attention<half_split>(q.token_range(0, 20), cache, out.token_range(0, 20), table);
 
-  cache.append<half_split>(k.token_range(4, 4), v.token_range(4, 4), table);  // four drafted tokens
-  cache.truncate(21);                                                         // one of them was accepted
-  cache.truncate(20);                                                         // or none
+  cache.append<half_split>(k.token_range(4, 4), v.token_range(4, 4), table);  // drafts of tokens 20 to 23
+  cache.truncate(21);                                                         // keeps token 20
+  cache.truncate(20);                                                         // keeps none of the drafts
   cache.append<half_split>(k.token_range(20, 4), v.token_range(20, 4), table);
   attention<half_split>(q.token_range(20, 4), cache, out.token_range(20, 4), table);
 
