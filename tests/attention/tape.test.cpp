@@ -115,10 +115,14 @@ TEST_CASE("gradients in one array with q, k and v side by side have the bits of 
   const auto q = in(x).head_range(0, heads), k = in(x).head_range(heads, kv_heads),
              v = in(x).head_range(heads + kv_heads, kv_heads);
   rope::attention(q, k, v, heads_of(out));
-  rope::attention_tape<double> tape{.q = q, .k = k, .v = v, .out = heads_of(out), .d_out = heads_of(d_out)};
-  tape.d_q = in(packed).head_range(0, heads);
-  tape.d_k = in(packed).head_range(heads, kv_heads);
-  tape.d_v = in(packed).head_range(heads + kv_heads, kv_heads);
+  rope::attention_tape<double> tape{.q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .out = heads_of(out),
+                                    .d_out = heads_of(d_out),
+                                    .d_q = in(packed).head_range(0, heads),
+                                    .d_k = in(packed).head_range(heads, kv_heads),
+                                    .d_v = in(packed).head_range(heads + kv_heads, kv_heads)};
   rope::attention_gradient(tape);
   const Index size = batch * tokens * kv_heads * dim;
   tape.d_q = heads_of(separate);
