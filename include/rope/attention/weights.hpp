@@ -184,6 +184,7 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
   { weights.data() } -> std::same_as<weight_of<Q>*>;
 };
 
+/// Whether W is an Eigen vector in memory without gaps, which is a list of weights.
 template <class W>
 inline constexpr bool is_contiguous_vector = false;
 template <dense_in_memory W>

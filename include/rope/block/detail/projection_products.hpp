@@ -113,8 +113,8 @@ template <class A>
 void pack_panels(const operand<A>& x, Index rows, Index cols, A* packed, Index panel_stride) {
   if (x.col_stride != 1)
     return pack_transposed_panels(x.data, x.col_stride, cols, rows, packed, panel_stride);
-  constexpr Index ahead =
-      4;  // rows may be far apart, and processors prefetch only what is near the last read
+  // Rows may have a large stride. Processors prefetch only addresses near the last read.
+  constexpr Index ahead = 4;
   for (Index r = 0; r < rows; ++r) {
     const A* const row = x.data + r * x.row_stride;
     for (Index c = 0; c < cols; c += 64 / Index(sizeof(A)))
