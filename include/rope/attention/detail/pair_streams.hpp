@@ -63,11 +63,11 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   Index d = 0;
   for (; d + line <= depth; d += line) {
     if (ahead != nullptr) {
-      (prefetch_line(next + n * line_bytes), ...);
+      (prefetch_line<2>(next + n * line_bytes), ...);
       next += count * line_bytes;
       if (again != 0) {
-        (prefetch_line(again +
-                       static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(stored)} * Index(n) * keys.stride)),
+        (prefetch_line<1>(
+             again + static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(stored)} * Index(n) * keys.stride)),
          ...);
         again += line_bytes;
       }

@@ -14,8 +14,9 @@
 ///
 /// Processors do not prefetch the reads of decoding by themselves, because several keys are read at the same
 /// time and the tokens of one head may be far apart. So while one batch of tokens is processed, the next
-/// batch is prefetched by cache lines, in memory order. A processor may drop a prefetch. If the tokens of a
-/// head are contiguous, each line is therefore prefetched a second time, a few tokens before its use. If the
+/// batch is prefetched to L2 by cache lines, in memory order. L1 would be slower: a core waits for fewer lines
+/// of L1 at a time than memory can deliver. A processor may drop a prefetch. If the tokens of a head are
+/// contiguous, each line is therefore prefetched a second time, to L1, a few tokens before its use. If the
 /// heads of a token are contiguous, the second prefetch costs more time than it saves.
 ///
 /// Decoding with keys of many layers needs prefetching: one query, 1024 keys, 32 query heads and 8 key heads
@@ -26,9 +27,10 @@ namespace rope::inline ROPE_ABI::detail {
 
 inline constexpr Index line_bytes = 64;
 
-/// Prefetches the cache line at `address`, which need not be inside an allocation.
+/// Prefetches the cache line at `address`, which need not be inside an allocation, to L1 or L2.
+template <int level>
 EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
-  prefetch_after(static_cast<const char*>(nullptr), address);
+  prefetch_after<level>(static_cast<const char*>(nullptr), address);
 }
 
 /// The address of x[channels], which need not be inside an allocation.
@@ -120,11 +122,11 @@ template <Index bytes>
 EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again, Index tokens) {
   const std::uintptr_t next = ahead.take(tokens * bytes);
   for (Index byte = 0; byte < tokens * bytes; byte += line_bytes)
-    prefetch_line(next + static_cast<std::uintptr_t>(byte));
+    prefetch_line<2>(next + static_cast<std::uintptr_t>(byte));
   if (again.address == 0) return;
   for (Index token = 0; token < tokens; ++token)
     for (Index byte = 0; byte < bytes; byte += line_bytes)
-      prefetch_line(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
+      prefetch_line<1>(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
   again.advance(tokens);
 }
 
@@ -133,7 +135,7 @@ template <Index bytes, class X>
 EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index tokens, Index c) {
   for (Index token = 0; token < tokens; ++token)
     for (Index byte = 0; byte < bytes; byte += line_bytes)
-      prefetch_line(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
+      prefetch_line<2>(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

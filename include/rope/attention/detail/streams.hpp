@@ -119,11 +119,11 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
       if constexpr (are_listed_rows<Rows>) {
         prefetch_rows<line_bytes>(keys.next, block, d);
       } else if (prefetches) {
-        (prefetch_line(next + n * line_bytes), ...);
+        (prefetch_line<2>(next + n * line_bytes), ...);
         next += block * line_bytes;
         if (repeated != 0) {
-          (prefetch_line(repeated +
-                         static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(K)} * Index(n) * keys.stride)),
+          (prefetch_line<1>(repeated +
+                            static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(K)} * Index(n) * keys.stride)),
            ...);
           repeated += line_bytes;
         }

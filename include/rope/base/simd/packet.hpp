@@ -387,14 +387,15 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
   return x;
 }
 
-/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation.
-template <class T>
+/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation, to L1 or, if
+/// `level` is 2, to L2.
+template <int level = 1, class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
-  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function
-#elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
-  _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
+  __builtin_prefetch(target, 0, 4 - level);  // GCC 12 removes calls of Eigen's function
+#elif defined(EIGEN_VECTORIZE_SSE)           // Eigen's function does nothing for 8-bit and 16-bit types
+  _mm_prefetch(reinterpret_cast<const char*>(target), level == 1 ? _MM_HINT_T0 : _MM_HINT_T1);
 #else
   Eigen::internal::prefetch(target);
 #endif
