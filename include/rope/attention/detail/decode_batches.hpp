@@ -153,14 +153,15 @@ class decode_batches {
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
 
-  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) for single heads of at most 1
-  /// KiB (int8: 128 bytes). With all heads, they take at most 512 KiB of L2 for tokens of at most 16 KiB.
+  /// The number of tokens of a batch. Each batch has a fixed cost. A batch and the next one take at most 64 KiB
+  /// of L2 for single heads of at most 1 KiB (int8: 128 bytes), and with all heads at most 512 KiB for tokens
+  /// of at most 16 KiB.
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
     // 64 int8 tokens are too small to prefetch the next ones in time.
     if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
-    if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
+    if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 9 ? 64 : 32;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
 
