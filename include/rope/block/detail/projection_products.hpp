@@ -168,12 +168,16 @@ inline constexpr std::size_t weights_per_step = tokens == 1 ? 8 : 4;
 
 /// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
 /// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
+///
+/// Weights usually come from memory, so the rows that are read after the current ones are prefetched to L2.
+/// (L1 would be slower, see prefetch.hpp.)
 template <std::size_t tokens, class A>
 EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                                     Index cols, A* out, Index out_stride) {
   using P = packet<A>;
-  constexpr Index L = lanes<P>;
+  constexpr Index L = lanes<P>, line = 64 / Index(sizeof(A));
   constexpr std::size_t rows = weights_per_step<tokens>;
+  const auto next = static_cast<std::uintptr_t>(Index(rows) * w_stride * Index(sizeof(A)));
   for (Index c = 0; c < cols; c += Index(rows)) {
     const A* weights[rows];
     unrolled<rows>([&](auto i) { weights[i] = w + (std::min)(c + Index(i), cols - 1) * w_stride; });
@@ -183,6 +187,8 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
     for (; d + L <= depth; d += L) {
       P numbers[tokens];
       unrolled<tokens>([&](auto t) { numbers[t] = load<P>(x + Index(t) * x_stride + d); });
+      if (L == line || d % line == 0)
+        unrolled<rows>([&](auto i) { prefetch_after<2>(weights[i] + d, next); });
       unrolled<rows>([&](auto i) {
         const P weight = load<P>(weights[i] + d);
         unrolled<tokens>([&](auto t) {
