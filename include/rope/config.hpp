@@ -171,6 +171,14 @@
 #define ROPE_DETAIL_QUIET_END
 #endif
 
+// Precedes loops that clang must not unroll. It would unroll them eight times, which costs more than it saves
+// if there are few iterations, or if each needs several addresses.
+#if defined(__clang__)
+#define ROPE_DETAIL_NOT_UNROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define ROPE_DETAIL_NOT_UNROLLED
+#endif
+
 // Marks a parameter to which the result refers. clang then warns if a variable keeps a result that refers to
 // a temporary. It does not warn if the result is only used within the same expression.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)

@@ -281,9 +281,7 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
     const Index channel = first * (Step::channels / Step::pairs);
     const T* in = x.in + channel;
     T* out = x.out + channel;
-#if defined(__clang__)  // it would unroll the loop, and then keep the addresses of several heads in memory
-#pragma clang loop unroll(disable)
-#endif
+    ROPE_DETAIL_NOT_UNROLLED
     for (Index h = 0; h < x.heads; ++h, in += x.in_stride, out += x.out_stride)
       entries.rotate(entries.read_early(in), in, out, row.pairs);
   }

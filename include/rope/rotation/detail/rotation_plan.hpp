@@ -188,6 +188,7 @@ class rotation_plan {
     std::int64_t found[most];
     for_each_piece(x_, first, last, is_token_major(x_) ? most : (std::min)(most, block()),
                    [&](Index b, Index t, Index count) {
+                     ROPE_DETAIL_NOT_UNROLLED
                      for (Index i = 0; i < count; ++i) found[i] = positions(b, t + i);
                      rotate_piece(b, t, count, found);
                    });
