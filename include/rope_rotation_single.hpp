@@ -170,6 +170,13 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
+// Precedes loops that clang must not unroll. It would unroll them eight times, which costs more than it saves
+// if there are few iterations, or if each needs several addresses.
+#if defined(__clang__)
+#define ROPE_DETAIL_NOT_UNROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define ROPE_DETAIL_NOT_UNROLLED
+#endif
 // Marks a parameter to which the result refers. clang then warns if a variable keeps a result that refers to
 // a temporary. It does not warn if the result is only used within the same expression.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
@@ -4405,13 +4412,13 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
 #endif
   return x;
 }
-template <class T>
+template <int level = 1, class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
-  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function
-#elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
-  _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
+  __builtin_prefetch(target, 0, 4 - level);  // GCC 12 removes calls of Eigen's function
+#elif defined(EIGEN_VECTORIZE_SSE)           // Eigen's function does nothing for 8-bit and 16-bit types
+  _mm_prefetch(reinterpret_cast<const char*>(target), level == 1 ? _MM_HINT_T0 : _MM_HINT_T1);
 #else
   Eigen::internal::prefetch(target);
 #endif
@@ -4820,6 +4827,7 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
     const Index channel = first * (Step::channels / Step::pairs);
     const T* in = x.in + channel;
     T* out = x.out + channel;
+    ROPE_DETAIL_NOT_UNROLLED
     for (Index h = 0; h < x.heads; ++h, in += x.in_stride, out += x.out_stride)
       entries.rotate(entries.read_early(in), in, out, row.pairs);
   }
@@ -5041,6 +5049,7 @@ class rotation_plan {
     std::int64_t found[most];
     for_each_piece(x_, first, last, is_token_major(x_) ? most : (std::min)(most, block()),
                    [&](Index b, Index t, Index count) {
+                     ROPE_DETAIL_NOT_UNROLLED
                      for (Index i = 0; i < count; ++i) found[i] = positions(b, t + i);
                      rotate_piece(b, t, count, found);
                    });

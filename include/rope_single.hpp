@@ -169,6 +169,13 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
+// Precedes loops that clang must not unroll. It would unroll them eight times, which costs more than it saves
+// if there are few iterations, or if each needs several addresses.
+#if defined(__clang__)
+#define ROPE_DETAIL_NOT_UNROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define ROPE_DETAIL_NOT_UNROLLED
+#endif
 // Marks a parameter to which the result refers. clang then warns if a variable keeps a result that refers to
 // a temporary. It does not warn if the result is only used within the same expression.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
@@ -2552,14 +2559,15 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
 #endif
   return x;
 }
-/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation.
-template <class T>
+/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation, to L1 or, if
+/// `level` is 2, to L2.
+template <int level = 1, class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
-  __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function
-#elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
-  _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
+  __builtin_prefetch(target, 0, 4 - level);  // GCC 12 removes calls of Eigen's function
+#elif defined(EIGEN_VECTORIZE_SSE)           // Eigen's function does nothing for 8-bit and 16-bit types
+  _mm_prefetch(reinterpret_cast<const char*>(target), level == 1 ? _MM_HINT_T0 : _MM_HINT_T1);
 #else
   Eigen::internal::prefetch(target);
 #endif
@@ -7372,6 +7380,7 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
     const Index channel = first * (Step::channels / Step::pairs);
     const T* in = x.in + channel;
     T* out = x.out + channel;
+    ROPE_DETAIL_NOT_UNROLLED
     for (Index h = 0; h < x.heads; ++h, in += x.in_stride, out += x.out_stride)
       entries.rotate(entries.read_early(in), in, out, row.pairs);
   }
@@ -7665,6 +7674,7 @@ class rotation_plan {
     std::int64_t found[most];
     for_each_piece(x_, first, last, is_token_major(x_) ? most : (std::min)(most, block()),
                    [&](Index b, Index t, Index count) {
+                     ROPE_DETAIL_NOT_UNROLLED
                      for (Index i = 0; i < count; ++i) found[i] = positions(b, t + i);
                      rotate_piece(b, t, count, found);
                    });
@@ -8182,8 +8192,9 @@ void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, 
 ///
 /// Processors do not prefetch the reads of decoding by themselves, because several keys are read at the same
 /// time and the tokens of one head may be far apart. So while one batch of tokens is processed, the next
-/// batch is prefetched by cache lines, in memory order. A processor may drop a prefetch. If the tokens of a
-/// head are contiguous, each line is therefore prefetched a second time, a few tokens before its use. If the
+/// batch is prefetched to L2 by cache lines, in memory order. L1 would be slower: a core waits for fewer lines
+/// of L1 at a time than memory can deliver. A processor may drop a prefetch. If the tokens of a head are
+/// contiguous, each line is therefore prefetched a second time, to L1, a few tokens before its use. If the
 /// heads of a token are contiguous, the second prefetch costs more time than it saves.
 ///
 /// Decoding with keys of many layers needs prefetching: one query, 1024 keys, 32 query heads and 8 key heads
@@ -8191,9 +8202,10 @@ void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, 
 /// prefetch (1x16384x32+8x128). Loads instead of prefetches are slower.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr Index line_bytes = 64;
-/// Prefetches the cache line at `address`, which need not be inside an allocation.
+/// Prefetches the cache line at `address`, which need not be inside an allocation, to L1 or L2.
+template <int level>
 EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
-  prefetch_after(static_cast<const char*>(nullptr), address);
+  prefetch_after<level>(static_cast<const char*>(nullptr), address);
 }
 /// The address of x[channels], which need not be inside an allocation.
 template <class X>
@@ -8277,11 +8289,11 @@ template <Index bytes>
 EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again, Index tokens) {
   const std::uintptr_t next = ahead.take(tokens * bytes);
   for (Index byte = 0; byte < tokens * bytes; byte += line_bytes)
-    prefetch_line(next + static_cast<std::uintptr_t>(byte));
+    prefetch_line<2>(next + static_cast<std::uintptr_t>(byte));
   if (again.address == 0) return;
   for (Index token = 0; token < tokens; ++token)
     for (Index byte = 0; byte < bytes; byte += line_bytes)
-      prefetch_line(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
+      prefetch_line<1>(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
   again.advance(tokens);
 }
 /// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory.
@@ -8289,7 +8301,7 @@ template <Index bytes, class X>
 EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index tokens, Index c) {
   for (Index token = 0; token < tokens; ++token)
     for (Index byte = 0; byte < bytes; byte += line_bytes)
-      prefetch_line(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
+      prefetch_line<2>(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFETCH_HPP
@@ -8388,11 +8400,11 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
       if constexpr (are_listed_rows<Rows>) {
         prefetch_rows<line_bytes>(keys.next, block, d);
       } else if (prefetches) {
-        (prefetch_line(next + n * line_bytes), ...);
+        (prefetch_line<2>(next + n * line_bytes), ...);
         next += block * line_bytes;
         if (repeated != 0) {
-          (prefetch_line(repeated +
-                         static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(K)} * Index(n) * keys.stride)),
+          (prefetch_line<1>(repeated +
+                            static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(K)} * Index(n) * keys.stride)),
            ...);
           repeated += line_bytes;
         }
@@ -8673,14 +8685,15 @@ class decode_batches {
     for (Index i = 0; i + 1 < batch.count; ++i) batch.ahead[i].continues_with(batch.rows[i + 1]);
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
-  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) for single heads of at most 1
-  /// KiB (int8: 128 bytes). With all heads, they take at most 512 KiB of L2 for tokens of at most 16 KiB.
+  /// The number of tokens of a batch. Each batch has a fixed cost. A batch and the next one take at most 64 KiB
+  /// of L2 for single heads of at most 1 KiB (int8: 128 bytes), and with all heads at most 512 KiB for tokens
+  /// of at most 16 KiB.
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
     // 64 int8 tokens are too small to prefetch the next ones in time.
     if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
-    if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
+    if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 9 ? 64 : 32;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
   /// The bytes of a token of one head of keys or of values, whichever is larger.
@@ -9573,11 +9586,11 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   Index d = 0;
   for (; d + line <= depth; d += line) {
     if (ahead != nullptr) {
-      (prefetch_line(next + n * line_bytes), ...);
+      (prefetch_line<2>(next + n * line_bytes), ...);
       next += count * line_bytes;
       if (again != 0) {
-        (prefetch_line(again +
-                       static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(stored)} * Index(n) * keys.stride)),
+        (prefetch_line<1>(
+             again + static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(stored)} * Index(n) * keys.stride)),
          ...);
         again += line_bytes;
       }
@@ -14546,12 +14559,16 @@ template <std::size_t tokens>
 inline constexpr std::size_t weights_per_step = tokens == 1 ? 8 : 4;
 /// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
 /// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
+///
+/// Weights usually come from memory, so the rows that are read after the current ones are prefetched to L2.
+/// (L1 would be slower, see prefetch.hpp.)
 template <std::size_t tokens, class A>
 EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                                     Index cols, A* out, Index out_stride) {
   using P = packet<A>;
-  constexpr Index L = lanes<P>;
+  constexpr Index L = lanes<P>, line = 64 / Index(sizeof(A));
   constexpr std::size_t rows = weights_per_step<tokens>;
+  const auto next = static_cast<std::uintptr_t>(Index(rows) * w_stride * Index(sizeof(A)));
   for (Index c = 0; c < cols; c += Index(rows)) {
     const A* weights[rows];
     unrolled<rows>([&](auto i) { weights[i] = w + (std::min)(c + Index(i), cols - 1) * w_stride; });
@@ -14561,6 +14578,8 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
     for (; d + L <= depth; d += L) {
       P numbers[tokens];
       unrolled<tokens>([&](auto t) { numbers[t] = load<P>(x + Index(t) * x_stride + d); });
+      if (L == line || d % line == 0)
+        unrolled<rows>([&](auto i) { prefetch_after<2>(weights[i] + d, next); });
       unrolled<rows>([&](auto i) {
         const P weight = load<P>(weights[i] + d);
         unrolled<tokens>([&](auto t) {
