@@ -19,6 +19,17 @@
 
 namespace rope::inline ROPE_ABI {
 
+namespace detail {
+
+/// The first requirement of attended_rows, alone, because compilers list every requirement of an expression
+/// that an argument (a view, for example) does not meet.
+template <class Rows>
+concept names_storage = requires(const Rows& rows) {
+  { rows.storage() } -> std::same_as<key_storage>;
+};
+
+}  // namespace detail
+
 /// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or your own class.
 /// Tokens 0, 1, ..., seen(b) - 1 were appended to row b. The row stores some of them, each in a slot. The
 /// queries are its newest tokens.
@@ -55,11 +66,11 @@ namespace rope::inline ROPE_ABI {
 ///
 /// rows_on_axes adds coordinates of tokens, and rows_by_rank adds ranks of tokens.
 template <class Rows>
-concept attended_rows = requires(const Rows& rows, Index b, std::int64_t token,
-                                 const attention_options& options, const frequency_table<float>& table) {
+concept attended_rows = detail::names_storage<Rows> &&
+    requires(const Rows& rows, Index b, std::int64_t token, const attention_options& options,
+             const frequency_table<float>& table) {
   typename Rows::value_type;
   { rows.batch() } -> std::convertible_to<Index>;
-  { rows.storage() } -> std::same_as<key_storage>;
   { rows.keys(b) } -> std::convertible_to<detail::token_source<typename Rows::value_type>>;
   { rows.values(b) } -> std::convertible_to<detail::token_source<typename Rows::value_type>>;
   { rows.order(b) } -> std::convertible_to<std::span<const std::int64_t>>;
