@@ -8192,10 +8192,11 @@ void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, 
 ///
 /// Processors do not prefetch the reads of decoding by themselves, because several keys are read at the same
 /// time and the tokens of one head may be far apart. So while one batch of tokens is processed, the next
-/// batch is prefetched to L2 by cache lines, in memory order. L1 would be slower: a core waits for fewer lines
-/// of L1 at a time than memory can deliver. A processor may drop a prefetch. If the tokens of a head are
-/// contiguous, each line is therefore prefetched a second time, to L1, a few tokens before its use. If the
-/// heads of a token are contiguous, the second prefetch costs more time than it saves.
+/// batch is prefetched to L2 by cache lines, in memory order. Prefetching to L1 would be slower, because the
+/// lines that a core can request for its L1 at a time are too few for the bandwidth of memory. A processor
+/// may drop a prefetch. If the tokens of a head are contiguous, each line is therefore prefetched a second
+/// time, to L1, a few tokens before its use. If the heads of a token are contiguous, the second prefetch
+/// costs more time than it saves.
 ///
 /// Decoding with keys of many layers needs prefetching: one query, 1024 keys, 32 query heads and 8 key heads
 /// of 128 channels (benchmark row bhsd/1x1024x32+8x128). Decoding from pages of 16 keys needs the second
@@ -8685,9 +8686,9 @@ class decode_batches {
     for (Index i = 0; i + 1 < batch.count; ++i) batch.ahead[i].continues_with(batch.rows[i + 1]);
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
-  /// The number of tokens of a batch. Each batch has a fixed cost. A batch and the next one take at most 64 KiB
-  /// of L2 for single heads of at most 1 KiB (int8: 128 bytes), and with all heads at most 512 KiB for tokens
-  /// of at most 16 KiB.
+  /// The number of tokens of a batch. Each batch has a fixed cost. A batch and the next one take at most 64
+  /// KiB of L2 for single heads of at most 1 KiB (int8: 128 bytes), and with all heads at most 512 KiB for
+  /// tokens of at most 16 KiB.
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
@@ -14908,6 +14909,14 @@ class token_coordinates {
 #endif  // ROPE_CACHE_POLICY_HPP
 /// The interface through which attention reads stored tokens.
 namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The first requirement of attended_rows, alone, because compilers list every requirement of an expression
+/// that an argument (a view, for example) does not meet.
+template <class Rows>
+concept names_storage = requires(const Rows& rows) {
+  { rows.storage() } -> std::same_as<key_storage>;
+};
+}  // namespace detail
 /// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or your own class.
 /// Tokens 0, 1, ..., seen(b) - 1 were appended to row b. The row stores some of them, each in a slot. The
 /// queries are its newest tokens.
@@ -14944,11 +14953,11 @@ namespace rope::inline ROPE_ABI {
 ///
 /// rows_on_axes adds coordinates of tokens, and rows_by_rank adds ranks of tokens.
 template <class Rows>
-concept attended_rows = requires(const Rows& rows, Index b, std::int64_t token,
-                                 const attention_options& options, const frequency_table<float>& table) {
+concept attended_rows = detail::names_storage<Rows> &&
+    requires(const Rows& rows, Index b, std::int64_t token, const attention_options& options,
+             const frequency_table<float>& table) {
   typename Rows::value_type;
   { rows.batch() } -> std::convertible_to<Index>;
-  { rows.storage() } -> std::same_as<key_storage>;
   { rows.keys(b) } -> std::convertible_to<detail::token_source<typename Rows::value_type>>;
   { rows.values(b) } -> std::convertible_to<detail::token_source<typename Rows::value_type>>;
   { rows.order(b) } -> std::convertible_to<std::span<const std::int64_t>>;

@@ -153,9 +153,9 @@ class decode_batches {
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
 
-  /// The number of tokens of a batch. Each batch has a fixed cost. A batch and the next one take at most 64 KiB
-  /// of L2 for single heads of at most 1 KiB (int8: 128 bytes), and with all heads at most 512 KiB for tokens
-  /// of at most 16 KiB.
+  /// The number of tokens of a batch. Each batch has a fixed cost. A batch and the next one take at most 64
+  /// KiB of L2 for single heads of at most 1 KiB (int8: 128 bytes), and with all heads at most 512 KiB for
+  /// tokens of at most 16 KiB.
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
