@@ -14633,15 +14633,16 @@ class rotation_plan {
     in_twos_ = tokens_ahead_ > 0 && table_.pairs <= 2 * pairs_in_block<Layout, T>;
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0;
   }
-  /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
+  /// Prefetches the channels of heads and, if there is one head, its table row, to L2: the lines that a core
+  /// can request for its L1 at a time are too few for the bandwidth of memory. The position may be outside
   /// the table. Inline because GCC 12 drops calls of a function that only prefetches.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
     for (Index h = 0; h < heads; ++h)
-      for (std::uintptr_t at = 0; at < bytes; at += line) prefetch_after(in + h * x_.head_stride, at);
+      for (std::uintptr_t at = 0; at < bytes; at += line) prefetch_after<2>(in + h * x_.head_stride, at);
     for (std::uintptr_t at = 0; heads == 1 && at < row; at += line)
-      prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
+      prefetch_after<2>(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
   /// Rotates the heads of `count` tokens at positions[0], positions[1], ...; x is the first token. Not inline
   /// and with few variables, because its loops need the registers.

@@ -5082,9 +5082,9 @@ class rotation_plan {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
     for (Index h = 0; h < heads; ++h)
-      for (std::uintptr_t at = 0; at < bytes; at += line) prefetch_after(in + h * x_.head_stride, at);
+      for (std::uintptr_t at = 0; at < bytes; at += line) prefetch_after<2>(in + h * x_.head_stride, at);
     for (std::uintptr_t at = 0; heads == 1 && at < row; at += line)
-      prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
+      prefetch_after<2>(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
   template <head_order order>
   EIGEN_DONT_INLINE void rotate_tokens(const token_heads<T>& first, Index count,
