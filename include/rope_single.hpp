@@ -14579,11 +14579,11 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
     Index d = 0;
     for (; d + L <= depth; d += L) {
       P numbers[tokens];
-      unrolled<tokens>([&](auto t) { numbers[t] = load<P>(x + Index(t) * x_stride + d); });
+      unrolled<tokens>([&](auto t) { numbers[t] = in_register(load<P>(x + Index(t) * x_stride + d)); });
       if (L == line || d % line == 0)
         unrolled<rows>([&](auto i) { prefetch_after<2>(weights[i] + d, next); });
       unrolled<rows>([&](auto i) {
-        const P weight = load<P>(weights[i] + d);
+        const P weight = in_register(load<P>(weights[i] + d));
         unrolled<tokens>([&](auto t) {
           P& sum = sums[t * rows + i];
           sum = multiply_add(numbers[t], weight, sum);
