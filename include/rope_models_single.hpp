@@ -14633,9 +14633,9 @@ class rotation_plan {
     in_twos_ = tokens_ahead_ > 0 && table_.pairs <= 2 * pairs_in_block<Layout, T>;
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0;
   }
-  /// Prefetches the channels of heads and, if there is one head, its table row, to L2: the lines that a core
-  /// can request for its L1 at a time are too few for the bandwidth of memory. The position may be outside
-  /// the table. Inline because GCC 12 drops calls of a function that only prefetches.
+  /// Prefetches the channels of heads and, if there is one head, its table row, to L2 (attention's
+  /// prefetch.hpp says why not to L1). The position may be outside the table. Inline because GCC 12 drops
+  /// calls of a function that only prefetches.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);

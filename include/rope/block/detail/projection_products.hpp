@@ -169,8 +169,8 @@ inline constexpr std::size_t weights_per_step = tokens == 1 ? 8 : 4;
 /// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
 /// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
 ///
-/// Weights usually come from memory, so the rows that are read after the current ones are prefetched to L2.
-/// (L1 would be slower, see prefetch.hpp.)
+/// Weights usually come from memory, so the rows that are read after the current ones are prefetched to L2
+/// (attention's prefetch.hpp says why not to L1).
 template <std::size_t tokens, class A>
 EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                                     Index cols, A* out, Index out_stride) {
