@@ -86,7 +86,7 @@ class plain_split {
       const Index next_head = kv + heads_ < end_of_heads ? kv + heads_ : kv;
       for (Index first = begin, last; first < end; first = last) {
         last = (std::min)(end, (first / shape::tile + 1) * shape::tile);
-        attend_tile(kv, first, last,
+        attend_tile(kv, {first, last}, first == begin,
                     last < end ? key_place{kv, last, end} : key_place{next_head, begin, end});
       }
       for (Index n = 0; n < heads_; ++n) finish(kv + n, sums_.from(n * of_.rows));
@@ -107,28 +107,31 @@ class plain_split {
     }
   }
 
-  /// Softmax and weighted sums of keys [first, last) of one tile.
-  void attend_tile(Index kv, Index first, Index last, const key_place& after) {
-    const Index begin = first / shape::tile * shape::tile, channels = call_.v.head_dim;
-    for_each_batch(call_.k, {kv, first, last}, call_.v, {kv, first, last},
-                   [&](const row_block<C>& keys, Index j, Index count, Index n, stream_ahead& ahead) {
-                     operands_.score_keys(kv + n, keys, count, scores_of(n) + (j - begin), &ahead);
+  /// Softmax and weighted sums of some keys, which are in one tile. Each tile has sums of its own, for the
+  /// reason given at add_products_of_panel; those of the first tile become the total.
+  void attend_tile(Index kv, const tile_range& keys, bool is_first, const key_place& after) {
+    const Index begin = keys.first / shape::tile * shape::tile, channels = call_.v.head_dim;
+    const key_place here = {kv, keys.first, keys.last};
+    for_each_batch(call_.k, here, call_.v, here,
+                   [&](const row_block<C>& rows, Index j, Index count, Index n, stream_ahead& ahead) {
+                     operands_.score_keys(kv + n, rows, count, scores_of(n) + (j - begin), &ahead);
                    });
     for (Index r = 0; r < rows(); ++r) {
       const weighted_rows<A> row = sums_.from(r);
       const A shrink =
-          weigh_visible_keys(scores_ + r * shape::tile, {first - begin, last - begin}, row.state);
+          weigh_visible_keys(scores_ + r * shape::tile, {keys.first - begin, keys.last - begin}, row.state);
       if (!equal(shrink, A(1))) channels_map<A>(row.sums, channels) *= shrink;
     }
-    // Each tile has sums of its own, for the reason given at add_products_of_panel.
-    std::fill_n(tile_sums_, rows() * channels, A(0));
-    for_each_batch(call_.v, {kv, first, last}, call_.k, after,
-                   [&](const row_block<C>& values, Index j, Index count, Index n, stream_ahead& ahead) {
-                     const value_run<row_block<C>> run = {values, count, &ahead, ahead.again(values, count)};
+    A* const sums = is_first ? sums_.sums : tile_sums_;
+    if (!is_first) std::fill_n(sums, rows() * channels, A(0));
+    for_each_batch(call_.v, here, call_.k, after,
+                   [&](const row_block<C>& rows, Index j, Index count, Index n, stream_ahead& ahead) {
+                     const value_run<row_block<C>> run = {rows, count, &ahead, ahead.again(rows, count)};
                      operands_.add_rows(std::span(&run, std::size_t{1}), of_.rows, scores_of(n) + (j - begin),
-                                        tile_sums_ + n * of_.rows * channels, true);
+                                        sums + n * of_.rows * channels, true);
                    });
-    channels_map<A>(sums_.sums, rows() * channels) += const_channels_map<A>(tile_sums_, rows() * channels);
+    if (!is_first)
+      channels_map<A>(sums_.sums, rows() * channels) += const_channels_map<A>(sums, rows() * channels);
   }
 
   /// Divides the keys or values x of a tile into batches, and calls batch(rows, j, count, n, ahead) for each

@@ -157,9 +157,9 @@ void pack_scaled(const T* row, Index channels, arithmetic<T> factor, arithmetic<
   using A = arithmetic<T>;
   using P = packet<A>;
   constexpr Index width = panel_shape<A>::width;
-  for (Index first = 0; first < channels; first += width, to += panel_stride) {
+  for (Index first = 0, here; first < channels; first += here, to += panel_stride) {
     const T* const from = row + first;
-    const Index here = (std::min)(width, channels - first);
+    here = panel_stride == width ? channels : (std::min)(width, channels - first);
     Index d = 0;
     if constexpr (std::is_same_v<loadable<T>, T>)
       for (; d + lanes<P> <= here; d += lanes<P>) store(to + d, multiply(load<P>(from + d), fill<P>(factor)));
