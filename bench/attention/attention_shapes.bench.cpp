@@ -166,7 +166,7 @@ void rotated_prefill(bench::row& of, const shape& s) {
 
 int main(int argc, char** argv) {
   for (const Index group : {1, 4, 8, 32})
-    for (const Index head_dim : {64, 128})
+    for (const Index head_dim : {64, 72, 128})
       for (const Index keys : {16, 64, 128, 1024, 4096})
         for (const bool cached : {true, false})
           for (const bool from_memory : {false, true}) {

@@ -138,10 +138,15 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
       store(totals + i * std::size_t(L),
             sums_of_each(sums + i * std::size_t(L), std::make_index_sequence<std::size_t(L)>{}));
     });
-    for (; d < depth; ++d)
-      for (Index i = 0; i < Index(size); ++i)
-        totals[i] = as_computed(multiply_add(queries[i / block * query_stride + d],
-                                             static_cast<A>(keys.at(i % block)[d]), totals[i]));
+    if (d < depth) {
+      Rows same = keys;
+      same.rows = not_hoisted(same.rows);
+      for (; d < depth; ++d)
+        unrolled<size>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
+          totals[i] = as_computed(multiply_add(queries[Index(i) / block * query_stride + d],
+                                               static_cast<A>(same.at(Index(i) % block)[d]), totals[i]));
+        });
+    }
     for (Index r = 0; r < rows; ++r)
       std::copy_n(totals + r * block, block, scores + r * panel_shape<A>::tile);
   }
@@ -177,8 +182,8 @@ void score_rows(const A* queries, Index query_stride, Rows keys, Index count, In
   };
   constexpr auto whole_block = std::make_index_sequence<block>{};
   score(whole_block);
+  if (n == count) return;
   if constexpr (rows > 1) {
-    if (n == count) return;
     n = count - Index(block);
     score(whole_block);
   } else {
@@ -244,14 +249,16 @@ void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index c
                 Index sum_stride, bool prefetches) {
   constexpr int most = rows == 1 ? 8 : stream_sums / rows < 4 ? stream_sums / rows : 4;
   constexpr Index L = lanes<packet<A>>;
+  const auto add_block = [&](auto packets, Index first, A* to, Index stride, bool prefetch) {
+    with_prefetches<Rows, rows>(prefetch, [&](auto known) {
+      value_block(weights, runs, first, to, stride, known, std::make_index_sequence<std::size_t(rows)>{},
+                  std::make_index_sequence<std::size_t(packets())>{});
+    });
+  };
   Index c = 0;
   const auto add_blocks = [&](auto packets) {
     for (; c + packets() * L <= channels; c += packets() * L)
-      with_prefetches<Rows, rows>(prefetches, [&](auto known) {
-        value_block(weights, runs, c, sums + c, sum_stride, known,
-                    std::make_index_sequence<std::size_t(rows)>{},
-                    std::make_index_sequence<std::size_t(packets())>{});
-      });
+      add_block(packets, c, sums + c, sum_stride, prefetches);
   };
   // Each addition to a packet of sums waits for the previous addition, so at least eight packets of sums are
   // processed in parallel while enough are left.
@@ -261,6 +268,15 @@ void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index c
     add_blocks(std::integral_constant<int, 2>{});
   }
   add_blocks(std::integral_constant<int, 1>{});
+  if (c < channels && channels >= L) {
+    // The last channels are the last lanes of a packet, because one by one they would wait for each addition.
+    A last[std::size_t(rows * L)];
+    for (Index r = 0; r < rows; ++r) std::copy_n(sums + r * sum_stride + channels - L, L, last + r * L);
+    add_block(std::integral_constant<int, 1>{}, channels - L, last, L, false);
+    for (Index r = 0; r < rows; ++r)
+      std::copy_n(last + r * L + L - (channels - c), channels - c, sums + r * sum_stride + c);
+    return;
+  }
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];

@@ -387,6 +387,16 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
   return x;
 }
 
+/// `pointer`, with which clang computes addresses only here. It would otherwise compute the addresses of many
+/// rows before a loop, and keep them in memory, even if a branch that uses them is never taken.
+template <class X>
+EIGEN_ALWAYS_INLINE X* not_hoisted(X* pointer) {
+#if defined(__clang__)
+  __asm__("" : "+r"(pointer));
+#endif
+  return pointer;
+}
+
 /// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation, to L1 or, if
 /// `level` is 2, to L2.
 template <int level = 1, class T>
