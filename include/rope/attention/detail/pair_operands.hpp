@@ -105,8 +105,6 @@ float round_weights(const tile_range& hull, const float* weights, Number* rounde
 /// Operands of prefill_block.
 template <class T, class Rotation, class C, pair_products Products>
 class paired_operands {
-  static_assert(!(is_quantized<C> && Rotation::rotates),
-                "keys that are rotated while they are read are no integers");
   using shape = panel_shape<float>;
   using call_type = attention_call<T, Rotation, C>;
   using number = typename Products::number;
@@ -271,8 +269,6 @@ class paired_operands {
 /// Operands of decode_split.
 template <class T, class Rotation, class C, pair_products Products>
 class paired_decode_operands {
-  static_assert(!(is_quantized<C> && Rotation::rotates),
-                "keys that are rotated while they are read are no integers");
   using shape = panel_shape<float>;
   using call_type = attention_call<T, Rotation, C>;
   using number = typename Products::number;
