@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <new>
+#include <optional>
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_batches.hpp>
@@ -246,7 +247,7 @@ class decode_split {
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
-    bool known = false, finite = true;
+    std::optional<bool> finite;  // whether the values of the tile are finite, if a strip needs it
     for (Index strip = 0; strip < strips(); ++strip) {
       const rows_of_head in_strip = rows_in(strip);
       const weighted_rows<A> rows = rows_of(kv, strip);
@@ -258,11 +259,8 @@ class decode_split {
       if constexpr (Operands::scales_values)
         multiply_by_scales(call_.v, of_.b, kv, begin, hull, scores, in_strip.count);
       operands_.take_weights(kv, hull, in_strip, scores);
-      if (softmax.hides() && !known) {
-        known = true;
-        finite = are_finite(call_.v, of_.b, kv, begin, hull);
-      }
-      careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !finite);
+      if (softmax.hides() && !finite) finite = are_finite(call_.v, of_.b, kv, begin, hull);
+      careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !*finite);
       shrink(kv, strip, softmax.shrink());
       if (careful(kv, strip)) operands_.add_visible_values(kv, begin, in_strip, scores, softmax, rows.sums);
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::min, std::max, std::fill_n, std::fill
 #include <cstddef>
+#include <optional>
 #include <utility>  // std::swap
 
 #include <rope/attention/detail/block_keys.hpp>
@@ -103,17 +104,14 @@ class prefill_block {
   }
 
   void attend_tile(Index count) {
-    bool known = false, finite = true;
+    std::optional<bool> finite;  // whether the values of the tile are finite, if a strip needs it
     score_tile(operands_, block_, keys_, count, scores_, [&](tile_softmax<A>& softmax) {
       const weighted_rows<A> rows = run_.from(softmax.strip().first_row);
       const tile_range hull = softmax.hull();
       softmax.run(scores_, factors_, rows.state);
       const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
-      if (multiplies_hidden && !known) {
-        known = true;
-        finite = operands_.finite_values(count);
-      }
-      if (multiplies_hidden && !finite)
+      if (multiplies_hidden && !finite) finite = operands_.finite_values(count);
+      if (multiplies_hidden && !*finite)
         operands_.add_visible_values(softmax.strip().count, scores_, softmax, rows.sums);
       else
         operands_.add_values(hull, scores_, softmax.shrink(), rows.sums);
