@@ -142,29 +142,22 @@ class decode_split {
     // Keys are read in memory order. Either the tokens of a head are adjacent, or the heads of a token or of
     // a short page. In the second case the heads alternate, with a few tokens each.
     const Index per_pass = batches_.heads_per_pass(), last_head = of_.first_head + of_.heads;
-    const auto keys_of = [&](Index kv) { return block_keys(call_.rules, queries_of(kv, per_pass)); };
-    const auto attend_heads = [&](block_keys& keys, Index kv) {
-      for (Index head = kv; head < kv + per_pass; ++head) start(head, keys);
+    std::optional<block_keys> keys;
+    for (Index kv = of_.first_head; kv < last_head; kv += per_pass) {
+      if (!keys || block_keys::differs_by_head(call_.rules.options()))
+        keys.emplace(call_.rules, queries_of(kv, per_pass));
+      for (Index head = kv; head < kv + per_pass; ++head) start(head, *keys);
       const Index split = results_.split,
-                  begin = (std::max)(keys.begin() / shape::tile * shape::tile, part_.split * split),
-                  end = (std::min)(keys.end(), (part_.split + 1) * split);
+                  begin = (std::max)(keys->begin() / shape::tile * shape::tile, part_.split * split),
+                  end = (std::min)(keys->end(), (part_.split + 1) * split);
       for (Index tile = begin; tile < end; tile += shape::tile) {
         const bool last_tile = tile + shape::tile >= end, last = kv + per_pass >= last_head;
         const key_place after = last_tile ? key_place{last ? kv : kv + per_pass, begin, end}
                                           : key_place{kv, tile + shape::tile, end};
-        if (keys.enter_tile(tile, (std::min)(shape::tile, end - tile)))
-          attend_tile(keys, kv, per_pass, after);
+        if (keys->enter_tile(tile, (std::min)(shape::tile, end - tile)))
+          attend_tile(*keys, kv, per_pass, after);
       }
-    };
-    block_keys keys = keys_of(of_.first_head);
-    const bool alike = !block_keys::differs_by_head(call_.rules.options());
-    for (Index kv = of_.first_head; kv < last_head; kv += per_pass)
-      if (alike || kv == of_.first_head) {
-        attend_heads(keys, kv);
-      } else {
-        block_keys own = keys_of(kv);
-        attend_heads(own, kv);
-      }
+    }
     for (Index kv = of_.first_head; kv < last_head; ++kv)
       results_.set(part_.place, kv * call_.q.tokens * call_.group() + of_.first_row, of_.rows, rows_of(kv));
   }
