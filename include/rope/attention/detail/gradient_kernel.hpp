@@ -109,13 +109,6 @@ class strip_slopes {
   static constexpr Index L = lanes<P>, tile = gradient_shape<A>::tile;
   static constexpr int rows = gradient_shape<A>::rows;
 
-  /// Per row: shift_i and factor_i of the weights, and g_i . o_i of the slopes. `seen` becomes 1 if a key of
-  /// the tile is visible to the row.
-  struct row_numbers {
-    const A *shifts, *factors, *products;
-    A* seen;
-  };
-
   /// \param d_bias  the gradient with respect to the bias, at the strides of the bias, or null
   strip_slopes(const block_keys& keys, const strip_rows& strip, double* d_bias)
       : strip_(keys, strip), d_bias_(d_bias) {}
@@ -123,17 +116,20 @@ class strip_slopes {
   /// Keys of the tile that may be visible to some row.
   const tile_range& hull() const { return strip_.hull; }
 
-  /// \param weights  [rows, tile]: scores, in the panels that contain a key of the hull. Replaced by weights,
-  ///                 everywhere
-  /// \param slopes   [rows, tile]: products g_i . v_j, in these panels. Replaced by slopes, everywhere
-  void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
-    for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)
+  /// In the rows of the strip, replaces the scores in `block.weights` by weights, and the products g_i . v_j
+  /// in `block.slopes` by slopes. Both are read in the panels that contain a key of the hull, and written
+  /// everywhere. `block.seen` becomes 1 if a key of the tile is visible to the row.
+  void run(const attention_gradient_scratch<A>& block, const score_factors& factors) {
+    for (Index r = 0; r < rows; ++r) {
+      const Index row = strip_.rows.first_row + r;
+      A *weights = block.weights + row * tile, *slopes = block.slopes + row * tile;
       if (r >= strip_.rows.count || !prepare(r, weights, slopes, factors)) {
         clear(weights, slopes, 0, tile);
       } else {
-        differentiate(r, weights, slopes, of.shifts[r], of.factors[r], of.products[r]);
-        of.seen[r] = A(1);
+        differentiate(r, weights, slopes, block.shifts[row], block.factors[row], block.products[row]);
+        block.seen[row] = A(1);
       }
+    }
   }
 
   /// Calls pair(j) for every key of the tile that is visible to row r.
@@ -278,15 +274,13 @@ class attention_gradient_block {
   /// Computes the weights and slopes of strip s.
   strip_slopes<A> weigh(Index s) {
     strip_slopes<A> slopes(rows_.keys, rows_.strip(s), d_bias_.data);
-    const Index row = s * shape::rows;
-    A *weights = m_.weights + row * shape::tile, *products = m_.slopes + row * shape::tile;
+    const Index place = s * shape::rows * shape::tile;
     m_.hulls[s] = slopes.hull();
-    rows_.multiply(m_.queries, s, m_.transposed_keys, rows_.tape.k.head_dim, slopes.hull(), weights,
-                   shape::tile);
-    rows_.multiply(m_.upstream, s, m_.transposed_values, rows_.tape.v.head_dim, slopes.hull(), products,
-                   shape::tile);
-    slopes.run(weights, products, rows_.factors,
-               {m_.shifts + row, m_.factors + row, m_.products + row, m_.seen + row});
+    rows_.multiply(m_.queries, s, m_.transposed_keys, rows_.tape.k.head_dim, slopes.hull(),
+                   m_.weights + place, shape::tile);
+    rows_.multiply(m_.upstream, s, m_.transposed_values, rows_.tape.v.head_dim, slopes.hull(),
+                   m_.slopes + place, shape::tile);
+    slopes.run(m_, rows_.factors);
     return slopes;
   }
 
@@ -364,7 +358,7 @@ class attention_gradient_block {
   }
 
   attention_gradient_rows<T>& rows_;
-  const attention_gradient_scratch<T>& m_;
+  const attention_gradient_scratch<A>& m_;
   bias_gradient d_bias_;
   key_sums<A> sums_;
   sum_order& order_;

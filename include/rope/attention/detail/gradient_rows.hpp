@@ -36,7 +36,7 @@ struct attention_gradient_rows {
   const visibility& rules;
   query_block block;
   score_factors factors;
-  attention_gradient_scratch<T> m;
+  attention_gradient_scratch<A> m;
   block_keys keys;
   bool finite = true;  // whether queries and gradients with respect to outputs are finite
 

@@ -88,9 +88,8 @@ struct key_sums {
 
 /// Scratch memory of a block of queries. Panels hold `width` channels of every row, so that a row is
 /// contiguous within a panel.
-template <class T>
+template <class A>
 struct attention_gradient_scratch {
-  using A = arithmetic<T>;
   using shape = gradient_shape<A>;
 
   Index strips, rows, key_panels, value_panels;
