@@ -320,13 +320,11 @@ class attention_gradient_block {
     for_each_row([&](Index row, const auto& for_each_key) {
       std::fill_n(of_row, m_.key_panels * shape::width, A(0));
       for_each_key([&](Index j) {
-        for (Index p = 0; p < m_.key_panels; ++p)
-          add(m_.slopes[row * shape::tile + j], m_.keys + p * sums_.panel_size + j * shape::width,
-              of_row + p * shape::width);
+        add_panels(m_.slopes[row * shape::tile + j], m_.keys + j * shape::width, sums_.panel_size,
+                   m_.key_panels, of_row, shape::width);
       });
       A* sums = m_.strip_d_queries(row / shape::rows) + row % shape::rows * shape::width;
-      for (Index p = 0; p < m_.key_panels; ++p)
-        add(A(1), of_row + p * shape::width, sums + p * shape::rows * shape::width);
+      add_panels(A(1), of_row, shape::width, m_.key_panels, sums, shape::rows * shape::width);
     });
   }
 
@@ -335,12 +333,11 @@ class attention_gradient_block {
     std::fill_n(of_tile, panels * sums_.panel_size, A(0));
     for_each_row([&](Index row, const auto& for_each_key) {
       for_each_key([&](Index j) {
-        for (Index p = 0; p < panels; ++p)
-          add(numbers[row * shape::tile + j], packed + p * rows_.panel_stride() + row * shape::width,
-              of_tile + p * sums_.panel_size + j * shape::width);
+        add_panels(numbers[row * shape::tile + j], packed + row * shape::width, rows_.panel_stride(), panels,
+                   of_tile + j * shape::width, sums_.panel_size);
       });
     });
-    for (Index n = 0; n < panels * sums_.panel_size; n += shape::width) add(A(1), of_tile + n, sums + n);
+    add_panels(A(1), of_tile, shape::width, panels * shape::tile, sums, shape::width);
   }
 
   /// Calls body(row, for_each_key) for the rows of the block. for_each_key(pair) calls pair(j) for the keys
@@ -353,8 +350,10 @@ class attention_gradient_block {
     }
   }
 
-  static void add(A number, const A* from, A* to) {
-    for (Index c = 0; c < shape::width; ++c) to[c] = multiply_add(number, from[c], to[c]);
+  /// Adds number * (one row of each panel of `from`) to the rows of the panels of `to`.
+  static void add_panels(A number, const A* from, Index from_stride, Index panels, A* to, Index to_stride) {
+    for (Index p = 0; p < panels; ++p, from += from_stride, to += to_stride)
+      for (Index c = 0; c < shape::width; ++c) to[c] = multiply_add(number, from[c], to[c]);
   }
 
   attention_gradient_rows<T>& rows_;
