@@ -208,12 +208,14 @@ struct attention_shape {
   Index batch, queries, keys, heads, head_dim;
 };
 
-inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
-                           Index or_else) {
-  if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
-  if (allowed == or_else)
-    throw_invalid(function, name, " must be empty or have length ", allowed, ", got ", got);
-  throw_invalid(function, name, " must be empty or have length ", allowed, " or ", or_else, ", got ", got);
+/// Rejects a list that is not empty and has neither `length` elements nor `rows` times as many.
+inline void require_length(const char* function, const char* name, std::size_t got, Index length,
+                           Index rows = 1) {
+  if (got == 0 || static_cast<Index>(got) == length || static_cast<Index>(got) == rows * length) return;
+  if (rows * length == length)
+    throw_invalid(function, name, " must be empty or have length ", length, ", got ", got);
+  throw_invalid(function, name, " must be empty or have length ", length, " or ", rows * length, ", got ",
+                got);
 }
 
 /// Checks the extents of a mask or a bias. Extents of 1 are shared.
@@ -230,7 +232,7 @@ EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* nam
 
 EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
                                                    const any_integers& counts, Index batch, Index tokens) {
-  require_length(function, name, counts.size(), batch, batch);
+  require_length(function, name, counts.size(), batch);
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
       throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
@@ -322,8 +324,7 @@ inline void check_numbers(const char* function, const attention_options& options
 inline void check_key_ranges(const char* function, const attention_options& options,
                              const attention_shape& shape) {
   if (options.key_ranges.empty()) return;
-  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries,
-                 shape.batch * shape.queries);
+  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries, shape.batch);
   if (options.window != 0 || options.sinks != 0)
     throw_invalid(function,
                   "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
@@ -337,7 +338,7 @@ inline void check_key_ranges(const char* function, const attention_options& opti
 
 /// Rejects sink logits that are not finite, or not one for each head.
 inline void check_sink_logits(const char* function, const attention_options& options, Index heads) {
-  require_length(function, "sink_logits", options.sink_logits.size(), heads, heads);
+  require_length(function, "sink_logits", options.sink_logits.size(), heads);
   for (const float logit : options.sink_logits)
     if (!is_finite(static_cast<double>(logit)))
       throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
@@ -347,14 +348,12 @@ inline void check_sink_logits(const char* function, const attention_options& opt
 inline void check_lists(const char* function, const attention_options& options,
                         const attention_shape& shape) {
   check_sink_logits(function, options, shape.heads);
-  require_length(function, "query_positions", options.query_positions.size(), shape.queries,
-                 shape.batch * shape.queries);
-  require_length(function, "key_positions", options.key_positions.size(), shape.keys,
-                 shape.batch * shape.keys);
+  require_length(function, "query_positions", options.query_positions.size(), shape.queries, shape.batch);
+  require_length(function, "key_positions", options.key_positions.size(), shape.keys, shape.batch);
   check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
   check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
   const Index sums = shape.batch * shape.queries * shape.heads;
-  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
+  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums);
   const score_view<float>& bias = options.bias;
   const score_view<bool>& mask = options.mask;
   if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
