@@ -52,8 +52,7 @@ void check_selected(const char* function, const attention_options& options, cons
     throw_invalid(function, "selected keys have no dropout; give a mask of the same keys, got ",
                   options.dropout);
 #ifndef NDEBUG
-  struct seen_in_list {};
-  bool* const seen = workspace<seen_in_list, bool>(shape.keys);
+  bool* const seen = workspace<struct seen_in_list, bool>(shape.keys);
   std::fill_n(seen, shape.keys, false);
 #endif
   for (Index b = 0; b < rows; ++b) {
@@ -110,10 +109,9 @@ class selected_query {
         kv_(task % of.k.heads),
         i_(task / of.k.heads % of.q.tokens),
         b_(task / of.k.heads / of.q.tokens) {
-    struct selected_list {};
     const visibility& rules = of.rules;
     const selected_keys& selected = rules.options().selected;
-    list_ = workspace<selected_list, Index>(selected.keys());
+    list_ = workspace<struct selected_list, Index>(selected.keys());
     const Index place = selected.queries() == rules.shape().queries ? i_ : b_ * rules.shape().queries + i_;
     const key_set range = rules.keys_of(b_, i_);
     for (Index n = 0; n < selected.keys() && !range.empty(); ++n) {
@@ -155,9 +153,6 @@ class selected_query {
   /// The options for the call of this query. The list of keys already obeys the rules of positions. Mask and
   /// bias have only the entries of these keys.
   attention_options options() const {
-    struct selected_positions {};
-    struct selected_mask {};
-    struct selected_bias {};
     const visibility& rules = of_.rules;
     const Index group = of_.group();
     const attention_options& all = rules.options();
@@ -167,12 +162,12 @@ class selected_query {
     if (!all.log_sum_exp.empty())
       one.log_sum_exp =
           part_of(all.log_sum_exp, (b_ * of_.q.tokens + i_) * of_.q.heads + first_head(), group);
-    one.mask = entries_of(all.mask, workspace<selected_mask, bool>(all.mask ? group * count_ : 0));
-    one.bias = entries_of(all.bias, workspace<selected_bias, float>(all.bias ? group * count_ : 0));
+    one.mask = entries_of(all.mask, workspace<struct selected_mask, bool>(all.mask ? group * count_ : 0));
+    one.bias = entries_of(all.bias, workspace<struct selected_bias, float>(all.bias ? group * count_ : 0));
     static constexpr std::int64_t none[] = {0};
     if (rules.is_padding(b_, i_)) one.query_counts = none;
     if (of_.rotation.is_given()) {
-      std::int64_t* const positions = workspace<selected_positions, std::int64_t>(count_ + 1);
+      std::int64_t* const positions = workspace<struct selected_positions, std::int64_t>(count_ + 1);
       for (Index n = 0; n < count_; ++n) positions[n] = rules.key_position(b_, list_[n]);
       if (count_ > 0) positions[count_] = rules.query_position(b_, i_);
       one.key_positions = {positions, static_cast<std::size_t>(count_)};
