@@ -307,8 +307,8 @@ void merge_splits(const attention_call<T, Rotation, C>& call, const decode_resul
   for (Index place = splits.first_of(b) + 1; place < splits.first_of(b + 1); ++place) {
     const weighted_rows<A> part = results.of(place, row);
     if (equal(*part.state.sum, A(0))) continue;
-    const joined_factors<A> factors = join(total.state, part.state);
-    add_shares<A>(total.sums, factors.total, part.sums, factors.part, call.v.head_dim);
+    const auto [of_total, of_part] = join(total.state, part.state);
+    add_shares<A>(total.sums, of_total, part.sums, of_part, call.v.head_dim);
   }
   const Index group = call.group(), rows = call.q.tokens * group;
   write_output(call, b, row % rows / group, row / rows * group + row % group, total);

@@ -94,9 +94,9 @@ class prefill_block {
     has_total_ = true;
     for (Index row = 0; row < block_.rows(); ++row) {
       if (equal(run_.state.sum[row], A(0))) continue;
-      const joined_factors<A> factors = join(total_.state.from(row), run_.state.from(row));
+      const auto [of_total, of_run] = join(total_.state.from(row), run_.state.from(row));
       for (Index c = 0, at = place_of(row); c < run_.channels; c += shape::width, at += panel_size) {
-        add_shares<A>(total_.sums + at, factors.total, run_.sums + at, factors.part, shape::width);
+        add_shares<A>(total_.sums + at, of_total, run_.sums + at, of_run, shape::width);
         std::fill_n(run_.sums + at, Index{shape::width}, A(0));
       }
       run_.state.maximum[row] = run_.state.sum[row] = A(0);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <utility>  // std::pair
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
@@ -63,28 +64,23 @@ struct weighted_rows {
   weighted_rows from(Index row) const { return {channels, sums + row * channels, state.from(row)}; }
 };
 
-/// When two softmaxes are joined, their weighted sums are multiplied by these factors.
-template <class A>
-struct joined_factors {
-  A total, part;
-};
-
 /// Joins two softmaxes of one row, over different keys. The result replaces `total`. `part` must have a
-/// visible key. With the indices t for total and p for part:
+/// visible key. Returns the factors by which the weighted sums of `total` and of `part` must be multiplied.
+/// With the indices t for total and p for part:
 ///
 ///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
 ///
 /// multiply_add, not the compiler, decides about fusing: threads run another copy of this code and must give
 /// the same bits.
 template <class A>
-joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
+std::pair<A, A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
   const bool first = equal(*total.sum, A(0));
   const A maximum = first ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
-  const joined_factors<A> factors = {first ? A(0) : std::exp2(*total.maximum - maximum),
-                                     std::exp2(*part.maximum - maximum)};
-  *total.sum = multiply_add(*part.sum, factors.part, *total.sum * factors.total);
+  const A of_total = first ? A(0) : std::exp2(*total.maximum - maximum),
+          of_part = std::exp2(*part.maximum - maximum);
+  *total.sum = multiply_add(*part.sum, of_part, *total.sum * of_total);
   *total.maximum = maximum;
-  return factors;
+  return {of_total, of_part};
 }
 
 /// The factors of scores in a call. Queries are multiplied by `query`. Their products with keys are then
