@@ -45,8 +45,10 @@ class prefill_block {
         factors_(call.rules),
         keys_(call.rules, block),
         strips_((block.rows() + shape::rows - 1) / shape::rows),
-        run_(in_scratch<struct prefill_sums>()),
-        total_(in_scratch<struct prefill_totals>()),
+        run_(weighted_rows<A>::template in_scratch<struct prefill_sums>(strips_ * shape::rows,
+                                                                        shape::padded(call.v.head_dim))),
+        total_(weighted_rows<A>::template in_scratch<struct prefill_totals>(strips_ * shape::rows,
+                                                                            run_.channels)),
         scores_(workspace<struct prefill_scores, A>(shape::rows * shape::tile)),
         operands_(call, block, strips_) {}
 
@@ -72,12 +74,6 @@ class prefill_block {
   /// added to a total. A plain sum of n equal terms may have n roundings. In these three stages there are at
   /// most (keys of a tile) + (tiles of a run) + (runs of the call) roundings.
   static constexpr Index run_of_keys = 32 * shape::tile;
-
-  template <class User>
-  weighted_rows<A> in_scratch() const {
-    return weighted_rows<A>::template in_scratch<User>(strips_ * shape::rows,
-                                                       shape::padded(call_.v.head_dim));
-  }
 
   /// The place of the first sum of a row. The sums of the next panel are panel_size places later.
   static constexpr Index panel_size = shape::rows * shape::width;
