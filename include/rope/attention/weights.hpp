@@ -6,6 +6,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <type_traits>
 #include <utility>  // std::pair
@@ -40,8 +41,8 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, A* 
   const attention_options& options = rules.options();
   const Index keys = rules.shape().keys;
   const bool has_sink = !options.sink_logits.empty();
-  const double sink = has_sink ? static_cast<double>(options.sink_logits[static_cast<std::size_t>(h)]) : 0;
-  bool any = has_sink;
+  const double sink = has_sink ? static_cast<double>(options.sink_logits[static_cast<std::size_t>(h)])
+                               : std::numeric_limits<double>::lowest();
   double largest = sink;
   for (Index j = 0; j < keys; ++j) {
     if (!rules.sees(b, h, i, j)) continue;
@@ -49,9 +50,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, A* 
     if (options.softcap > 0) score = options.softcap * std::tanh(score / options.softcap);
     if (options.bias) score += static_cast<double>(options.bias.at(b, h, i)[j * options.bias.key_step()]);
     row[j] = saturated_to<A>(score);
-    score = static_cast<double>(row[j]);
-    largest = any ? (std::max)(largest, score) : score;
-    any = true;
+    largest = (std::max)(largest, static_cast<double>(row[j]));
   }
   // The weights of each tile are added up first. A single sum would round once per key, in the same direction
   // for equal keys.
@@ -95,12 +94,7 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
               copied = (std::max)(block, group) * depth;
   const auto write = [&](Index first, Index last) {
     number_array<A> wide(copied), queries(group * depth);
-    // If the keys of a row are contiguous, the row is computed in place. Otherwise it is computed in a buffer
-    // and then copied.
-    number_array<A> rows_of_group(weights.key_stride == 1 ? 0 : group * keys);
-    const auto row_of = [&](Index b, Index h, Index i) {
-      return weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
-    };
+    number_array<A> rows_of_group(group * keys);  // before they are copied to `weights`, at any stride
     number_array<T> rotated(copied);
     const row_buffers<T> buffers = {rotated.data(), wide.data()};
     for (Index token = first; token < last; ++token)
@@ -118,16 +112,16 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
             score_rows<A, 1>(queries.data() + g * depth, depth, rows, count, depth,
-                             row_of(b, kv * group + g, i) + j, nullptr);
+                             rows_of_group.data() + g * keys + j, nullptr);
         }
         for (Index g = 0; g < group; ++g) {
-          A* const row = row_of(b, kv * group + g, i);
+          A* const row = rows_of_group.data() + g * keys;
           if (visible.empty())
             std::fill_n(row, keys, A(0));
           else
             weights_from_scores(call.rules, b, kv * group + g, i, row);
-          for (Index j = 0; j < keys && weights.key_stride != 1; ++j)
-            weights.at(b, kv * group + g, i)[j * weights.key_stride] = row[j];
+          A* const to = weights.at(b, kv * group + g, i);
+          for (Index j = 0; j < keys; ++j) to[j * weights.key_stride] = row[j];
         }
       }
   };
