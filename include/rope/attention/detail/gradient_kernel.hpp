@@ -196,19 +196,15 @@ class strip_slopes {
         weights[j] = hidden_[j] ? A(0) : weights[j];
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
       }
-    if (d_bias_ != nullptr) add_to_bias(r, slopes, range);
+    if (const score_view<float>& bias = options().bias; d_bias_ != nullptr)
+      for_each_entry(d_bias_ + (strip_.entries_of(bias, r) - bias.data), bias.key_step(), strip_.begin, range,
+                     [&](Index j, double& sum) { sum += static_cast<double>(slopes[j]); });
     // The softmax includes dropped keys. Dropout changes only the weights that multiply values.
     if (options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
     if (options().softcap > 0)
       for (Index j = range.first; j < range.last; ++j)  // for a hidden key, bends_[j] may be NaN
         slopes[j] *= strip_.visible[r].has_holes && hidden_[j] ? A(0) : bends_[j];
-  }
-
-  void add_to_bias(Index r, const A* slopes, tile_range range) const {
-    const score_view<float>& bias = options().bias;
-    for_each_entry(d_bias_ + (strip_.entries_of(bias, r) - bias.data), bias.key_step(), strip_.begin, range,
-                   [&](Index j, double& sum) { sum += static_cast<double>(slopes[j]); });
   }
 
   strip_in_tile<rows> strip_;
@@ -251,28 +247,26 @@ class attention_gradient_block {
     // A hidden pair of query and key has a weight and a slope of 0. It changes sums only if 0 is multiplied
     // by a number that is not finite.
     const Index packed = panel_shape<A>::padded(count) * rows_.tape.k.head_dim;
-    const bool careful = hides(begin, count) && !(rows_.finite && all_finite(m_.transposed_keys, packed));
+    // A tile may have fewer than shape::tile keys because all later keys are hidden. These count as hidden
+    // keys of the tile.
+    const bool hides =
+        !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
+    const bool careful = hides && !(rows_.finite && all_finite(m_.transposed_keys, packed));
     if (d_bias_.joins_keys)
       order_.wait_for_the_end();
     else if (careful || d_bias_.is_shared)
       order_.wait(tile);
     for (Index s = 0; s < m_.strips; ++s) {
-      const strip_slopes<A> slopes = weigh(s);
-      if (!careful) add_to_queries(s, slopes.hull());
+      weigh(s);
+      if (!careful) add_to_queries(s, m_.hulls[s]);
     }
     if (careful) return add_visible(tile);
     order_.wait(tile);
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
 
-  /// Whether a key of the tile is hidden from some query of the block. The tile may have fewer than
-  /// shape::tile keys because all later keys are hidden. These count as hidden keys of the tile.
-  bool hides(Index begin, Index count) const {
-    return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
-  }
-
   /// Computes the weights and slopes of strip s.
-  strip_slopes<A> weigh(Index s) {
+  void weigh(Index s) {
     strip_slopes<A> slopes(rows_.keys, rows_.strip(s), d_bias_.data);
     const Index place = s * shape::rows * shape::tile;
     m_.hulls[s] = slopes.hull();
@@ -281,7 +275,6 @@ class attention_gradient_block {
     rows_.multiply(m_.upstream, s, m_.transposed_values, rows_.tape.v.head_dim, slopes.hull(),
                    m_.slopes + place, shape::tile);
     slopes.run(m_, rows_.factors);
-    return slopes;
   }
 
   void add_to_queries(Index s, tile_range hull) const {
