@@ -112,7 +112,11 @@ class block_keys {
     }
     hull_ = {0, 0};
     all_see_all_ = true;
-    const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
+    position_range held;  // of the tile's key positions if they are unordered
+    if (!rules_.in_ranges()) {
+      const std::int64_t* positions = rules_.listed_key_positions(block_.b) + begin;
+      for_each_index(0, count, [&](Index j) { held.include(positions[j]); });
+    }
     for (Index t = 0; t < block_.tokens; ++t)
       for (Index h = 0; h < heads_; ++h) {
         const row_in_tile visible = visible_[t * heads_ + h] = find_visible(t, h, count, held);
@@ -138,13 +142,6 @@ class block_keys {
     const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
     return by_keys && begin >= seen_by_all_.first && end <= seen_by_all_.last &&
            (gaps_.empty() || end <= gaps_.first || begin >= gaps_.last);
-  }
-
-  position_range positions_of_keys(Index begin, Index count) const {
-    const std::int64_t* keys = rules_.listed_key_positions(block_.b) + begin;
-    position_range range;
-    for_each_index(0, count, [&](Index j) { range.include(keys[j]); });
-    return range;
   }
 
   /// \param held  the range of the tile's key positions if they are unordered, otherwise empty

@@ -41,15 +41,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Rounds the channels of a query, and returns their scale.
-inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
-  constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(),
-                  sum = (std::numeric_limits<std::int32_t>::max)();
-  return quantize_channels(
-      channels, head_dim, rounded,
-      static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, head_dim))));
-}
-
 /// Calls visit(g, numbers, factor) for query heads `head` + g of token i. Their products with a key have the
 /// given factor.
 ///
@@ -61,8 +52,12 @@ void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i
   if constexpr (is_quantized<C>) {
     read_queries(call, b, i, head, heads, static_cast<float>(factor), buffers,
                  [&](Index g) { return std::pair(buffers.rotated + g * depth, panel_shape<float>::width); });
+    constexpr Index largest = (std::numeric_limits<Number>::max)(),
+                    sum = (std::numeric_limits<std::int32_t>::max)();
+    const auto limit =
+        static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, depth)));
     for (Index g = 0; g < heads; ++g) {
-      const float scale = round_query(buffers.rotated + g * depth, depth, rounded);
+      const float scale = quantize_channels(buffers.rotated + g * depth, depth, rounded, limit);
       visit(g, rounded, scale);
     }
   } else {
