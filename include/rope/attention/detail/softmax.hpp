@@ -345,15 +345,12 @@ void write_channels(const visibility& rules, const A* sums, A sum, Index count, 
     return;
   }
   const A divisor = sum * static_cast<A>(1 - rules.options().dropout);
-#if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
-  const auto quotient = [by = as_computed(A(1) / divisor)](const auto& x) {
-    return multiply(x, fill<std::remove_cvref_t<decltype(x)>>(by));
+  constexpr bool multiplies = ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS;
+  const A number = multiplies ? as_computed(A(1) / divisor) : divisor;
+  const auto quotient = [number](const auto& x) {
+    const auto numbers = fill<std::remove_cvref_t<decltype(x)>>(number);
+    return multiplies ? multiply(x, numbers) : divide(x, numbers);
   };
-#else
-  const auto quotient = [divisor](const auto& x) {
-    return divide(x, fill<std::remove_cvref_t<decltype(x)>>(divisor));
-  };
-#endif
   Index c = 0;
   if constexpr (std::is_same_v<A, T>)
     for (; c + lanes<P> <= count; c += lanes<P>) store(out + c, quotient(load<P>(sums + c)));
