@@ -58,7 +58,7 @@ class block_keys {
         block_(block),
         heads_(differs_by_head(rules.options()) ? block.heads : (std::min)(block.heads, Index{1})),
         keys_(workspace<struct keys_of_tokens, key_set>(block.tokens)),
-        begin_(rules.shape().keys),
+        range_{rules.shape().keys, 0},
         gap_end_(rules.shape().keys),
         seen_by_all_{0, rules.shape().keys},
         visible_(workspace<struct keys_of_rows, row_in_tile>(block.tokens * heads_)) {
@@ -68,8 +68,7 @@ class block_keys {
                       (std::min)(seen_by_all_.last, keys.hull_end())};
       if (keys.gap_begin < keys.gap_end) gaps_.include({keys.gap_begin, keys.gap_end});
       if (keys.empty()) continue;
-      begin_ = (std::min)(begin_, keys.hull_begin());
-      end_ = (std::max)(end_, keys.hull_end());
+      range_.include({keys.hull_begin(), keys.hull_end()});
       gap_begin_ = (std::max)(gap_begin_, keys.gap_begin);
       gap_end_ = (std::min)(gap_end_, keys.gap_end);
     }
@@ -81,9 +80,9 @@ class block_keys {
     return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
   }
   /// The first key that may be visible to some query.
-  Index begin() const { return begin_; }
+  Index begin() const { return range_.first; }
   /// One past the last key that may be visible to some query.
-  Index end() const { return end_; }
+  Index end() const { return range_.last; }
   /// The ranges of keys of a query token. A mask, a bias or unordered positions may hide some of these keys.
   const key_set& of(Index token) const { return keys_[token - block_.first_token]; }
 
@@ -91,10 +90,10 @@ class block_keys {
   /// count) for it. The last tile ends at end(). Tiles begin at multiples of their size, so results do not
   /// depend on how queries are split into blocks.
   void for_each_tile(Index size, const auto& tile) {
-    for (Index n = begin_ / size; n * size < end_; ++n) {
+    for (Index n = begin() / size; n * size < end(); ++n) {
       // No key between the sinks and the window is visible.
       if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
-      const Index count = (std::min)(size, end_ - n * size);
+      const Index count = (std::min)(size, end() - n * size);
       if (enter_tile(n * size, count)) tile(n * size, count);
     }
   }
@@ -170,9 +169,9 @@ class block_keys {
 
   const visibility& rules_;
   query_block block_;
-  Index heads_;    // 1 if all heads see the same keys
-  key_set* keys_;  // [tokens]
-  Index begin_, end_ = 0;
+  Index heads_;                    // 1 if all heads see the same keys
+  key_set* keys_;                  // [tokens]
+  tile_range range_;               // contains the keys that may be visible to some query
   Index gap_begin_ = 0, gap_end_;  // keys [gap_begin, gap_end) are hidden from all queries
   tile_range seen_by_all_;         // visible to every query, except its gap
   tile_range gaps_ = {0, 0};       // contains the gaps of all queries

@@ -95,14 +95,13 @@ template <class Products, int rows>
 EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* queries,
                                            row_block<typename Products::stored> keys, Index count,
                                            Index depth, typename Products::sum* scores, stream_ahead* ahead) {
-  using block_type = row_block<typename Products::stored>;
   constexpr int block = stream_sums / rows;
   Index n = 0;
   repeated_prefetch again = {};
   if (ahead != nullptr) again = ahead->again(keys, count);
   const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) ROPE_DETAIL_INLINE_LAMBDA {
-    score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
-                                         scores + n, ahead, again.address, each_key);
+    score_block_of_pairs<Products, rows>(queries, keys.from_row(n), depth, scores + n, ahead, again.address,
+                                         each_key);
     again.advance(Index(sizeof...(key)));
     n += Index(sizeof...(key));
   };
