@@ -161,9 +161,13 @@ class block_keys {
       else
         hide(visible, [&](Index j) { return !row[j * mask.key_step()]; });
     }
-    if (const auto& bias = rules_.options().bias; bias && !visible.range.empty())
-      hide(visible, bias.at(b, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
-           visibility::hides);
+    if (const auto& bias = rules_.options().bias; bias && !visible.range.empty()) {
+      const float* row = bias.at(b, head, token) + begin_of_tile_ * bias.key_step();
+      if (bias.key_step() == 1)
+        hide(visible, [&](Index j) { return visibility::hides(row[j]); });
+      else
+        hide(visible, [&](Index j) { return visibility::hides(row[j * bias.key_step()]); });
+    }
     return visible;
   }
 

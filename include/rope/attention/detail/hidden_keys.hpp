@@ -96,16 +96,6 @@ inline void hide(row_in_tile& row, const bool* mask) {
   row = {{first, last}, row.has_holes || hidden != 0};
 }
 
-/// Removes the keys j with hides(entries[j * step]) from the visible keys of a query. entries[0] is the bias
-/// of the first key of the tile.
-template <class X>
-void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
-  if (step == 1)
-    hide(row, [&](Index j) { return hides(entries[j]); });
-  else
-    hide(row, [&](Index j) { return hides(entries[j * step]); });
-}
-
 /// The type of the mark of a key: 1 if the key is hidden, otherwise 0. It has the width of a score, so that
 /// compilers vectorise loops over marks and scores.
 template <class A>
