@@ -211,6 +211,8 @@ struct strip_in_tile {
     }
   }
 
+  const attention_options& options() const { return rules.options(); }
+
   /// For each key j in the range of row r, sets hidden[j] to 1 if the key is hidden from the row, otherwise
   /// to 0. Returns the first visible key, or the end of the range.
   template <class Mark>
@@ -227,7 +229,7 @@ struct strip_in_tile {
       const std::int64_t* positions = rules.listed_key_positions(rows.block.b) + begin;
       for_each_index(range.first, range.last, [&](Index j) { hidden[j] |= Mark{!admits(positions[j])}; });
     }
-    if (const auto& mask = rules.options().mask)
+    if (const auto& mask = options().mask)
       for_each_entry(entries_of(mask, r), mask.key_step(), begin, range,
                      [&](Index j, bool seen) { hidden[j] |= Mark{!seen}; });
     for_each_bias(r, [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
@@ -244,17 +246,16 @@ struct strip_in_tile {
 
   /// If there is a bias, calls body(j, bias of key j) for the keys in the range of row r.
   void for_each_bias(Index r, const auto& body) const {
-    if (const auto& bias = rules.options().bias)
+    if (const auto& bias = options().bias)
       for_each_entry(entries_of(bias, r), bias.key_step(), begin, visible[r].range, body);
   }
 
   /// Calls body(j, kept) for the keys in the range of row r. `kept` is false if dropout drops the weight of
   /// key j.
   void for_each_kept(Index r, const auto& body) const {
-    const attention_options& options = rules.options();
     const Index b = rows.block.b, token = rows.token_of(r);
     const tile_range range = visible[r].range;
-    const auto mask = dropout_mask(options.dropout, options.dropout_seed)
+    const auto mask = dropout_mask(options().dropout, options().dropout_seed)
                           .row_of(b, rows.head_of(r), rules.query_position(b, token));
     if (rules.in_order()) {
       const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));

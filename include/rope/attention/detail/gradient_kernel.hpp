@@ -142,8 +142,6 @@ class strip_slopes {
   }
 
  private:
-  const attention_options& options() const { return strip_.rules.options(); }
-
   static void clear(A* weights, A* slopes, Index first, Index last) {
     std::fill(weights + first, weights + last, A(0));
     std::fill(slopes + first, slopes + last, A(0));
@@ -155,7 +153,7 @@ class strip_slopes {
     const tile_range range = strip_.visible[r].range;
     if (range.empty() || (strip_.visible[r].has_holes && strip_.mark_hidden(r, hidden_) == range.last))
       return false;
-    if (options().softcap > 0) {
+    if (strip_.options().softcap > 0) {
       const tile_range whole = packets_of<L>(range);
       hyperbolic_tangents(scores + whole.first, whole.last - whole.first, bends_ + whole.first);
       for (Index j = whole.first; j < whole.last; j += L) {
@@ -167,8 +165,8 @@ class strip_slopes {
     strip_.for_each_bias(r, [&](Index j, float added) {
       scores[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), scores[j]);
     });
-    if (options().dropout > 0) {
-      const A gain = static_cast<A>(1 / (1 - options().dropout));
+    if (strip_.options().dropout > 0) {
+      const A gain = static_cast<A>(1 / (1 - strip_.options().dropout));
       strip_.for_each_kept(r, [&](Index j, bool kept) {
         gains_[j] = kept ? gain : A(0);
         products[j] *= gains_[j];
@@ -196,13 +194,13 @@ class strip_slopes {
         weights[j] = hidden_[j] ? A(0) : weights[j];
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
       }
-    if (const score_view<float>& bias = options().bias; d_bias_ != nullptr)
+    if (const score_view<float>& bias = strip_.options().bias; d_bias_ != nullptr)
       for_each_entry(d_bias_ + (strip_.entries_of(bias, r) - bias.data), bias.key_step(), strip_.begin, range,
                      [&](Index j, double& sum) { sum += static_cast<double>(slopes[j]); });
     // The softmax includes dropped keys. Dropout changes only the weights that multiply values.
-    if (options().dropout > 0)
+    if (strip_.options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
-    if (options().softcap > 0)
+    if (strip_.options().softcap > 0)
       for (Index j = range.first; j < range.last; ++j)  // for a hidden key, bends_[j] may be NaN
         slopes[j] *= strip_.visible[r].has_holes && hidden_[j] ? A(0) : bends_[j];
   }

@@ -235,14 +235,12 @@ class tile_softmax {
  private:
   static constexpr Index padded_rows = (rows + L - 1) / L * L;
 
-  const attention_options& options() const { return strip_.rules.options(); }
-
   /// Applies softcap and bias to the scores of row r, and replaces the scores of hidden keys. Returns false
   /// if no key is visible to row r.
   bool prepare(Index r, A* row, const score_factors& factors) {
     const tile_range range = strip_.visible[r].range, whole = packets_of<L>(range);
     if (range.empty()) return false;
-    if (options().softcap > 0) {
+    if (strip_.options().softcap > 0) {
       hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
       channels_map<A>(row + whole.first, whole.last - whole.first) *= static_cast<A>(factors.cap);
     }
@@ -281,7 +279,7 @@ class tile_softmax {
     }
     if (hull().first < whole.first) std::fill(row + hull().first, row + whole.first, A(0));
     if (hull().last > whole.last) std::fill(row + whole.last, row + hull().last, A(0));
-    if (options().dropout > 0)
+    if (strip_.options().dropout > 0)
       strip_.for_each_kept(r, [&](Index j, bool kept) { row[j] = kept ? row[j] : A(0); });
     return sum_of_lanes(sum);
   }
