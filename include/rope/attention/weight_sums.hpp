@@ -204,14 +204,14 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
   double* const of_list = workspace<struct sums_of_list, double>(heads * selected.keys());
   for (Index task = 0; task < tasks; ++task) {
     const selected_query query(call, task);
-    const Index first = to.by_key_head ? query.key_head() : query.first_head();
-    std::fill_n(of_list, heads * query.count(), 0.0);
-    const weight_sums_view part = {of_list, 0, query.count(), to.by_key_head};
+    const Index first = to.by_key_head ? query.key_head : query.first_head();
+    std::fill_n(of_list, heads * query.count, 0.0);
+    const weight_sums_view part = {of_list, 0, query.count, to.by_key_head};
     weight_sums_passes<T, Rotation, C>(query.call(), part).run(threads);
-    double* const sums = to.data + query.row() * to.batch_stride + first * to.head_stride;
+    double* const sums = to.data + query.row * to.batch_stride + first * to.head_stride;
     for (Index h = 0; h < heads; ++h)
-      for (Index n = 0; n < query.count(); ++n)
-        sums[h * to.head_stride + query.key(n)] += of_list[h * query.count() + n];
+      for (Index n = 0; n < query.count; ++n)
+        sums[h * to.head_stride + query.keys[n]] += of_list[h * query.count + n];
   }
 }
 

@@ -143,13 +143,13 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
     number_array<A> of_list(group * selected.keys());
     for (Index task = first; task < last; ++task) {
       const selected_query query(call, task);
-      write_weights_of_keys(query.call(), weights_view<A>{of_list.data(), 0, query.count(), 0, 1},
+      write_weights_of_keys(query.call(), weights_view<A>{of_list.data(), 0, query.count, 0, 1},
                             this_thread{});
       for (Index g = 0; g < group; ++g) {
-        A* const row = weights.at(query.row(), query.first_head() + g, query.query());
+        A* const row = weights.at(query.row, query.first_head() + g, query.query);
         for (Index j = 0; j < keys; ++j) row[j * weights.key_stride] = A(0);
-        for (Index n = 0; n < query.count(); ++n)
-          row[query.key(n) * weights.key_stride] += of_list.data()[g * query.count() + n];
+        for (Index n = 0; n < query.count; ++n)
+          row[query.keys[n] * weights.key_stride] += of_list.data()[g * query.count + n];
       }
     }
   };

@@ -99,79 +99,77 @@ Index selected_query_count(const attention_call<T, Rotation, C>& call) {
 /// of positions admit. The list of these keys is in scratch memory of the calling thread, and valid until the
 /// next selected_query of this thread.
 template <class T, class Rotation, class C>
-class selected_query {
+struct selected_query {
   using call_type = attention_call<T, Rotation, C>;
 
- public:
+  const call_type& of;
+  Index key_head, query, row;
+  Index* keys;  // [count], in the order of the list
+  Index count = 0;
+
   /// \param task  in [0, selected_query_count)
-  selected_query(const attention_call<T, Rotation, C>& of, Index task)
-      : of_(of),
-        kv_(task % of.k.heads),
-        i_(task / of.k.heads % of.q.tokens),
-        b_(task / of.k.heads / of.q.tokens) {
+  selected_query(const attention_call<T, Rotation, C>& whole, Index task)
+      : of(whole),
+        key_head(task % of.k.heads),
+        query(task / of.k.heads % of.q.tokens),
+        row(task / of.k.heads / of.q.tokens) {
     const visibility& rules = of.rules;
     const selected_keys& selected = rules.options().selected;
-    list_ = workspace<struct selected_list, Index>(selected.keys());
-    const Index place = selected.queries() == rules.shape().queries ? i_ : b_ * rules.shape().queries + i_;
-    const key_set range = rules.keys_of(b_, i_);
+    keys = workspace<struct selected_list, Index>(selected.keys());
+    const Index place =
+        selected.queries() == rules.shape().queries ? query : row * rules.shape().queries + query;
+    const key_set range = rules.keys_of(row, query);
     for (Index n = 0; n < selected.keys() && !range.empty(); ++n) {
-      const std::int64_t entry = selected.at(place, kv_, n);
+      const std::int64_t entry = selected.at(place, key_head, n);
       if (entry < 0) break;
       const Index key = to_index(entry);
-      if (range.contains(key) && rules.sees_position(b_, i_, key)) list_[count_++] = key;
+      if (range.contains(key) && rules.sees_position(row, query, key)) keys[count++] = key;
     }
   }
 
-  Index row() const { return b_; }
-  Index query() const { return i_; }
-  Index key_head() const { return kv_; }
-  Index first_head() const { return kv_ * of_.group(); }
-  /// The number of keys.
-  Index count() const { return count_; }
-  /// Key n, in the order of the list.
-  Index key(Index n) const { return list_[n]; }
+  Index first_head() const { return key_head * of.group(); }
 
   /// Attention to these keys, as a call of one query and one key head.
   call_type call() const {
-    const Index group = of_.group();
+    const Index group = of.group();
     const auto heads_of = [&](auto x) {
-      if (x.size() > 0) x.data = x.at(b_, i_, first_head());  // weights are computed without an output
+      if (x.size() > 0) x.data = x.at(row, query, first_head());  // weights are computed without an output
       x.batch = x.tokens = 1;
       x.heads = group;
       return x;
     };
-    return {heads_of(of_.q),
-            of_.k.listed(b_, kv_, list_, count_),
-            of_.v.listed(b_, kv_, list_, count_),
-            heads_of(of_.out),
-            visibility(options(), {1, 1, count_, group, of_.q.head_dim},
-                       of_.rotation.is_given() ? key_order::any : key_order::contiguous),
-            of_.rotation};
+    return {heads_of(of.q),
+            of.k.listed(row, key_head, keys, count),
+            of.v.listed(row, key_head, keys, count),
+            heads_of(of.out),
+            visibility(options(), {1, 1, count, group, of.q.head_dim},
+                       of.rotation.is_given() ? key_order::any : key_order::contiguous),
+            of.rotation};
   }
 
  private:
   /// The options for the call of this query. The list of keys already obeys the rules of positions. Mask and
   /// bias have only the entries of these keys.
   attention_options options() const {
-    const visibility& rules = of_.rules;
-    const Index group = of_.group();
+    const visibility& rules = of.rules;
+    const Index group = of.group();
     const attention_options& all = rules.options();
-    attention_options one = {.scale = all.scale, .causal = false, .softcap = all.softcap};
-    one.products = all.products;
+    attention_options one = {
+        .scale = all.scale, .causal = false, .softcap = all.softcap, .products = all.products};
     if (!all.sink_logits.empty()) one.sink_logits = part_of(all.sink_logits, first_head(), group);
     if (!all.log_sum_exp.empty())
       one.log_sum_exp =
-          part_of(all.log_sum_exp, (b_ * of_.q.tokens + i_) * of_.q.heads + first_head(), group);
-    one.mask = entries_of(all.mask, workspace<struct selected_mask, bool>(all.mask ? group * count_ : 0));
-    one.bias = entries_of(all.bias, workspace<struct selected_bias, float>(all.bias ? group * count_ : 0));
+          part_of(all.log_sum_exp, (row * of.q.tokens + query) * of.q.heads + first_head(), group);
+    one.mask = entries_of(all.mask, workspace<struct selected_mask, bool>(all.mask ? group * count : 0));
+    one.bias = entries_of(all.bias, workspace<struct selected_bias, float>(all.bias ? group * count : 0));
     static constexpr std::int64_t none[] = {0};
-    if (rules.is_padding(b_, i_)) one.query_counts = none;
-    if (of_.rotation.is_given()) {
-      std::int64_t* const positions = workspace<struct selected_positions, std::int64_t>(count_ + 1);
-      for (Index n = 0; n < count_; ++n) positions[n] = rules.key_position(b_, list_[n]);
-      if (count_ > 0) positions[count_] = rules.query_position(b_, i_);
-      one.key_positions = {positions, static_cast<std::size_t>(count_)};
-      one.query_positions = {positions + count_, 1};
+    if (rules.is_padding(row, query)) one.query_counts = none;
+    if (of.rotation.is_given()) {
+      std::int64_t* const positions = workspace<struct selected_positions, std::int64_t>(count + 1);
+      for (Index n = 0; n < count; ++n) positions[n] = rules.key_position(row, keys[n]);
+      if (count > 0) positions[count] = rules.query_position(row, query);
+      one.key_positions = {positions, static_cast<std::size_t>(count)};
+      one.query_positions = {positions + count, 1};
     }
     return one;
   }
@@ -179,20 +177,15 @@ class selected_query {
   /// The entries of a mask or bias for the listed keys, [group, keys], or [1, keys] if query heads share
   /// entries.
   template <class X>
-  score_view<X> entries_of(const score_view<X>& of, X* to) const {
-    if (!of) return {};
-    const Index heads = of.heads == 1 ? 1 : of_.group();
+  score_view<X> entries_of(const score_view<X>& all, X* to) const {
+    if (!all) return {};
+    const Index heads = all.heads == 1 ? 1 : of.group();
     for (Index h = 0; h < heads; ++h) {
-      const X* const entries = of.at(b_, first_head() + h, i_);
-      for (Index n = 0; n < count_; ++n) to[h * count_ + n] = entries[list_[n] * of.key_step()];
+      const X* const entries = all.at(row, first_head() + h, query);
+      for (Index n = 0; n < count; ++n) to[h * count + n] = entries[keys[n] * all.key_step()];
     }
-    return {.data = to, .heads = heads, .keys = count_, .head_stride = count_, .key_stride = 1};
+    return {.data = to, .heads = heads, .keys = count, .head_stride = count, .key_stride = 1};
   }
-
-  const call_type& of_;
-  Index kv_, i_, b_;
-  Index* list_;
-  Index count_ = 0;
 };
 template <class T, class Rotation, class C>
 selected_query(const attention_call<T, Rotation, C>&, Index) -> selected_query<T, Rotation, C>;
