@@ -72,17 +72,16 @@ class pope_bias {
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
   template <class Derived>
-  explicit pope_bias(const Eigen::DenseBase<Derived>& bias)
-      : heads_(bias.rows()), channels_(bias.cols()), rotations_(bias.cols(), bias.rows()) {
+  explicit pope_bias(const Eigen::DenseBase<Derived>& bias) : rotations_(bias.cols(), bias.rows()) {
     static_assert(
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
         "pope_bias: phases are float or double");
-    if (heads_ == 0 || channels_ == 0)
+    if (rotations_.empty())
       detail::throw_invalid("pope_bias", "bias must be [heads, channels] and not empty, got ",
-                            detail::shape_text({heads_, channels_}));
+                            detail::shape_text({heads(), channels()}));
     const number_array<typename Derived::Scalar> values = bias;
-    for (Index h = 0; h < heads_; ++h)
-      for (Index i = 0; i < channels_; ++i) {
+    for (Index h = 0; h < heads(); ++h)
+      for (Index i = 0; i < channels(); ++i) {
         const auto value = static_cast<double>(values(h, i));
         if (!detail::is_finite(value))
           detail::throw_invalid("pope_bias", "a phase must be finite, got ", value, " at head ", h,
@@ -91,20 +90,14 @@ class pope_bias {
       }
   }
 
-  pope_bias(const pope_bias&) = default;
-  pope_bias(pope_bias&&) = default;
-  pope_bias& operator=(const pope_bias& other) { return *this = pope_bias(other); }  // all or nothing
-  pope_bias& operator=(pope_bias&&) = default;
-
   /// Number of heads.
-  Index heads() const { return heads_; }
+  Index heads() const { return rotations_.cols(); }
   /// Phases per head.
-  Index channels() const { return channels_; }
+  Index channels() const { return rotations_.rows(); }
   /// cos and sin of the phases of a head, [channels].  Requires: h in [0, heads())
-  const cos_sin* head(Index h) const { return rotations_.data() + h * channels_; }
+  const cos_sin* head(Index h) const { return rotations_.data() + h * channels(); }
 
  private:
-  detail::moved_index heads_, channels_;
   number_array<cos_sin> rotations_;  // [channels, heads]
 };
 
