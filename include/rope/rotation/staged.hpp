@@ -123,12 +123,6 @@ class staged_tensor {
     for_each_number(memory, [&](Index here, Index there) { numbers_.data()[here] = memory.data[there]; });
   }
 
-  staged_tensor(const staged_tensor&) = default;
-  staged_tensor(staged_tensor&&) = default;
-  /// Assigns everything or nothing.
-  staged_tensor& operator=(const staged_tensor& other) { return *this = staged_tensor(other); }
-  staged_tensor& operator=(staged_tensor&&) = default;
-
   /// The copy, valid as long as this object.
   head_view<T> view() & ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
@@ -179,9 +173,9 @@ class staged_tensor {
     }
   }
 
+  number_array<T> numbers_;              // the first member, because only its assignment may throw
   indices extents_ = {}, strides_ = {};  // of the indices of the tensor, in its own order
   Index batch_ = 1, tokens_ = 1, heads_ = 1, head_dim_ = 1;
-  number_array<T> numbers_;
 };
 
 /// Copies an Eigen::Tensor or TensorMap of any rank and order of indices, or a std::mdspan of any strides,
