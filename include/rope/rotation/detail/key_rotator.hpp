@@ -4,6 +4,7 @@
 
 #include <concepts>  // std::invocable
 #include <cstdint>
+#include <optional>
 #include <utility>  // std::move
 #include <vector>
 
@@ -33,10 +34,9 @@ class key_rotator {
 
   /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void rotate(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
-    if (!written_ || count != count_) {
+    if (count_ != count) {
       write([&](Index i) { return step_(i) * count; });
       count_ = count;
-      written_ = true;
     }
     apply(keys, b, slot);
   }
@@ -44,7 +44,7 @@ class key_rotator {
   template <std::invocable<Index> PhaseOfPair>
   void rotate(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
     write(phase_of_pair);
-    written_ = false;
+    count_.reset();
     apply(keys, b, slot);
   }
 
@@ -59,9 +59,8 @@ class key_rotator {
   number_array<phase> step_;
   double m_;
   Index first_channel_;
-  number_array<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
-  std::int64_t count_ = 0;
-  bool written_ = false;
+  number_array<A> row_;                // cos [pairs], then sin [pairs]
+  std::optional<std::int64_t> count_;  // the number of steps that row_ is for, if any
 };
 
 // Not inline, so that programs can compile it once (`extern template`).
