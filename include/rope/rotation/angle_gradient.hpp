@@ -60,22 +60,6 @@ namespace rope::inline ROPE_ABI::detail {
 /// The two parts of conj(x) g, see above.
 enum class part { along, across };
 
-/// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
-template <class Layout, part which, class X, class G>
-void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index b, Index t, Index pairs,
-               double* sums) {
-  for (Index h = 0; h < x.heads; ++h) {
-    const X* value = x.at(b, t, h);
-    const G* gradient = d_x.at(b, t, h);
-    for (Index i = 0; i < pairs; ++i) {
-      const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
-      const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
-      const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
-      sums[i] += which == part::along ? multiply_add(u, a, v * b_) : multiply_add(u, b_, -(v * a));
-    }
-  }
-}
-
 /// The rotated heads, their gradient, the table and the positions: checked arguments of a gradient.
 template <class X, class G, class S, class Source>
 struct rotated_heads {
@@ -84,6 +68,22 @@ struct rotated_heads {
   const frequency_table<S>& table;
   Source positions;  // of token t of row b: positions(b, t)
 };
+
+/// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
+template <class Layout, part which, class X, class G, class S, class Source>
+void add_token(const rotated_heads<X, G, S, Source>& heads, Index b, Index t, double* sums) {
+  const Index pairs = heads.table.pairs();
+  for (Index h = 0; h < heads.x.heads; ++h) {
+    const X* value = heads.x.at(b, t, h);
+    const G* gradient = heads.d_x.at(b, t, h);
+    for (Index i = 0; i < pairs; ++i) {
+      const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
+      const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
+      const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
+      sums[i] += which == part::along ? multiply_add(u, a, v * b_) : multiply_add(u, b_, -(v * a));
+    }
+  }
+}
 
 /// \param name  the name of d_x in messages
 ///
@@ -118,11 +118,9 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 template <class Layout, part which, class X, class G, class S, class Source, class Threads>
 number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
   const auto& x = heads.x;
-  const auto& d_x = heads.d_x;
-  const Index pairs = heads.table.pairs();
-  number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
+  number_array<double> sums(heads.table.pairs(), x.batch * x.tokens, 0.0);
   for_each_token(x, threads, [&](Index b, Index t) {
-    add_token<Layout, which>(x, d_x, b, t, pairs, sums.data() + (b * x.tokens + t) * pairs);
+    add_token<Layout, which>(heads, b, t, sums.data() + (b * x.tokens + t) * sums.rows());
   });
   return sums;
 }
@@ -147,7 +145,6 @@ template <class Layout, part which, class X, class G, class S, class Source, cla
 number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, Index columns,
                                    const Threads& threads, const Weight& weight) {
   const auto& x = heads.x;
-  const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
   // The number of pieces does not depend on the number of threads. 64 pieces keep the threads of most
   // machines busy, and their sums need little memory compared to the heads.
@@ -162,7 +159,7 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
       for (Index token = begin_of_piece(tokens, piece, pieces); token < end; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
         std::fill(sums.begin(), sums.end(), 0.0);
-        add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
+        add_token<Layout, which>(heads, b, t, sums.data());
         for (Index c = 0; c < columns; ++c) {
           const double by = weight(b, t, c);
           for (Index i = 0; i < pairs; ++i) {
