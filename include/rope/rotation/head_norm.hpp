@@ -228,69 +228,51 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
 
 namespace detail {
 
-/// The backward pass for checked arguments. Like norm_pass, it runs on a range of tokens.
+/// The backward pass of tokens [first, last) of the batch, for checked arguments. Overwrites d.
+///
+/// \param d_weight  of the length of the weights, gradients are added to it; or null
 template <class T, class W>
-class norm_gradient {
+void run_norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm,
+                       Index first, Index last, double* d_weight) {
   using A = arithmetic<T>;
-
- public:
-  norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm)
-      : x_(x), d_(d), norm_(norm) {}
-
-  /// Processes tokens [first, last) of the batch.
-  ///
-  /// \param d_weight  of the length of the weights, gradients are added to it; or null
-  void run(Index first, Index last, double* d_weight) const {
-    struct wide_heads {};
-    const Index size = x_.heads * x_.head_dim;
-    const A* const gains = norm_.template gains<A>();
-    A* const rows = workspace<wide_heads, A>(2 * size);
-    for (; first < last; ++first) {
-      const Index b = first / x_.tokens, t = first % x_.tokens;
-      for (Index h = 0; h < x_.heads; ++h) {
-        widen(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
-        widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
+  struct wide_heads {};
+  const Index n = x.head_dim, size = x.heads * n;
+  const A* const gains = norm.template gains<A>();
+  A* const rows = workspace<wide_heads, A>(2 * size);
+  for (; first < last; ++first) {
+    const Index b = first / x.tokens, t = first % x.tokens;
+    for (Index h = 0; h < x.heads; ++h) {
+      widen(x.at(b, t, h), n, rows + h * n);
+      widen(d.at(b, t, h), n, rows + size + h * n);
+    }
+    for (Index group = 0; group < x.heads; group += norm.group) {
+      double squares = 0, along = 0;
+      for (Index h = group; h < group + norm.group; ++h) {
+        const A *const in = rows + h * n, *const by = in + size, *const gain = gains + h * norm.head_stride;
+        squares += sum_of_squares(in, n);
+        along += sum_of_products(
+            n, [=](Index i) { return static_cast<double>(in[i]) * static_cast<double>(gain[i]); },
+            [=](Index i) { return static_cast<double>(by[i]); });
       }
-      for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
-      for (Index h = 0; h < x_.heads; ++h)
-        round_channels<T>(rows + size + h * x_.head_dim, x_.head_dim, d_.at(b, t, h));
+      const double r = norm.template inverse_rms<double>(squares, n);
+      const double share = along * r * r / static_cast<double>(norm.group * n);
+      for (Index h = group; h < group + norm.group; ++h) {
+        const A *const in = rows + h * n, *const gain = gains + h * norm.head_stride;
+        A* const by = rows + size + h * n;
+        if (d_weight != nullptr)
+          for (Index i = 0; i < n; ++i) {
+            double& sum = d_weight[h * norm.head_stride + i];
+            sum = multiply_add(static_cast<double>(by[i]) * static_cast<double>(in[i]), r, sum);
+          }
+        for (Index i = 0; i < n; ++i)
+          by[i] = static_cast<A>(multiply_add(static_cast<double>(gain[i]), static_cast<double>(by[i]),
+                                              -(static_cast<double>(in[i]) * share)) *
+                                 r);
+        round_channels<T>(by, n, d.at(b, t, h));
+      }
     }
   }
-
- private:
-  /// Processes the `group` heads that share one mean, from head `first` on. x and d are [heads, head_dim] of
-  /// one token.
-  void run_group(Index first, const A* x, A* d, const A* gains, double* d_weight) const {
-    const Index n = x_.head_dim;
-    double squares = 0, along = 0;
-    for (Index h = first; h < first + norm_.group; ++h) {
-      const A *const in = x + h * n, *const by = d + h * n, *const gain = gains + h * norm_.head_stride;
-      squares += sum_of_squares(in, n);
-      along += sum_of_products(
-          n, [=](Index i) { return static_cast<double>(in[i]) * static_cast<double>(gain[i]); },
-          [=](Index i) { return static_cast<double>(by[i]); });
-    }
-    const double r = norm_.template inverse_rms<double>(squares, n);
-    const double share = along * r * r / static_cast<double>(norm_.group * n);
-    for (Index h = first; h < first + norm_.group; ++h) {
-      const A *const in = x + h * n, *const gain = gains + h * norm_.head_stride;
-      A* const by = d + h * n;
-      if (d_weight != nullptr)
-        for (Index i = 0; i < n; ++i) {
-          double& sum = d_weight[h * norm_.head_stride + i];
-          sum = multiply_add(static_cast<double>(by[i]) * static_cast<double>(in[i]), r, sum);
-        }
-      for (Index i = 0; i < n; ++i)
-        by[i] = static_cast<A>(multiply_add(static_cast<double>(gain[i]), static_cast<double>(by[i]),
-                                            -(static_cast<double>(in[i]) * share)) *
-                               r);
-    }
-  }
-
-  head_view<const T> x_;
-  head_view<T> d_;
-  norm_rule<W> norm_;
-};
+}
 
 }  // namespace detail
 
@@ -331,7 +313,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
     detail::check_same_shape(function, x, d, "d");
     if (detail::share_memory(x, d))
       detail::throw_invalid(function, "d must share no memory with x; give other memory");
-    const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
+    const detail::norm_rule<W> rule = detail::checked_norm(function, norm, x);
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())
       detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",
                             d_weight.size());
@@ -348,7 +330,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
       double* const sum = partial == nullptr ? nullptr : partial + s * weights;
       if (sum != nullptr) std::fill_n(sum, weights, 0.0);
       const Index first = s * tokens_of_sum;
-      pass.run(first, (std::min)(first + tokens_of_sum, tokens), sum);
+      detail::run_norm_gradient<T>(x, d, rule, first, (std::min)(first + tokens_of_sum, tokens), sum);
     });
     for (std::size_t i = 0; i < d_weight.size(); ++i) {
       double sum = 0;
