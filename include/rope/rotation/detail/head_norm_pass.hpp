@@ -143,11 +143,9 @@ class norm_pass {
       double squares = 0;
       for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
       const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
-      for (Index h = g; h < g + norm_.group; ++h) {
-        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
-        A* const row = rows + h * stride;
-        scale_channels(in, inverse, gain, head_dim, row);
-      }
+      for (Index h = g; h < g + norm_.group; ++h)
+        scale_channels(channels(h), inverse, gains + (first + h) * norm_.head_stride, head_dim,
+                       rows + h * stride);
     }
     rotation_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
     if constexpr (!std::is_same_v<T, A>)
