@@ -78,7 +78,8 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
   check_written(function, x);
   for (Index h = 0; h < x.heads; ++h) {
     const head_view<T> head = x.head_range(h, 1);
-    rotate_in_place<Layout, inverse>(head, placed(tables[static_cast<std::size_t>(h)]), source, threads);
+    rotate_into<Layout, inverse, true>(head, head, placed(tables[static_cast<std::size_t>(h)]), source,
+                                       threads);
   }
 }
 

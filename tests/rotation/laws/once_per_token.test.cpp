@@ -47,9 +47,9 @@ TEMPLATE_LIST_TEST_CASE("the position of a token is read once for all its heads"
                              : rope::bhsd(x, batch, heads, tokens, head_dim);
         };
         std::vector<int> times(static_cast<std::size_t>(batch * tokens), 0);
-        rope::detail::rotate_into<Layout, false, T>(view(in.data()), view(out.data()),
-                                                    rope::detail::placed(table),
-                                                    counted_positions{&times, tokens});
+        rope::detail::rotate_into<Layout, false>(view(in.data()), view(out.data()),
+                                                 rope::detail::placed(table),
+                                                 counted_positions{&times, tokens});
         CAPTURE(name_of<Layout>, heads, token_major);
         CHECK(std::count(times.begin(), times.end(), 1) == batch * tokens);
       }

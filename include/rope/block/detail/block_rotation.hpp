@@ -55,7 +55,7 @@ struct token_rotation {
   void apply(const head_view<T>& x, const head_norm<T>& norm, const Threads& threads) const {
     if constexpr (rotates) {
       if (norm.weight.empty())
-        rotate_in_place<Layout, false>(x, table, position_source(positions, x.tokens), threads);
+        rotate_into<Layout, false, true>(x, x, table, position_source(positions, x.tokens), threads);
       else
         normalize_and_rotate<Layout>(x, norm, table, positions, threads);
     } else if (!norm.weight.empty()) {

@@ -357,20 +357,15 @@ struct plan_at {
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 
-/// Rotates every head of `x` in place. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_in_place(const head_view<T>& x, const placed_table<S>& table, const Source& positions,
-                     const Threads& threads, reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, true> all(x, x, table, back);
-  run_plans(threads, all.block(), plan_at{all, positions});
-}
-
-/// Rotates every head of `x` into `out`, usually other memory. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_into(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads = {},
+/// Rotates every head of `x` into `out`. The arguments must be checked.
+///
+/// \tparam in_place  whether x and out are the same view. If it is false, they usually are not
+template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
+          class Threads = this_thread>
+void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
+                 const placed_table<S>& table, const Source& positions, const Threads& threads = {},
                  reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, false> all(x, out, table, back);
+  const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 
@@ -379,7 +374,7 @@ template <class Layout, bool inverse, class T, class S, class Source, class Thre
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads, reverse_rotation back) {
   if (x.data == out.data)
-    rotate_in_place<Layout, inverse>(out, table, positions, threads, back);
+    rotate_into<Layout, inverse, true>(out, out, table, positions, threads, back);
   else
     rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
 }
