@@ -25,28 +25,26 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Replaces (x[i], x[i + distance]) by their sum and difference, for i in [0, distance).
-template <class A>
-void add_and_subtract(A* x, Index distance) {
-  using P = packet<A>;
-  Index i = 0;
-  for (; i + lanes<P> <= distance; i += lanes<P>) {
-    const P a = load<P>(x + i), b = load<P>(x + i + distance);
-    store(x + i, add(a, b));
-    store(x + i + distance, subtract(a, b));
-  }
-  for (; i < distance; ++i) {
-    const A a = x[i], b = x[i + distance];
-    x[i] = a + b;
-    x[i + distance] = a - b;
-  }
-}
-
 /// Replaces x by H x / sqrt(size).
 template <class A>
 void transform_head(A* x, Index size) {
+  using P = packet<A>;
   for (Index distance = 1; distance < size; distance *= 2)
-    for (Index first = 0; first < size; first += 2 * distance) add_and_subtract(x + first, distance);
+    for (Index first = 0; first < size; first += 2 * distance) {
+      // Replaces `distance` channels from `low` on, and as many from `high` on, by sums and differences.
+      A *const low = x + first, *const high = low + distance;
+      Index i = 0;
+      for (; i + lanes<P> <= distance; i += lanes<P>) {
+        const P a = load<P>(low + i), b = load<P>(high + i);
+        store(low + i, add(a, b));
+        store(high + i, subtract(a, b));
+      }
+      for (; i < distance; ++i) {
+        const A a = low[i], b = high[i];
+        low[i] = a + b;
+        high[i] = a - b;
+      }
+    }
   const A factor = static_cast<A>(1 / std::sqrt(static_cast<double>(size)));
   for (Index i = 0; i < size; ++i) x[i] *= factor;
 }
