@@ -354,16 +354,6 @@ inline const std::int64_t* start_of(const braced_positions& positions) {
   return positions.ids.data ? nullptr : &zero;
 }
 
-/// Throws std::invalid_argument unless the rotated channels lie in the head.
-inline void check_rotated_channels(const char* function, Index first_channel, Index rotary_dim,
-                                   Index head_dim) {
-  if (rotary_dim > head_dim)
-    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
-  if (first_channel > head_dim - rotary_dim)
-    throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
-                  rotary_dim, " channels from channel ", first_channel, " on");
-}
-
 /// Rejects position ids from which the table was made. Row r of such a table is already that of token r. The
 /// caller must leave the ids out: they would select row ids[r] instead.
 ///
@@ -423,7 +413,12 @@ template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
                     const placed_table<S>& placed, const Source& positions) {
   const frequency_table<S>& table = placed.table();
-  check_rotated_channels(function, placed.first_channel(), table.rotary_dim(), head_dim);
+  const Index first_channel = placed.first_channel(), rotary_dim = table.rotary_dim();
+  if (rotary_dim > head_dim)
+    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
+  if (first_channel > head_dim - rotary_dim)
+    throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
+                  rotary_dim, " channels from channel ", first_channel, " on");
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
