@@ -2,7 +2,9 @@
 #ifndef ROPE_CACHE_PAGE_VIEW_HPP
 #define ROPE_CACHE_PAGE_VIEW_HPP
 
-#include <algorithm>  // std::fill, std::lower_bound
+#include <algorithm>  // std::clamp, std::fill, std::lower_bound
+#include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include <rope/attention/detail/token_source.hpp>  // block_table
@@ -84,7 +86,11 @@ class page_view {
   Index page_size() const { return memory_.keys.tokens; }
   /// The number of tokens of a sequence.  Requires: sequence in [0, sequences()). The functions below require
   /// this too
-  Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
+  Index length(Index sequence) const {
+    using limits = std::numeric_limits<Index>;
+    const std::int64_t given = lengths_[static_cast<std::size_t>(sequence)];
+    return static_cast<Index>(std::clamp<std::int64_t>(given, (limits::min)(), (limits::max)()));
+  }
   /// The page with token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
   /// The slot of token t in its page.
@@ -111,7 +117,7 @@ class page_view {
       if (tokens < 0 || used > blocks_of_a_sequence_)
         detail::throw_invalid(function, "a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
                               blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
-                              lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s);
+                              lengths_[static_cast<std::size_t>(s)], " for sequence ", s);
       for (Index block = 0; block < used; ++block)
         if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
           detail::throw_out_of_range(function, "block ", block, " of sequence ", s, " must be a page in [0, ",

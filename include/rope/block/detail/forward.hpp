@@ -7,6 +7,7 @@
 #include <span>
 
 #include <rope/attention/attention.hpp>
+#include <rope/attention/options.hpp>  // count_of_row
 #include <rope/attention/weights.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/scratch.hpp>
@@ -86,7 +87,7 @@ class block_forward {
     for (Index first = 0; first < count; first += chunk) {
       const Index size = (std::min)(chunk, count - first);
       for (Index b = 0; b < batch; ++b)
-        now[b] = (std::min)(size, (std::max)(Index{0}, count_of(b, count, counts) - first));
+        now[b] = (std::min)(size, (std::max)(Index{0}, count_of_row(counts, b, count) - first));
       const row_counts taken =
           counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
       const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),

@@ -9,6 +9,7 @@
 #include <utility>  // std::swap
 #include <vector>
 
+#include <rope/attention/options.hpp>  // count_of_row
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
@@ -57,7 +58,7 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
   parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
     for (Index b = begin / tokens; b * tokens < end; ++b) {
       const Index first = (std::max)(begin - b * tokens, Index{0}),
-                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
+                  last = (std::min)(end - b * tokens, count_of_row(counts, b, tokens));
       if (first < last) write(b, first, last - first);
     }
   });
@@ -71,7 +72,7 @@ void check_new_positions(const char* function, Index batch, Index tokens, const 
   position_range range = positions.range(function, batch, tokens);
   if (!counts.empty()) range = {};
   for (Index b = 0; b < batch && !counts.empty(); ++b)
-    for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
+    for (Index t = 0; t < count_of_row(counts, b, tokens); ++t) range.include(positions(b, t));
   if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
     throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
                        range.smallest < -position_limit ? range.smallest : range.largest);
@@ -192,7 +193,7 @@ class cache_rows : public slot_rows<growing_row> {
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, Index tokens, const row_counts& counts) const {
     for (Index b = 0; b < batch_; ++b)
-      if (const Index count = count_of(b, tokens, counts); count > slots_ - size(b))
+      if (const Index count = count_of_row(counts, b, tokens); count > slots_ - size(b))
         throw_length(function, count, " tokens do not fit into row ", b, ", which holds ", size(b), " of ",
                      slots_, "; call reserve");
   }
@@ -207,7 +208,7 @@ class cache_rows : public slot_rows<growing_row> {
   template <class Source, class Skipped>
   void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
-      const Index count = count_of(b, tokens, counts);
+      const Index count = count_of_row(counts, b, tokens);
       order_.append(*this, b, count, [&](Index t, Index /*axis*/) { return positions(b, t); });
       of(b).used += count;
       of(b).order.extend(row(b), size(b));

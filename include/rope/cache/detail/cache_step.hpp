@@ -72,9 +72,9 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   check_cache_lists(function, options);
   Index keys = 0;
   for (Index b = 0; b < cache.batch(); ++b) {
-    keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
+    keys = (std::max)(keys, cache.size(b) + count_of_row(counts, b, tokens));
     if constexpr (requires { cache.check_queries(function, b, Index{0}); })
-      if (count_of(b, tokens, counts) > 0) cache.check_queries(function, b, 0);  // skipped positions
+      if (count_of_row(counts, b, tokens) > 0) cache.check_queries(function, b, 0);  // skipped positions
   }
   check_numbers(function, options);
   check_lists(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
@@ -105,7 +105,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
     check_later_chunks();
     position_range read;  // the positions by which the step rotates queries and keys
     for (Index b = 0; b < cache.batch(); ++b) {
-      const Index count = count_of(b, tokens, counts);
+      const Index count = count_of_row(counts, b, tokens);
       if (count == 0) continue;
       const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)], ranks = ranks_of(cache);
       for (const std::int64_t position : {next, advance(next, count - 1)})

@@ -9,6 +9,7 @@
 #include <utility>  // std::swap
 #include <vector>
 
+#include <rope/attention/options.hpp>  // count_of_row
 #include <rope/base/message.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
@@ -41,7 +42,7 @@ class newest_tokens {
   void append(Index tokens, const row_counts& counts) {
     bool full = true;
     for (std::size_t b = 0; b < counts_.size(); ++b) {
-      counts_[b] = count_of(static_cast<Index>(b), tokens, counts);
+      counts_[b] = count_of_row(counts, static_cast<Index>(b), tokens);
       full = full && counts_[b] == tokens;
     }
     width_ = tokens;

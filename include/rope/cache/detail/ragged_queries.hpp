@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <rope/attention/options.hpp>  // count_of_row
 #include <rope/base/integer_list.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
@@ -29,7 +30,7 @@ class row_queries {
   Index asking() const { return rows_; }
   /// The number of tokens of row b.
   Index count(Index b) const {
-    return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
+    return offsets_.empty() ? count_of_row(counts_, b, tokens_) : to_index(offset(b + 1) - offset(b));
   }
   /// The row of the call that has the tokens of row b.
   Index row(Index b) const { return offsets_.empty() ? b : 0; }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include <rope/attention/options.hpp>  // count_of_row
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
@@ -86,7 +87,7 @@ class ring_rows : public slot_rows<ring_row> {
     check_new_positions(function, batch_, tokens, positions, counts);
     for (Index b = 0; b < batch_ && !on_axes; ++b) {
       std::int64_t next = seen(b);
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
+      for (Index t = 0; t < count_of_row(counts, b, tokens); ++t) {
         const std::int64_t position = positions(b, t);
         check_position(function, position);
         if (position < next)
@@ -112,7 +113,7 @@ class ring_rows : public slot_rows<ring_row> {
       }
     } otherwise{forget};
     for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
-      const std::int64_t kept = first_kept(positions(b, count_of(b, tokens, counts) - 1));
+      const std::int64_t kept = first_kept(positions(b, count_of_row(counts, b, tokens) - 1));
       for (Index t = first; t < first + count; ++t)
         if (const std::int64_t i = positions(b, t); stays(i, kept)) {
           if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
@@ -126,7 +127,7 @@ class ring_rows : public slot_rows<ring_row> {
   template <class Positions, class Skipped>
   void append(Index tokens, const row_counts& counts, const Positions& positions, const Skipped& skipped) {
     for (Index b = 0; b < batch_; ++b) {
-      const Index count = count_of(b, tokens, counts);
+      const Index count = count_of_row(counts, b, tokens);
       if (count == 0) continue;
       const std::int64_t last = positions(b, count - 1), kept = first_kept(last);
       for (Index t = 0; t < count; ++t)

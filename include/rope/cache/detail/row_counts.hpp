@@ -2,10 +2,9 @@
 #ifndef ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 #define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 
-#include <algorithm>  // std::clamp, std::max
+#include <algorithm>  // std::max
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <utility>  // std::exchange
 #include <vector>
 
@@ -34,14 +33,6 @@ class row_counts : public any_integers {
   template <integers_in_memory X>
   requires owns_memory<X> row_counts(const X& list ROPE_DETAIL_LIFETIMEBOUND) : row_counts("counts", list) {}
 
-  /// The count of row b, clamped to an Index.
-  Index operator[](std::size_t b) const {
-    using limits = std::numeric_limits<Index>;
-    return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
-  }
-  /// The count of row b in the list, for messages.
-  std::int64_t given(std::size_t b) const { return any_integers::operator[](b); }
-
  protected:
   /// \param name  the name of the list in errors
   template <integers_in_memory X>
@@ -64,13 +55,7 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
     throw_invalid(function, "counts must be [batch] = ", batch, ", got ", counts.size());
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
-      throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
-}
-
-/// The number of tokens that row b takes from its `tokens` new tokens. It takes all of them if counts are
-/// empty.
-inline Index count_of(Index b, Index tokens, const row_counts& counts) {
-  return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
+      throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts[b]);
 }
 
 /// Makes every row b of a cache a copy of row from[b] before the call.
@@ -86,7 +71,7 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
   if (from.size() != at(batch))
     throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
   std::vector<Index> source, readers(from.size());
-  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from.given(at(b))));
+  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from[at(b)]));
   const auto stays = [&](Index b) { return source[at(b)] == b; };
   for (Index b = 0; b < batch; ++b)
     if (!stays(b)) ++readers[at(source[at(b)])];

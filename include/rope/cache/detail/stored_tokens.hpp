@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>  // std::move
 
+#include <rope/attention/options.hpp>  // count_of_row
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
@@ -252,7 +253,7 @@ class stored_tokens {
     if constexpr (std::is_same_v<At, token_coordinates>)
       if (!is_coordinate_table(function, at.axes(), table))
         for (Index b = 0; b < memory_.batch(); ++b)
-          for (Index t = 0; t < count_of(b, k.tokens, counts); ++t)
+          for (Index t = 0; t < count_of_row(counts, b, k.tokens); ++t)
             text_position(function, "a token", at.axes(),
                           [&](Index a) { return at.coordinate(positions_at(at, k.tokens)(b, t), a); });
     if constexpr (are_copied<Keys>) {
@@ -262,7 +263,8 @@ class stored_tokens {
         throw_invalid(function,
                       "a table of coordinates has the positions of its tokens; leave out positions");
       for (Index b = 0; b < k.batch; ++b)
-        check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)),
+        check_rotation<Layout>(function,
+                               k.batch_range(b, 1).token_range(0, count_of_row(counts, b, k.tokens)),
                                in_new_keys(keys.table), positions_of_row(positions_at(at, k.tokens), b));
     }
   }
@@ -383,7 +385,7 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
     // With axes, a position is the coordinate on all axes.
     if (on_axes())
       for (Index b = 0; b < memory_.batch(); ++b)
-        coordinates_.append(rows_, b, count_of(b, k.tokens, counts), [&](Index t, Index a) {
+        coordinates_.append(rows_, b, count_of_row(counts, b, k.tokens), [&](Index t, Index a) {
           if constexpr (are_coordinates<At>)
             return at.coordinate(positions(b, t), a);
           else

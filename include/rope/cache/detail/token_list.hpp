@@ -34,7 +34,7 @@ class token_list {
     struct listed_tokens {};
     tokens_ = workspace<listed_tokens, Index>(size_);
     for (Index i = 0; i < size_; ++i) {
-      const std::int64_t index = given.given(static_cast<std::size_t>(i));
+      const std::int64_t index = given[static_cast<std::size_t>(i)];
       if (index < 0 || index >= held)
         throw_out_of_range(function, "an index must be in [0, ", held, "), the tokens that are held, got ",
                            index);
