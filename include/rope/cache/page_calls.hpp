@@ -99,23 +99,15 @@ class rows_in_pages : public row_queries {
   const page_view<P>& pages_;
 };
 
-/// Checks the types and shapes of new tokens in pages.
-template <class K, class V, class T>
-void check_page_writes(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages) {
-  static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
-  ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
-  check_view("write_pages", k);
-  check_view("write_pages", v);
-  check_memory("write_pages", k, v);
-  const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& like) {
-    if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
-      throw_invalid("write_pages", name, " must be ",
-                    shape_text({k.batch, k.tokens, like.heads, like.head_dim}), ", got ", shape_text(x));
-  };
-  check_shape("k", k, pages.keys());
-  check_shape("v", v, pages.values());
-  check_written("write_pages", pages.keys());
-  check_written("write_pages", pages.values());
+/// The sequences of a call of attention. If there are none, checks the heads, which are otherwise checked for
+/// each sequence.
+template <class Q, class P, class T>
+rows_in_pages<P> attended_pages(const char* function, const head_view<Q>& q, const page_view<P>& pages,
+                                const head_view<P>& values, const head_view<T>& out,
+                                const attention_options& options) {
+  const rows_in_pages<P> rows(function, pages, q.batch, q.tokens, options.query_offsets);
+  if (rows.batch() == 0) check_heads(function, q, pages.keys(), values, out);
+  return rows;
 }
 
 /// Writes new tokens to their pages. Keys are rotated by a key_transform, or copied if it is an
@@ -231,9 +223,7 @@ namespace detail {
 template <class Layout, class T, class P, class S, class Threads>
 void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
                      const placed_table<S>* table, const attention_options& options, const Threads& threads) {
-  const rows_in_pages<P> rows("attention", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0)
-    check_heads("attention", q, pages.keys(), pages.values(), out);  // otherwise for each sequence
+  const auto rows = attended_pages("attention", q, pages, pages.values(), out, options);
   attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, rows, threads).run();
 }
 
@@ -275,7 +265,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
                const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
-  detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
+  detail::attend_to_pages<detail::unnamed_layout, T>(q, pages, out, detail::without_table, options, threads);
 }
 
 /// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are raw keys

@@ -9,7 +9,8 @@
 #include <rope/attention/weight_sums.hpp>
 #include <rope/attention/weights.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/cache/page_calls.hpp>  // rows_in_pages
+#include <rope/cache/detail/attended_call.hpp>  // without_table
+#include <rope/cache/page_calls.hpp>            // attended_pages
 #include <rope/cache/page_view.hpp>
 #include <rope/cache/weights.hpp>
 #include <rope/config.hpp>
@@ -21,29 +22,6 @@
 /// The probabilities of attention to keys in pages, and their sums for each token.
 
 namespace rope::inline ROPE_ABI {
-namespace detail {
-
-template <class Layout, class T, class P, class S, class W, class Threads>
-void find_weights_of_pages(const std::type_identity_t<head_view<const T>>& q, const page_view<P>& pages,
-                           W& weights, const placed_table<S>* table, const attention_options& options,
-                           const Threads& threads) {
-  const rows_in_pages<P> rows("attention_weights", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0)
-    check_heads("attention_weights", q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
-  find_weights_of_rows<Layout, T>(q, rows, rows, weights, table, options, threads);
-}
-
-template <class Layout, class T, class P, class S, class Threads>
-void find_weight_sums_of_pages(const std::type_identity_t<head_view<const T>>& q, const page_view<P>& pages,
-                               const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
-                               const attention_options& options, const Threads& threads) {
-  const rows_in_pages<P> rows("attention_weight_sums", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0)
-    check_heads("attention_weight_sums", q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
-  find_weight_sums_of_rows<Layout, T>(q, rows, rows, sums, table, options, threads);
-}
-
-}  // namespace detail
 
 /// The probabilities of attention(q, pages, out, options), whose queries are already rotated, or need no
 /// rotation.
@@ -70,9 +48,9 @@ void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  const placed_table<float>* none = nullptr;
-  detail::find_weights_of_pages<detail::unnamed_layout, std::remove_const_t<Q>>(q, pages, weights, none,
-                                                                                options, threads);
+  const auto rows = detail::attended_pages("attention_weights", q, pages, pages.keys(), q, options);
+  detail::find_weights_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, rows, rows, weights, detail::without_table, options, threads);
 }
 
 /// The probabilities of attention<Layout>(q, pages, out, table, options).
@@ -87,9 +65,10 @@ void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights, c
                        const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  const auto rows = detail::attended_pages("attention_weights", q, pages, pages.keys(), q, options);
   const auto rotation = detail::placed(table);
-  detail::find_weights_of_pages<Layout, std::remove_const_t<Q>>(q, pages, weights, &rotation, options,
-                                                                threads);
+  detail::find_weights_of_rows<Layout, std::remove_const_t<Q>>(q, rows, rows, weights, &rotation, options,
+                                                               threads);
 }
 
 /// The attention that each token of each sequence receives from queries that are already rotated or need no
@@ -118,9 +97,9 @@ void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums,
                            const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
-  const placed_table<float>* none = nullptr;
-  detail::find_weight_sums_of_pages<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, pages, detail::sums_in<Q, W>(sums), none, options, threads);
+  const auto rows = detail::attended_pages("attention_weight_sums", q, pages, pages.keys(), q, options);
+  detail::find_weight_sums_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, rows, rows, detail::sums_in<Q, W>(sums), detail::without_table, options, threads);
 }
 
 /// The attention that each token of each sequence receives from unrotated queries.
@@ -135,9 +114,10 @@ void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums, 
                            const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const auto rows = detail::attended_pages("attention_weight_sums", q, pages, pages.keys(), q, options);
   const auto rotation = detail::placed(table);
-  detail::find_weight_sums_of_pages<Layout, std::remove_const_t<Q>>(q, pages, detail::sums_in<Q, W>(sums),
-                                                                    &rotation, options, threads);
+  detail::find_weight_sums_of_rows<Layout, std::remove_const_t<Q>>(q, rows, rows, detail::sums_in<Q, W>(sums),
+                                                                   &rotation, options, threads);
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -126,9 +126,8 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const at
                        const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  const placed_table<float>* none = nullptr;
   detail::find_weights_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, cache, detail::queries_of(q, cache, counts), weights, none, options, threads);
+      q, cache, detail::queries_of(q, cache, counts), weights, detail::without_table, options, threads);
 }
 
 /// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
@@ -181,9 +180,9 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
                            const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
-  const placed_table<float>* none = nullptr;
   detail::find_weight_sums_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), none, options, threads);
+      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), detail::without_table,
+      options, threads);
 }
 
 /// The attention that each token of a cache receives from unrotated queries.

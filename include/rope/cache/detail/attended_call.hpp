@@ -83,6 +83,9 @@ struct attended_part {
   }
 };
 
+/// Passed in place of a table by calls that rotate nothing.
+inline constexpr const placed_table<float>* without_table = nullptr;
+
 /// A call of attention to stored tokens. The constructor checks the call, and run() computes the output.
 template <class Layout, class T, class Rows, class S, class Threads>
 class attended_call {
