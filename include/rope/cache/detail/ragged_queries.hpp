@@ -22,10 +22,8 @@ namespace rope::inline ROPE_ABI::detail {
 class row_queries {
  public:
   /// \param rows  the number of rows with queries. They are the first rows
-  row_queries(Index rows, Index tokens, const row_counts& counts)
-      : rows_(rows), tokens_(tokens), counts_(counts) {}
-  row_queries(Index rows, Index tokens, const any_integers& offsets)
-      : rows_(rows), tokens_(tokens), offsets_(offsets) {}
+  row_queries(Index rows, Index tokens, const row_counts& counts, const any_integers& offsets = {})
+      : rows_(rows), tokens_(tokens), counts_(counts), offsets_(offsets) {}
 
   Index asking() const { return rows_; }
   /// The number of tokens of row b.
