@@ -46,7 +46,7 @@ class rows_in_pages : public row_queries {
   ///          every sequence, and no sequence has more new tokens than its length
   rows_in_pages(const char* function, const page_view<P>& pages, Index batch, Index tokens,
                 const any_integers& offsets)
-      : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {
+      : row_queries(pages.sequences(), tokens, {}, offsets), pages_(pages) {
     pages.check_blocks(function);
     const auto given = static_cast<Index>(offsets.size());
     if (given == 0) {
@@ -115,16 +115,26 @@ rows_in_pages<P> attended_pages(const char* function, const head_view<Q>& q, con
 template <class Layout, class K, class V, class T, class Keys, class Threads>
 void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages, const Keys& keys,
                   const any_integers& query_offsets, const Threads& threads) {
-  check_page_writes(k, v, pages);
+  static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
+  ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
+  check_heads("write_pages", k);
+  check_heads("write_pages", v);
+  const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& pool) {
+    if (x.batch != k.batch || x.tokens != k.tokens || x.heads != pool.heads || x.head_dim != pool.head_dim)
+      throw_invalid("write_pages", name, " must be ",
+                    shape_text({k.batch, k.tokens, pool.heads, pool.head_dim}), ", got ", shape_text(x));
+    check_written("write_pages", pool);
+  };
+  check_shape("k", k, pages.keys());
+  check_shape("v", v, pages.values());
   const rows_in_pages<T> newest("write_pages", pages, k.batch, k.tokens, query_offsets);
   check_pages_are_own(
       "write_pages", pages, [&](Index s) { return newest.start(s); },
       [&](Index s) { return newest.count(s); });
-  Index tokens = 0;
+  const Index tokens = k.batch * k.tokens;
   position_range positions;
   for (Index s = 0; s < newest.batch(); ++s) {
     if (newest.count(s) == 0) continue;
-    tokens += newest.count(s);
     positions.include(newest.start(s));
     positions.include(newest.seen(s) - 1);
   }
