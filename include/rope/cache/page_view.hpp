@@ -128,17 +128,6 @@ class page_view {
  private:
   template <class Blocks>
   void refer_to(const Blocks& blocks) {
-    check_memory();
-    const auto list = detail::list_of(blocks);
-    if (sequences() == 0 ? list.size() != 0
-                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
-      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
-                            " sequences that have lengths, got ",
-                            detail::shape_text({list.rows, list.columns}));
-    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
-    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
-  }
-  void check_memory() const {
     const head_view<T>&k = memory_.keys, &v = memory_.values;
     detail::check_extents("page_view", k);
     detail::check_extents("page_view", v);
@@ -149,6 +138,14 @@ class page_view {
                             detail::shape_text({k.batch, k.tokens, k.heads}), " and ",
                             detail::shape_text({v.batch, v.tokens, v.heads}));
     if (k.tokens == 0) detail::throw_invalid("page_view", "a page must hold a token, got 0");
+    const auto list = detail::list_of(blocks);
+    if (sequences() == 0 ? list.size() != 0
+                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
+      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
+                            " sequences that have lengths, got ",
+                            detail::shape_text({list.rows, list.columns}));
+    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
+    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
   }
 
   pool memory_;
