@@ -30,18 +30,14 @@ namespace detail {
 template <class Layout, class T, class S>
 void check_rotated_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
-  check_rotation<Layout>(function, keys, table, known_range{});
+  check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
   check_written(function, keys);
 }
 
-/// Throws:  as check_rotation, check_written and page_view::check_blocks; std::invalid_argument if the keys
-///          are raw
+/// Throws:  as check_rotated_keys and page_view::check_blocks; std::invalid_argument if the keys are raw
 template <class Layout, class T, class S>
 void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
-  static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
-  const auto& keys = pages.keys();
-  check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
-  check_written(function, keys);
+  check_rotated_keys<Layout>(function, pages.keys(), table);
   if (pages.storage() == key_storage::raw)
     throw_invalid(function, "raw keys are stored unrotated; leave them, and pass the table to attention");
   pages.check_blocks(function);
@@ -100,6 +96,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
   const auto rotation = detail::placed(table);
+  detail::check_heads("shift_keys", keys);
   detail::check_rotated_keys<Layout>("shift_keys", keys, rotation);
   auto rotator = detail::shift_rotator<Layout, T>("shift_keys", rotation);
   if (delta == 0) return;
@@ -164,6 +161,7 @@ template <class Layout = detail::unnamed_layout, class T, position_form P, rotat
 void rebase_keys(head_view<T> keys, const P& positions, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
   const auto source = detail::position_source(positions, keys.tokens);
+  detail::check_heads("rebase_keys", keys);
   detail::check_rotated_keys<Layout>("rebase_keys", keys, detail::placed(from));
   source.range("rebase_keys", keys.batch, keys.tokens);
   auto rotator = detail::rebase_rotator<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
