@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 #define ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 
-#include <algorithm>  // std::fill_n, std::max, std::min
+#include <algorithm>  // std::fill_n, std::max, std::min, std::minmax_element
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -143,16 +143,13 @@ class attended_call {
   bool raw() const { return rows_.storage() == key_storage::raw; }
   /// The number of coordinates of a token, or 0 if it has a position.
   Index axes() const {
-    if constexpr (rows_on_axes<Rows>)
-      return rows_.axes();
-    else
-      return 0;
+    if constexpr (rows_on_axes<Rows>) return rows_.axes();
+    return 0;
   }
 
   void check_call() {
-    check_view("attention", q_);
-    check_view("attention", out_);
-    check_memory("attention", q_, out_);
+    check_heads("attention", q_);
+    check_heads("attention", out_);
     check_output(q_, out_);
     check_equal("attention", "q and out", "batch", q_.batch, out_.batch);
     check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
@@ -322,20 +319,15 @@ class attended_call {
   void attend_rows(Index b, Index number, const Visit& visit) const {
     struct key_counts {};
     std::int64_t* counts = workspace<key_counts, std::int64_t>(number);
-    Index longest = 0;
-    bool ragged = false;
-    for (Index n = 0; n < number; ++n) {
-      counts[n] = keys(b + n).tokens;
-      ragged = ragged || counts[n] != counts[0];
-      longest = (std::max)(longest, to_index(counts[n]));
-    }
-    const Index count = queries_.count(b);
+    for (Index n = 0; n < number; ++n) counts[n] = keys(b + n).tokens;
+    const auto [fewest, most] = std::minmax_element(counts, counts + number);
+    const Index longest = to_index(*most), count = queries_.count(b);
     attention_options options = options_of(b, number, longest);
     const attention_shape shape = {number, count, longest, q_.heads, q_.head_dim};
     if (!is_counted(rows_, b)) {
       options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
       options.key_positions = rows_.order(b);
-    } else if (ragged) {
+    } else if (*fewest != *most) {
       options.key_counts = {counts, static_cast<std::size_t>(number)};
     }
     const visibility rules = rules_of(b, options, shape);
@@ -389,13 +381,10 @@ class attended_call {
           options.causal = false;
           options.window = options.sinks = 0;
           const visibility rules(options, {1, 1, seen.tokens, heads, q.head_dim});
-          visit(attention_call<T, read_rotation<T>, T>{query.head_range(first, heads),
-                                                       seen,
-                                                       values,
-                                                       out.token_range(i, 1).head_range(first, heads),
-                                                       rules,
-                                                       {}},
-                attended_part{b, 1, i, first, position, rank});
+          const head_view<T> to = out.token_range(i, 1).head_range(first, heads);
+          const attention_call<T, read_rotation<T>, T> call = {
+              query.head_range(first, heads), seen, values, to, rules, {}};
+          visit(call, attended_part{b, 1, i, first, position, rank});
         }
       }
     }
