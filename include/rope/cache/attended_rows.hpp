@@ -120,17 +120,6 @@ bool is_counted(const Rows& rows, Index b) {
   return std::span<const std::int64_t>(rows.order(b)).empty();
 }
 
-/// Whether a ring that has seen `seen` tokens of a row has dropped its token at `position`.
-template <class Rows>
-bool has_dropped(const Rows& rows, std::int64_t seen, std::int64_t position) {
-  if constexpr (rows_by_rank<Rows>) {
-    const ring_policy& ring = rows.policy();
-    return position >= ring.sinks && position < seen - ring.window - (ring.chunk - 1);
-  } else {
-    return false;
-  }
-}
-
 /// The positions of the stored tokens of row b, without those that a ring drops for `appended` new ones.
 template <class Rows>
 position_range held_positions(const Rows& rows, Index b, Index appended) {
@@ -139,9 +128,14 @@ position_range held_positions(const Rows& rows, Index b, Index appended) {
   if constexpr (requires { rows.ordered(b); })
     if (!order.empty() && rows.ordered(b).ascending == rows.seen(b)) return {order.front(), order.back()};
   if (order.empty() && rows.seen(b) > 0) return {0, rows.seen(b) - 1};
+  std::int64_t sinks = 0, kept = 0;  // a ring drops the positions in [sinks, kept)
+  if constexpr (rows_by_rank<Rows>) {
+    const ring_policy& ring = rows.policy();
+    sinks = ring.sinks;
+    kept = rows.seen(b) + appended - ring.window - (ring.chunk - 1);
+  }
   for (const std::int64_t position : order)
-    if (position != no_token && !has_dropped(rows, rows.seen(b) + appended, position))
-      range.include(position);
+    if (position != no_token && (position < sinks || position >= kept)) range.include(position);
   return range;
 }
 
