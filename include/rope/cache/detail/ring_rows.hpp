@@ -42,12 +42,7 @@ class ring_rows : public slot_rows<ring_row> {
   const ring_policy& policy() const { return policy_; }
   std::int64_t seen(Index b) const { return next()[at(b)]; }
   Index size(Index b) const {
-    if (run_start(b) > 0) {
-      Index held = 0;
-      for (Index slot = 0; slot < used(b); ++slot)
-        if (row(b)[slot] != no_position) ++held;
-      return held;
-    }
+    if (run_start(b) > 0) return used(b) - to_index(std::count(row(b), row(b) + used(b), no_position));
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
                     (std::max)(std::int64_t{0}, seen(b) - of(b).oldest));
   }
@@ -133,19 +128,25 @@ class ring_rows : public slot_rows<ring_row> {
       for (Index t = 0; t < count; ++t)
         if (const std::int64_t i = positions(b, t); i != (t == 0 ? seen(b) : positions(b, t - 1) + 1))
           of(b).run_start = i;
-      if (run_start(b) > 0 && of(b).oldest < run_start(b))
-        drop_before(b, kept);
-      else
-        of(b).oldest = (std::max)(of(b).oldest, kept);
       const Index used_before = used(b);
+      if (run_start(b) > 0 && of(b).oldest < run_start(b)) {
+        // Drops the tokens after the sinks and before `kept`. Because positions were skipped, newer tokens may
+        // not have overwritten them.
+        for (Index slot = policy_.sinks; slot < used_before; ++slot)
+          if (std::int64_t& held = row(b)[slot]; held < kept) {
+            of(b).oldest = (std::max)(of(b).oldest, held + 1);
+            held = no_position;
+          }
+      } else {
+        of(b).oldest = (std::max)(of(b).oldest, kept);
+      }
       for (Index t = 0; t < count; ++t) {
         const std::int64_t i = positions(b, t);
         for (; used(b) <= slot(i); ++of(b).used) row(b)[used(b)] = no_position;
-        if (!stays(i, kept)) {
+        if (stays(i, kept))
+          row(b)[slot(i)] = i;
+        else
           of(b).oldest = (std::max)(of(b).oldest, i + 1);
-          continue;
-        }
-        row(b)[slot(i)] = i;
       }
       for (Index slot = used_before; slot < used(b); ++slot)
         if (row(b)[slot] == no_position) skipped(b, slot);
@@ -196,15 +197,6 @@ class ring_rows : public slot_rows<ring_row> {
   std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
   /// Whether a new token is still stored after its append.
   bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
-  /// Drops the tokens after the sinks and before `kept`. If positions were skipped, newer tokens may not have
-  /// overwritten them.
-  void drop_before(Index b, std::int64_t kept) {
-    for (Index slot = policy_.sinks; slot < used(b); ++slot)
-      if (std::int64_t& held = row(b)[slot]; held < kept) {
-        of(b).oldest = (std::max)(of(b).oldest, held + 1);
-        held = no_position;
-      }
-  }
 
   ring_policy policy_;
 };
