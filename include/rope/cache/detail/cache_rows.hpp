@@ -34,18 +34,13 @@ namespace rope::inline ROPE_ABI::detail {
 struct ordered_tokens {
   Index counted = 0, ascending = 0;
 
-  /// Extends both counts as far as the `size` positions of the row allow.
-  ///
-  /// Requires:  the counts hold for these positions
-  void extend(const std::int64_t* positions, Index size) {
+  /// Counts again after tokens from `first` on have changed. The row has `size` positions.
+  void update(const std::int64_t* positions, Index first, Index size) {
+    counted = (std::min)(counted, first);
+    ascending = (std::min)(ascending, first);
     while (counted < size && positions[counted] == counted) ++counted;
     while (ascending < size && (ascending == 0 || positions[ascending] >= positions[ascending - 1]))
       ++ascending;
-  }
-  /// Limits both counts to tokens [0, first), because later tokens have changed.
-  void forget_from(Index first) {
-    counted = (std::min)(counted, first);
-    ascending = (std::min)(ascending, first);
   }
 };
 
@@ -211,7 +206,7 @@ class cache_rows : public slot_rows<growing_row> {
       const Index count = count_of_row(counts, b, tokens);
       order_.append(*this, b, count, [&](Index t, Index /*axis*/) { return positions(b, t); });
       of(b).used += count;
-      of(b).order.extend(row(b), size(b));
+      update_order(b, size(b) - count, false);
     }
     newest_.append(tokens, counts);
   }
@@ -273,8 +268,7 @@ class cache_rows : public slot_rows<growing_row> {
   /// Updates ordered(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
   void update_order(Index b, Index first, bool on_axes) {
     if (on_axes) order_.number(b, size(b));
-    of(b).order.forget_from(first);
-    of(b).order.extend(row(b), size(b));
+    of(b).order.update(row(b), first, size(b));
   }
 };
 
