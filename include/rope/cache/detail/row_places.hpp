@@ -53,12 +53,11 @@ class row_places {
 
  public:
   /// No axes.
-  row_places() : batch_(0), capacity_(0), axes_(0) {}
+  row_places() : capacity_(0), axes_(0) {}
   /// Requires:  extents that a cache has checked
   /// Throws:    std::length_error if the places exceed the address space
   row_places(const char* owner, Index batch, Index capacity, Index axes)
-      : batch_(batch),
-        capacity_(capacity),
+      : capacity_(capacity),
         axes_(axes),
         rows_(batch, 1, row_end{}),
         next_(at(batch)),
@@ -77,10 +76,10 @@ class row_places {
   template <class Rows>
   number_array<X> all(const Rows& rows) const {
     Index size = 0;
-    for (Index b = 0; b < batch_; ++b) size += rows.size(b);
+    for (Index b = 0; b < rows_.size(); ++b) size += rows.size(b);
     number_array<X> tokens(size, axes_);
     size = 0;
-    for (Index b = 0; b < batch_; size += rows.size(b), ++b)
+    for (Index b = 0; b < rows_.size(); size += rows.size(b), ++b)
       for (Index t = 0; t < rows.size(b); ++t)
         for (Index a = 0; a < axes_; ++a) tokens(size + t, a) = token(b, t)[a];
     return tokens;
@@ -112,11 +111,11 @@ class row_places {
       if (of.largest > 0x1p53 - static_cast<double>(tokens))
         throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", of.largest);
     if (constexpr Index most = (std::numeric_limits<Index>::max)() / Index(sizeof(X));
-        !product_fits({batch_, tokens, axes_}, most))
-      throw_length(function, "coordinates of ", shape_text({batch_, tokens}),
+        !product_fits({rows_.size(), tokens, axes_}, most))
+      throw_length(function, "coordinates of ", shape_text({rows_.size(), tokens}),
                    " tokens exceed the address space");
-    number_array<X> text(batch_ * tokens, axes_);
-    for (Index b = 0; b < batch_; ++b)
+    number_array<X> text(rows_.size() * tokens, axes_);
+    for (Index b = 0; b < rows_.size(); ++b)
       for (Index t = 0; t < tokens; ++t)
         for (Index a = 0; a < axes_; ++a) text(b * tokens + t, a) = rows_(b).largest + static_cast<X>(t + 1);
     return text;
@@ -275,7 +274,7 @@ class row_places {
     end_at(b, most);
   }
 
-  moved_index batch_, capacity_, axes_;
+  moved_index capacity_, axes_;
   number_array<row_end> rows_;  // [batch]
   std::vector<std::int64_t> next_;
   number_array<X> places_;  // [batch, capacity, axes]
