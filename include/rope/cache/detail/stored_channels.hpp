@@ -128,9 +128,8 @@ void copy_channels(const From& x, const To& out) {
           if constexpr (std::is_same_v<X, T>)
             std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
           else
-            Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
-                Eigen::Map<const Eigen::Array<X, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
-                    .template cast<T>();
+            channels_map<T>(out.at(b, t, h), x.head_dim) =
+                const_channels_map<X>(x.at(b, t, h), x.head_dim).template cast<T>();
           if constexpr (is_quantized<T>) *out.scale_at(b, t, h) = *x.scale_at(b, t, h);
         }
   }
@@ -144,27 +143,24 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
   using X = typename From::value_type;
   using T = typename To::value_type;
   using A = std::conditional_t<is_or_widens<numbers_of<X>, numbers_of<T>>, numbers_of<X>, numbers_of<T>>;
-  const auto rotate = [&](const head_view<const A>& from, const head_view<A>& to) {
+  const auto rotate_to = [&](const head_view<A>& to) {
+    head_view<const A> from = to;
+    if constexpr (std::is_same_v<X, A>)
+      from = x;
+    else
+      copy_channels(x, to);
     if constexpr (std::is_same_v<Norm, no_norm>)
       rotate_into<Layout, false>(from, to, table, positions);
     else
       normalize_and_rotate_all<Layout>(from, to, norm, table, positions);
   };
-  const auto rotate_into = [&](const head_view<A>& to) {
-    if constexpr (std::is_same_v<X, A>) {
-      rotate(x, to);
-    } else {
-      copy_channels(x, to);
-      rotate(to, to);
-    }
-  };
   if constexpr (std::is_same_v<A, T>) {
-    rotate_into(out);
+    rotate_to(out);
   } else {
     struct rotated_tokens {};
     const head_view<A> wide =
         bshd(workspace<rotated_tokens, A>(x.size()), x.batch, x.tokens, x.heads, x.head_dim);
-    rotate_into(wide);
+    rotate_to(wide);
     copy_channels(wide, out);
   }
 }
