@@ -83,7 +83,7 @@ class token_cache {
   key_storage storage() const { return tokens_.storage(); }
   /// Whether the rotation of the stored keys is known: by a table of `append` or append_rotated. False for
   /// raw keys and in an empty cache.
-  bool rotates_keys() const { return tokens_.rotates_keys(); }
+  bool rotates_keys() const { return rotation().known(); }
   /// The rotation of the stored keys, to store next to them. It is unknown if rotates_keys() is false.
   key_rotation rotation() const { return tokens_.rotation(); }
   /// The rotation() of a cache whose keys were appended with this table and layout.

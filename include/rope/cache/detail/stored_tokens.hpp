@@ -85,7 +85,6 @@ class stored_tokens {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
   }
 
-  bool rotates_keys() const { return rotation().known(); }
   key_rotation rotation() const { return empty() ? key_rotation{} : rotation_; }
   /// The rotation of keys that are appended by this table.
   ///
@@ -213,7 +212,7 @@ class stored_tokens {
     return true;
   }
   void check_needs_no_table(const char* function) const {
-    if (rotates_keys())
+    if (rotation().known())
       throw_invalid(function,
                     "this cache rotates its keys, give the layout and the table, got none; append keys that "
                     "the table rotated before with append_rotated");
@@ -269,20 +268,6 @@ class stored_tokens {
     }
   }
 
-  /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
-  template <class At>
-  void check_places(const char* function, Index tokens, const At& at, const row_counts& counts) const {
-    if constexpr (are_coordinates<At>) {
-      if (!on_axes())
-        throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
-                      at.axes(), "}");
-      check_axes(function, coordinates_.axes(), at.axes());
-      checked_token_rows(function, at.rows(), memory_.batch(), tokens);
-      rows_.check_room(function, tokens, counts);
-    } else {
-      rows_.check_new(function, tokens, at, counts, on_axes());
-    }
-  }
   /// Throws:  std::invalid_argument unless row `from` of `other` can be row `to` of this store;
   ///          std::length_error unless its tokens fit
   void check_copy(const char* function, const stored_tokens& other, Index from, Index to) const {
@@ -299,20 +284,12 @@ class stored_tokens {
     check_equal(function, "both caches", "axes", coordinates_.axes(), other.coordinates_.axes());
     rows_.check_copy(function, other.rows_, from);
     if (other.rows_.empty(from) || empty_but(to) || storage_ == key_storage::raw) return;
-    if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
       require_rotation(function, rotation_, other.rotation_, true);
     else if (rotation_ != other.rotation_)
       throw_invalid(function, "the keys of both caches must be rotated by one table and layout, got ",
                     !rotation_.known() || !other.rotation_.known() ? "keys of an unknown rotation in one"
                                                                    : "keys of different rotations");
-  }
-  /// The position of a new token in rows_. With axes, rows_ numbers the tokens.
-  template <class At>
-  std::int64_t position_in_row(const At& at, Index b, Index t) const {
-    if constexpr (!are_coordinates<At>)
-      if (!on_axes()) return at(b, t);
-    return rows_.next()[static_cast<std::size_t>(b)] + t;
   }
   /// Adds `delta` to the positions, or all coordinates, of tokens. If it is not 0, first calls rotate_key(b,
   /// t) for each token.
@@ -358,14 +335,27 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
                   threads);
   } else {
     memory_.check_new(function, k, v, counts);
-    check_places(function, k.tokens, at, counts);
+    if constexpr (are_coordinates<At>) {
+      if (!on_axes())
+        throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
+                      at.axes(), "}");
+      check_axes(function, coordinates_.axes(), at.axes());
+      checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
+      rows_.check_room(function, k.tokens, counts);
+    } else {
+      rows_.check_new(function, k.tokens, at, counts, on_axes());
+    }
     if constexpr (has_table)
       check_keys<Layout>(function, k, keys, at, counts);
     else
       check_needs_no_table(function);
     const auto norm = checked_norm(function, keys.norm, k);
     const auto positions = positions_at(at, k.tokens);
-    const auto position = [&](Index b, Index t) { return position_in_row(at, b, t); };
+    const auto position = [&](Index b, Index t) -> std::int64_t {
+      if constexpr (!are_coordinates<At>)
+        if (!on_axes()) return at(b, t);
+      return rows_.next()[static_cast<std::size_t>(b)] + t;  // with axes, rows_ numbers the tokens
+    };
     rows_.for_each_new(
         k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
         [&](Index b, Index first, Index count, Index slot) {
