@@ -49,19 +49,15 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own> 
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
       : kv_cache(batch, capacity, kv_heads, head_dim, value_dim, storage) {
-    tokens_.put_on_axes(axes);
+    base::tokens_.put_on_axes(axes);
   }
 
   using base::coordinates;
   /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row after row: for the table that rotates
   /// raw keys.
-  detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
+  detail::owned_doubles<T> coordinates() const { return base::tokens_.coordinates().all(base::rows()); }
 
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("kv_cache");  // in messages
-
- private:
-  using base::rows;
-  using base::tokens_;
 };
 
 }  // namespace rope::inline ROPE_ABI

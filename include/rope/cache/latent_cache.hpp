@@ -77,9 +77,9 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
       : base(batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim, storage) {}
 
   /// The number of channels of a latent.
-  Index latent_dim() const { return tokens_.memory().first_new_channel(); }
+  Index latent_dim() const { return base::memory().first_new_channel(); }
   /// The number of channels of a rotated part.
-  Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
+  Index rotary_dim() const { return base::memory().keys().head_dim - latent_dim(); }
   /// The table, placed at the first channel after the latent, where the rotated part begins. A table that is
   /// already placed must be placed at this channel.
   ///
@@ -109,9 +109,6 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   }
 
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");  // in messages
-
- private:
-  using base::tokens_;
 };
 
 }  // namespace rope::inline ROPE_ABI

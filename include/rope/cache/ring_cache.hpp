@@ -81,7 +81,7 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
              Index value_dim = 0)
       : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
-    tokens_.put_on_axes(axes);
+    base::tokens_.put_on_axes(axes);
   }
 
   /// The policy passed to the constructor.
@@ -173,7 +173,6 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
     check_tokens((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
   }
   using base::rows;
-  using base::tokens_;
 };
 
 }  // namespace rope::inline ROPE_ABI
