@@ -79,10 +79,7 @@ class cache_memory {
              const WriteKeys& write_keys) {
     const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
     const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
-    if constexpr (shared)
-      write_keys(from(k), to(keys()).channels(values_.head_dim(), keys_.head_dim() - values_.head_dim()));
-    else
-      write_keys(from(k), to(keys()));
+    write_keys(from(k), to(keys()).channels(first_new_channel(), keys_.head_dim() - first_new_channel()));
     copy_channels(from(v), to(values()));
   }
 
