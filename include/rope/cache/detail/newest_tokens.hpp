@@ -52,7 +52,6 @@ class newest_tokens {
   /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
   template <class LostOf>
   void forget(Index first, Index last, const LostOf& lost_of) {
-    last = (std::min)(last, static_cast<Index>(counts_.size()));
     bool alike = first == 0 && last == static_cast<Index>(counts_.size()), any = false, recent = false;
     for (Index b = first; b < last; ++b) {
       const lost_tokens lost = lost_of(b);
