@@ -174,8 +174,7 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
           visit(pages.blocks().page(s, block));
   };
   for_each_written([&](Index) { ++written; });
-  struct changed_pages {};
-  Index* changed = workspace<changed_pages, Index>(2 * written);
+  Index* changed = workspace<struct changed_pages, Index>(2 * written);
   Index* seen = changed + written;
   written = 0;
   for_each_written([&](Index page) { changed[written++] = page; });

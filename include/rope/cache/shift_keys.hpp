@@ -57,8 +57,7 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const V
   const Index size = pages.page_size();
   Index count = 0;
   for (Index s = 0; s < pages.sequences(); ++s) count += pages.used_blocks(s);
-  struct used_pages {};
-  used_page* used = workspace<used_pages, used_page>(count);
+  used_page* used = workspace<struct used_pages, used_page>(count);
   count = 0;
   for (Index s = 0; s < pages.sequences(); ++s)
     for (Index block = 0; block < pages.used_blocks(s); ++block)

@@ -86,9 +86,8 @@ void find_weight_sums_of_rows(const std::type_identity_t<head_view<const T>>& q,
     weight_sums_view to = all;
     to.data = all.data + part.b * all.batch_stride + head * all.head_stride;
     if (part.rank < 0) return add_weight_sums(call, to, threads);
-    struct sums_by_rank {};
     const Index keys = call.k.tokens, heads = all.by_key_head ? call.k.heads : call.q.heads;
-    double* const by_rank = workspace<sums_by_rank, double>(heads * keys);
+    double* const by_rank = workspace<struct sums_by_rank, double>(heads * keys);
     std::fill_n(by_rank, heads * keys, 0.0);
     add_weight_sums(call, weight_sums_view{by_rank, 0, keys, all.by_key_head}, threads);
     for (Index h = 0; h < heads; ++h)

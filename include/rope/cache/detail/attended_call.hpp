@@ -210,10 +210,8 @@ class attended_call {
   /// Throws:  as check_rotation; with axes, std::invalid_argument unless a table of coordinates has those of
   ///          the queries (raw keys: of all tokens), or a table of positions rotates queries of text
   void find_positions() {
-    struct query_positions {};
-    struct query_angles {};
     const Index size = q_.batch * q_.tokens;
-    angles_ = positions_ = workspace<query_positions, std::int64_t>(size);
+    angles_ = positions_ = workspace<struct query_positions, std::int64_t>(size);
     for_each_query([&](Index b, Index i, std::int64_t token) {
       positions_[queries_.place(b, i)] = rows_.order_of(b, token);
     });
@@ -225,7 +223,7 @@ class attended_call {
       const bool by_rows = axes() > 0 && is_coordinate_table("attention", axes(), table);
       const token_rows table_rows = {
           by_rows ? checked_token_rows("attention", table.rows(), q_.batch, q_.tokens).row_stride : 0};
-      if (ranks > 0 || axes() > 0) angles_ = workspace<query_angles, std::int64_t>(size);
+      if (ranks > 0 || axes() > 0) angles_ = workspace<struct query_angles, std::int64_t>(size);
       position_range read;
       for_each_query([&](Index b, Index i, std::int64_t token) {
         const Index place = queries_.place(b, i);
@@ -317,8 +315,7 @@ class attended_call {
   /// Attention of joined rows. Raw keys are rotated while they are read.
   template <class Visit>
   void attend_rows(Index b, Index number, const Visit& visit) const {
-    struct key_counts {};
-    std::int64_t* counts = workspace<key_counts, std::int64_t>(number);
+    std::int64_t* counts = workspace<struct key_counts, std::int64_t>(number);
     for (Index n = 0; n < number; ++n) counts[n] = keys(b + n).tokens;
     const auto [fewest, most] = std::minmax_element(counts, counts + number);
     const Index longest = to_index(*most), count = queries_.count(b);
@@ -349,9 +346,8 @@ class attended_call {
     if constexpr (!rotates) {
       return q;
     } else {
-      struct rotated_queries {};
       const head_view<T> to =
-          bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
+          bhsd(workspace<struct rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
       const auto angle = [&](Index row, Index t) { return angles_[queries_.place(b + row, first + t)]; };
       rotate_into<Layout, false>(q, to, *table_, angle, threads_);
       return to;

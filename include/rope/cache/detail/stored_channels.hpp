@@ -71,10 +71,10 @@ class head_memory {
 template <class Rotator, class View, class By>
 void rotate_stored(Rotator& rotator, const View& keys, Index b, Index slot, const By& by) {
   if constexpr (is_quantized<typename View::value_type>) {
-    struct rotated_numbers {};
     const auto token = keys.batch_range(b, 1).token_range(slot, 1);
-    const head_view<float> numbers = bshd(workspace<rotated_numbers, float>(keys.heads * keys.head_dim), 1, 1,
-                                          keys.heads, Index{keys.head_dim});
+    const head_view<float> numbers =
+        bshd(workspace<struct rotated_numbers, float>(keys.heads * keys.head_dim), 1, 1, keys.heads,
+             Index{keys.head_dim});
     dequantize_all(token, numbers);
     rotator.rotate(numbers, Index{0}, Index{0}, by);
     quantize_all(numbers, token);
@@ -157,9 +157,8 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
   if constexpr (std::is_same_v<A, T>) {
     rotate_to(out);
   } else {
-    struct rotated_tokens {};
     const head_view<A> wide =
-        bshd(workspace<rotated_tokens, A>(x.size()), x.batch, x.tokens, x.heads, x.head_dim);
+        bshd(workspace<struct rotated_tokens, A>(x.size()), x.batch, x.tokens, x.heads, x.head_dim);
     rotate_to(wide);
     copy_channels(wide, out);
   }
@@ -172,14 +171,12 @@ template <class Layout, class T, class Rows, class S>
 std::pair<head_view<const T>, head_view<const T>> read_by_rank(const Rows& rows, const placed_table<S>& table,
                                                                Index b, Index head, Index heads,
                                                                std::int64_t position, std::int64_t rank) {
-  struct ranked_keys {};
-  struct ranked_values {};
   const auto k = rows.keys(b).head_range(head, heads), v = rows.values(b).head_range(head, heads);
   const Index sinks = rows.policy().sinks, count = to_index(rank + 1);
-  const head_view<T> keys = bhsd(workspace<ranked_keys, T>(count * heads * k.head_dim), 1, heads, count,
-                                 k.head_dim),
-                     values = bhsd(workspace<ranked_values, T>(count * heads * v.head_dim), 1, heads, count,
-                                   v.head_dim);
+  const head_view<T> keys = bhsd(workspace<struct ranked_keys, T>(count * heads * k.head_dim), 1, heads,
+                                 count, k.head_dim),
+                     values = bhsd(workspace<struct ranked_values, T>(count * heads * v.head_dim), 1, heads,
+                                   count, v.head_dim);
   for (Index r = 0; r < count;) {
     // Ranks r, r + 1, ... are contiguous in memory up to the end of the sinks or of the ring.
     const Index slot = rows.slot(r < sinks ? r : position - rank + r);

@@ -31,8 +31,7 @@ class token_list {
   /// Throws:  std::out_of_range if an index is not in [0, held), std::invalid_argument if one is given twice
   token_list(const char* function, const token_indices& given, Index held)
       : size_(static_cast<Index>(given.size())) {
-    struct listed_tokens {};
-    tokens_ = workspace<listed_tokens, Index>(size_);
+    tokens_ = workspace<struct listed_tokens, Index>(size_);
     for (Index i = 0; i < size_; ++i) {
       const std::int64_t index = given[static_cast<std::size_t>(i)];
       if (index < 0 || index >= held)
