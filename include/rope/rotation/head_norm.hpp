@@ -235,10 +235,9 @@ template <class T, class W>
 void run_norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm,
                        Index first, Index last, double* d_weight) {
   using A = arithmetic<T>;
-  struct wide_heads {};
   const Index n = x.head_dim, size = x.heads * n;
   const A* const gains = norm.template gains<A>();
-  A* const rows = workspace<wide_heads, A>(2 * size);
+  A* const rows = workspace<struct wide_heads, A>(2 * size);
   for (; first < last; ++first) {
     const Index b = first / x.tokens, t = first % x.tokens;
     for (Index h = 0; h < x.heads; ++h) {
@@ -319,12 +318,11 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
                             d_weight.size());
 
     // One sum per 64 tokens, added in token order, so that the bits do not depend on the threads.
-    struct partial_sums {};
     constexpr Index tokens_of_sum = 64;
     const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
                 weights = detail::to_index(norm.weight.size());
     double* const partial =
-        d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
+        d_weight.empty() ? nullptr : detail::workspace<struct partial_sums, double>(sums * weights);
     const double operations = detail::cost_of(10, tokens_of_sum, x.heads, x.head_dim);
     detail::parallel_tasks(threads, sums, operations, [&](Index s) {
       double* const sum = partial == nullptr ? nullptr : partial + s * weights;

@@ -116,9 +116,8 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
   detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {
-    struct unpermuted_head {};
     T* const head = x.at(b, t, h);
-    T* const old = detail::workspace<unpermuted_head, T>(order.size());
+    T* const old = detail::workspace<struct unpermuted_head, T>(order.size());
     std::copy_n(head, order.size(), old);
     for (Index c = 0; c < order.size(); ++c) head[c] = old[order(c)];
   });

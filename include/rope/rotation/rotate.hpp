@@ -40,15 +40,14 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
                       const Source& source, const Threads& threads) {
-  struct rotated_pieces {};
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
   parallel_pieces(
       threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
       [&](Index begin, Index end) {
         for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
-          const head_view<float> wide =
-              bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
+          const head_view<float> wide = bshd(workspace<struct rotated_pieces, float>(count * channels),
+                                             Index{1}, count, x.heads, x.head_dim);
           rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
                                        positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)

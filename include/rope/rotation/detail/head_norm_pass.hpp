@@ -49,8 +49,7 @@ struct norm_rule {
   /// as `rounded` requires. Tests the bits, to be correct under -ffast-math too.
   template <class A>
   const A* gains() const {
-    struct norm_gains {};
-    A* const list = workspace<norm_gains, A>(to_index(weight.size()));
+    A* const list = workspace<struct norm_gains, A>(to_index(weight.size()));
     constexpr std::uint64_t infinity = 0x7ff0000000000000u, sign = std::uint64_t{1} << 63;
     for (std::size_t i = 0; i < weight.size(); ++i) {
       const double gain = static_cast<double>(static_cast<arithmetic<W>>(weight[i])) + offset;
@@ -122,7 +121,6 @@ class norm_pass {
  private:
   /// Processes heads [first, first + heads) of token t of row b.
   void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
-    struct wide_heads {};
     const Index head_dim = x_.head_dim;
     A* rows;
     Index stride = head_dim;
@@ -130,7 +128,7 @@ class norm_pass {
       rows = out_.at(b, t, first);
       stride = out_.heads == 1 ? 0 : out_.head_stride;  // the stride of a single head is arbitrary
     } else {
-      rows = workspace<wide_heads, A>(heads * head_dim);
+      rows = workspace<struct wide_heads, A>(heads * head_dim);
       for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
     }
     const auto channels = [&](Index h) -> const A* {

@@ -100,8 +100,7 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
 /// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
 template <class S>
 const S* inverted_row(const S* cos, Index pairs, double unit) {
-  struct inverted_rows {};
-  S* row = workspace<inverted_rows, S>(2 * pairs);
+  S* row = workspace<struct inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
     const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
     const double scale = unit / multiply_add(c, c, s * s);
