@@ -62,9 +62,8 @@ head_view<T> with_scales(T* data, const typename scales_of<T>::type& scales, Ind
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bshd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens, Index heads,
-    Index head_dim) {
+head_view<T> bshd(T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens,
+                  Index heads, Index head_dim) {
   detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
   return detail::with_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
@@ -72,9 +71,8 @@ requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bshd(
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bhsd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads, Index tokens,
-    Index head_dim) {
+head_view<T> bhsd(T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads,
+                  Index tokens, Index head_dim) {
   detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
   return detail::with_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
@@ -82,9 +80,8 @@ requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bhsd(
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch, Index heads,
-    Index head_dim) {
+head_view<T> sbhd(T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch,
+                  Index heads, Index head_dim) {
   detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return detail::with_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
@@ -92,8 +89,8 @@ requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> thd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads, Index head_dim) {
+head_view<T> thd(T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads,
+                 Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return detail::with_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
