@@ -110,8 +110,7 @@ class row_places {
     for (const row_end& of : rows_)
       if (of.largest > 0x1p53 - static_cast<double>(tokens))
         throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", of.largest);
-    if (constexpr Index most = (std::numeric_limits<Index>::max)() / Index(sizeof(X));
-        !product_fits({rows_.size(), tokens, axes_}, most))
+    if (!product_fits({rows_.size(), tokens, axes_}, max_places))
       throw_length(function, "coordinates of ", shape_text({rows_.size(), tokens}),
                    " tokens exceed the address space");
     number_array<X> text(rows_.size() * tokens, axes_);
@@ -229,6 +228,8 @@ class row_places {
   }
 
  private:
+  /// The most places that fit the address space.
+  static constexpr Index max_places = (std::numeric_limits<Index>::max)() / Index(sizeof(X));
   /// Below every place.
   static constexpr X none_evicted = -(X{1024} * 1024 * 1024 * 1024 * 1024 * 1024);
   struct row_end {
@@ -251,8 +252,7 @@ class row_places {
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
-    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(X));
-    if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
+    if (!product_fits({batch, capacity, axes}, max_places))
       throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
                    " tokens exceed the address space");
     return batch * capacity * axes;
