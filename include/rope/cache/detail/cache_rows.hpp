@@ -83,7 +83,7 @@ template <class Record>
 class slot_rows {
  public:
   /// The number of slots of row b in use. positions(b) has the token of each.
-  Index used(Index b) const { return b < records_.size() ? of(b).used : 0; }
+  Index used(Index b) const { return b < records_.size() ? records_(b).used : 0; }
   std::span<const std::int64_t> positions(Index b) const { return {order_.row(b), at(used(b))}; }
   const std::vector<std::int64_t>& next() const { return order_.next(); }
   const newest_tokens& newest() const { return newest_; }
@@ -104,7 +104,7 @@ class slot_rows {
   /// Requires:  its tokens fit; from != to in this object
   void copy_row(const slot_rows& other, Index from, Index to) {
     order_.copy_row(other.order_, from, to, other.used(from));
-    of(to) = other.of(from);
+    records_(to) = other.records_(from);
     newest_.copy_row(other.newest_, from, to);
   }
   /// Sets newest() after all rows of another object were copied. copy_row does not know that they are all
@@ -112,7 +112,7 @@ class slot_rows {
   void remember(const newest_tokens& newest) { newest_ = newest; }
   void swap_rows(Index a, Index b) {
     order_.swap_rows(a, b, (std::max)(used(a), used(b)));
-    std::swap(of(a), of(b));
+    std::swap(records_(a), records_(b));
     newest_.swap_rows(a, b);
   }
   void clear() {
@@ -131,10 +131,6 @@ class slot_rows {
         newest_(batch) {}
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  std::int64_t* row(Index b) { return order_.row(b); }
-  const std::int64_t* row(Index b) const { return order_.row(b); }
-  Record& of(Index b) { return records_(b); }
-  const Record& of(Index b) const { return records_(b); }
 
   moved_index batch_, slots_;
   Record unused_;
@@ -159,10 +155,10 @@ class cache_rows : public slot_rows<growing_row> {
 
   Index size(Index b) const { return used(b); }
   std::int64_t seen(Index b) const { return size(b); }
-  std::int64_t order_of(Index b, std::int64_t token) const { return row(b)[token]; }
+  std::int64_t order_of(Index b, std::int64_t token) const { return order_.row(b)[token]; }
   Index slot(std::int64_t token) const { return to_index(token); }
   /// The numbers of positions(b) that are counted and ascending.
-  const ordered_tokens& ordered(Index b) const { return of(b).order; }
+  const ordered_tokens& ordered(Index b) const { return records_(b).order; }
   bool empty(Index b) const { return size(b) == 0; }
 
   /// Throws:  std::invalid_argument if rows differ in size
@@ -205,7 +201,7 @@ class cache_rows : public slot_rows<growing_row> {
     for (Index b = 0; b < batch_; ++b) {
       const Index count = count_of_row(counts, b, tokens);
       order_.append(*this, b, count, [&](Index t, Index /*axis*/) { return positions(b, t); });
-      of(b).used += count;
+      records_(b).used += count;
       update_order(b, size(b) - count, false);
     }
     newest_.append(tokens, counts);
@@ -228,7 +224,7 @@ class cache_rows : public slot_rows<growing_row> {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     order_.keep(*this, rows, size);
     for (Index b = rows.first; b < rows.last; ++b) {
-      of(b).used = size;
+      records_(b).used = size;
       update_order(b, size, false);
     }
   }
@@ -244,7 +240,7 @@ class cache_rows : public slot_rows<growing_row> {
     });
     order_.remove(rows, *this, tokens, evicts);
     for (Index b = rows.first; b < rows.last; ++b) {
-      of(b).used -= tokens.size();
+      records_(b).used -= tokens.size();
       update_order(b, tokens.first(), on_axes);
     }
   }
@@ -268,7 +264,7 @@ class cache_rows : public slot_rows<growing_row> {
   /// Updates ordered(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
   void update_order(Index b, Index first, bool on_axes) {
     if (on_axes) order_.number(b, size(b));
-    of(b).order.update(row(b), first, size(b));
+    records_(b).order.update(order_.row(b), first, size(b));
   }
 };
 

@@ -42,16 +42,17 @@ class ring_rows : public slot_rows<ring_row> {
   const ring_policy& policy() const { return policy_; }
   std::int64_t seen(Index b) const { return next()[at(b)]; }
   Index size(Index b) const {
-    if (run_start(b) > 0) return used(b) - to_index(std::count(row(b), row(b) + used(b), no_position));
+    if (run_start(b) > 0)
+      return used(b) - to_index(std::count(order_.row(b), order_.row(b) + used(b), no_position));
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
-                    (std::max)(std::int64_t{0}, seen(b) - of(b).oldest));
+                    (std::max)(std::int64_t{0}, seen(b) - records_(b).oldest));
   }
   std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
   /// The first token of row b after which no position was skipped, or 0 if none ever was.
-  std::int64_t run_start(Index b) const { return of(b).run_start; }
+  std::int64_t run_start(Index b) const { return records_(b).run_start; }
   /// Whether token `token` is in its slot.  Requires: token >= 0
   bool holds_token(Index b, std::int64_t token) const {
-    return slot(token) < used(b) && row(b)[slot(token)] == token;
+    return slot(token) < used(b) && order_.row(b)[slot(token)] == token;
   }
   /// Whether row b has seen no token.
   bool empty(Index b) const { return seen(b) == 0; }
@@ -65,7 +66,7 @@ class ring_rows : public slot_rows<ring_row> {
   /// Whether row b has overwritten none of tokens [first, last). Sinks are never overwritten.
   bool holds(Index b, std::int64_t first, std::int64_t last) const {
     first = (std::max)(first, std::int64_t{policy_.sinks});
-    return first >= last || of(b).oldest <= first;
+    return first >= last || records_(b).oldest <= first;
   }
 
   static void check_position(const char* function, std::int64_t position) {
@@ -127,29 +128,29 @@ class ring_rows : public slot_rows<ring_row> {
       const std::int64_t last = positions(b, count - 1), kept = first_kept(last);
       for (Index t = 0; t < count; ++t)
         if (const std::int64_t i = positions(b, t); i != (t == 0 ? seen(b) : positions(b, t - 1) + 1))
-          of(b).run_start = i;
+          records_(b).run_start = i;
       const Index used_before = used(b);
-      if (run_start(b) > 0 && of(b).oldest < run_start(b)) {
-        // Drops the tokens after the sinks and before `kept`. Because positions were skipped, newer tokens may
-        // not have overwritten them.
+      if (run_start(b) > 0 && records_(b).oldest < run_start(b)) {
+        // Drops the tokens after the sinks and before `kept`. Positions were skipped, so newer tokens may not
+        // have overwritten them.
         for (Index slot = policy_.sinks; slot < used_before; ++slot)
-          if (std::int64_t& held = row(b)[slot]; held < kept) {
-            of(b).oldest = (std::max)(of(b).oldest, held + 1);
+          if (std::int64_t& held = order_.row(b)[slot]; held < kept) {
+            records_(b).oldest = (std::max)(records_(b).oldest, held + 1);
             held = no_position;
           }
       } else {
-        of(b).oldest = (std::max)(of(b).oldest, kept);
+        records_(b).oldest = (std::max)(records_(b).oldest, kept);
       }
       for (Index t = 0; t < count; ++t) {
         const std::int64_t i = positions(b, t);
-        for (; used(b) <= slot(i); ++of(b).used) row(b)[used(b)] = no_position;
+        for (; used(b) <= slot(i); ++records_(b).used) order_.row(b)[used(b)] = no_position;
         if (stays(i, kept))
-          row(b)[slot(i)] = i;
+          order_.row(b)[slot(i)] = i;
         else
-          of(b).oldest = (std::max)(of(b).oldest, i + 1);
+          records_(b).oldest = (std::max)(records_(b).oldest, i + 1);
       }
       for (Index slot = used_before; slot < used(b); ++slot)
-        if (row(b)[slot] == no_position) skipped(b, slot);
+        if (order_.row(b)[slot] == no_position) skipped(b, slot);
       order_.end_at(b, last);
     }
     newest_.append(tokens, counts);
@@ -167,7 +168,7 @@ class ring_rows : public slot_rows<ring_row> {
                            " were skipped; size must be 0 or in [", run_start(b), ", ", seen(b), "], got ",
                            size);
       if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
-        throw_out_of_range(function, "tokens before ", of(b).oldest,
+        throw_out_of_range(function, "tokens before ", records_(b).oldest,
                            " were overwritten and the window of token ", size, " needs them");
     }
   }
@@ -175,10 +176,10 @@ class ring_rows : public slot_rows<ring_row> {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, to_index(seen(b) - size)}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       for (Index slot = 0; slot < used(b); ++slot)
-        if (row(b)[slot] >= size) row(b)[slot] = no_position;
+        if (order_.row(b)[slot] >= size) order_.row(b)[slot] = no_position;
       order_.end_at(b, size - 1);
-      if (size == 0) of(b).run_start = 0;
-      of(b).oldest = (std::min)(of(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
+      if (size == 0) records_(b).run_start = 0;
+      records_(b).oldest = (std::min)(records_(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
     }
   }
   /// Throws:  std::invalid_argument unless another object has the same policy
