@@ -62,17 +62,13 @@ class page_view {
   template <detail::integers_in_memory Blocks>
   page_view(const pool& memory, const Blocks& blocks, detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
             key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    refer_to(blocks);
-  }
+      : page_view(detail::list_of(blocks), memory, lengths, storage) {}
   template <detail::integers_in_memory Blocks>
   requires detail::owns_memory<Blocks> page_view(const pool& memory,
                                                  const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
                                                  detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
                                                  key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    refer_to(blocks);
-  }
+      : page_view(detail::list_of(blocks), memory, lengths, storage) {}
 
   /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
   const head_view<T>& keys() const { return memory_.keys; }
@@ -126,8 +122,10 @@ class page_view {
   }
 
  private:
-  template <class Blocks>
-  void refer_to(const Blocks& blocks) {
+  template <class Integer>
+  page_view(const detail::integer_list<Integer>& list, const pool& memory, const detail::row_counts& lengths,
+            key_storage storage)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
     const head_view<T>&k = memory_.keys, &v = memory_.values;
     detail::check_extents("page_view", k);
     detail::check_extents("page_view", v);
@@ -138,7 +136,6 @@ class page_view {
                             detail::shape_text({k.batch, k.tokens, k.heads}), " and ",
                             detail::shape_text({v.batch, v.tokens, v.heads}));
     if (k.tokens == 0) detail::throw_invalid("page_view", "a page must hold a token, got 0");
-    const auto list = detail::list_of(blocks);
     if (sequences() == 0 ? list.size() != 0
                          : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
       detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
