@@ -105,10 +105,7 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
         frequency = table.inv_freq(i, a);
         ++along;
       }
-    if (along > 1) {
-      rotation.text = 0;
-      break;
-    }
+    if (along > 1) return {rotation.frequencies, 0, rotation.layout, rotation.first_channel};
     rotation.text = mix(rotation.text, bit_cast<std::uint64_t>(frequency));
   }
   return rotation;
