@@ -2629,6 +2629,15 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
 #endif
   return x;
 }
+/// `pointer`, with which clang computes addresses only here. It would otherwise compute the addresses of many
+/// rows before a loop, and keep them in memory, even if a branch that uses them is never taken.
+template <class X>
+EIGEN_ALWAYS_INLINE X* not_hoisted(X* pointer) {
+#if defined(__clang__)
+  __asm__("" : "+r"(pointer));
+#endif
+  return pointer;
+}
 /// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation, to L1 or, if
 /// `level` is 2, to L2.
 template <int level = 1, class T>
@@ -4751,15 +4760,6 @@ inline const std::int64_t* start_of(const braced_positions& positions) {
   static constexpr std::int64_t zero = 0;
   return positions.ids.data ? nullptr : &zero;
 }
-/// Throws std::invalid_argument unless the rotated channels lie in the head.
-inline void check_rotated_channels(const char* function, Index first_channel, Index rotary_dim,
-                                   Index head_dim) {
-  if (rotary_dim > head_dim)
-    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
-  if (first_channel > head_dim - rotary_dim)
-    throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
-                  rotary_dim, " channels from channel ", first_channel, " on");
-}
 /// Rejects position ids from which the table was made. Row r of such a table is already that of token r. The
 /// caller must leave the ids out: they would select row ids[r] instead.
 ///
@@ -4817,7 +4817,12 @@ template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
                     const placed_table<S>& placed, const Source& positions) {
   const frequency_table<S>& table = placed.table();
-  check_rotated_channels(function, placed.first_channel(), table.rotary_dim(), head_dim);
+  const Index first_channel = placed.first_channel(), rotary_dim = table.rotary_dim();
+  if (rotary_dim > head_dim)
+    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
+  if (first_channel > head_dim - rotary_dim)
+    throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
+                  rotary_dim, " channels from channel ", first_channel, " on");
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
@@ -5716,12 +5721,14 @@ namespace detail {
 struct attention_shape {
   Index batch, queries, keys, heads, head_dim;
 };
-inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
-                           Index or_else) {
-  if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
-  if (allowed == or_else)
-    throw_invalid(function, name, " must be empty or have length ", allowed, ", got ", got);
-  throw_invalid(function, name, " must be empty or have length ", allowed, " or ", or_else, ", got ", got);
+/// Rejects a list that is not empty and has neither `length` elements nor `rows` times as many.
+inline void require_length(const char* function, const char* name, std::size_t got, Index length,
+                           Index rows = 1) {
+  if (got == 0 || static_cast<Index>(got) == length || static_cast<Index>(got) == rows * length) return;
+  if (rows * length == length)
+    throw_invalid(function, name, " must be empty or have length ", length, ", got ", got);
+  throw_invalid(function, name, " must be empty or have length ", length, " or ", rows * length, ", got ",
+                got);
 }
 /// Checks the extents of a mask or a bias. Extents of 1 are shared.
 EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* name,
@@ -5736,7 +5743,7 @@ EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* nam
 }
 EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
                                                    const any_integers& counts, Index batch, Index tokens) {
-  require_length(function, name, counts.size(), batch, batch);
+  require_length(function, name, counts.size(), batch);
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
       throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
@@ -5822,8 +5829,7 @@ inline void check_numbers(const char* function, const attention_options& options
 inline void check_key_ranges(const char* function, const attention_options& options,
                              const attention_shape& shape) {
   if (options.key_ranges.empty()) return;
-  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries,
-                 shape.batch * shape.queries);
+  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries, shape.batch);
   if (options.window != 0 || options.sinks != 0)
     throw_invalid(function,
                   "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
@@ -5836,7 +5842,7 @@ inline void check_key_ranges(const char* function, const attention_options& opti
 }
 /// Rejects sink logits that are not finite, or not one for each head.
 inline void check_sink_logits(const char* function, const attention_options& options, Index heads) {
-  require_length(function, "sink_logits", options.sink_logits.size(), heads, heads);
+  require_length(function, "sink_logits", options.sink_logits.size(), heads);
   for (const float logit : options.sink_logits)
     if (!is_finite(static_cast<double>(logit)))
       throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
@@ -5845,14 +5851,12 @@ inline void check_sink_logits(const char* function, const attention_options& opt
 inline void check_lists(const char* function, const attention_options& options,
                         const attention_shape& shape) {
   check_sink_logits(function, options, shape.heads);
-  require_length(function, "query_positions", options.query_positions.size(), shape.queries,
-                 shape.batch * shape.queries);
-  require_length(function, "key_positions", options.key_positions.size(), shape.keys,
-                 shape.batch * shape.keys);
+  require_length(function, "query_positions", options.query_positions.size(), shape.queries, shape.batch);
+  require_length(function, "key_positions", options.key_positions.size(), shape.keys, shape.batch);
   check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
   check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
   const Index sums = shape.batch * shape.queries * shape.heads;
-  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
+  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums);
   const score_view<float>& bias = options.bias;
   const score_view<bool>& mask = options.mask;
   if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
@@ -14514,8 +14518,7 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
 /// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
 template <class S>
 const S* inverted_row(const S* cos, Index pairs, double unit) {
-  struct inverted_rows {};
-  S* row = workspace<inverted_rows, S>(2 * pairs);
+  S* row = workspace<struct inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
     const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
     const double scale = unit / multiply_add(c, c, s * s);
@@ -14749,19 +14752,15 @@ struct plan_at {
 };
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
-/// Rotates every head of `x` in place. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_in_place(const head_view<T>& x, const placed_table<S>& table, const Source& positions,
-                     const Threads& threads, reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, true> all(x, x, table, back);
-  run_plans(threads, all.block(), plan_at{all, positions});
-}
-/// Rotates every head of `x` into `out`, usually other memory. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_into(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads = {},
+/// Rotates every head of `x` into `out`. The arguments must be checked.
+///
+/// \tparam in_place  whether x and out are the same view. If it is false, they usually are not
+template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
+          class Threads = this_thread>
+void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
+                 const placed_table<S>& table, const Source& positions, const Threads& threads = {},
                  reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, false> all(x, out, table, back);
+  const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 /// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
@@ -14769,7 +14768,7 @@ template <class Layout, bool inverse, class T, class S, class Source, class Thre
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads, reverse_rotation back) {
   if (x.data == out.data)
-    rotate_in_place<Layout, inverse>(out, table, positions, threads, back);
+    rotate_into<Layout, inverse, true>(out, out, table, positions, threads, back);
   else
     rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
 }
@@ -14793,15 +14792,14 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
                       const Source& source, const Threads& threads) {
-  struct rotated_pieces {};
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
   parallel_pieces(
       threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
       [&](Index begin, Index end) {
         for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
-          const head_view<float> wide =
-              bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
+          const head_view<float> wide = bshd(workspace<struct rotated_pieces, float>(count * channels),
+                                             Index{1}, count, x.heads, x.head_dim);
           rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
                                        positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)

@@ -3908,14 +3908,6 @@ inline const std::int64_t* start_of(const braced_positions& positions) {
   static constexpr std::int64_t zero = 0;
   return positions.ids.data ? nullptr : &zero;
 }
-inline void check_rotated_channels(const char* function, Index first_channel, Index rotary_dim,
-                                   Index head_dim) {
-  if (rotary_dim > head_dim)
-    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
-  if (first_channel > head_dim - rotary_dim)
-    throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
-                  rotary_dim, " channels from channel ", first_channel, " on");
-}
 template <class S, class Source>
 void check_ids(const char* function, Index tokens, const frequency_table<S>& table, const Source& positions) {
   if constexpr (requires { positions.ids; }) {
@@ -3962,7 +3954,12 @@ template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
                     const placed_table<S>& placed, const Source& positions) {
   const frequency_table<S>& table = placed.table();
-  check_rotated_channels(function, placed.first_channel(), table.rotary_dim(), head_dim);
+  const Index first_channel = placed.first_channel(), rotary_dim = table.rotary_dim();
+  if (rotary_dim > head_dim)
+    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
+  if (first_channel > head_dim - rotary_dim)
+    throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
+                  rotary_dim, " channels from channel ", first_channel, " on");
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
@@ -4411,6 +4408,13 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
   if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
 #endif
   return x;
+}
+template <class X>
+EIGEN_ALWAYS_INLINE X* not_hoisted(X* pointer) {
+#if defined(__clang__)
+  __asm__("" : "+r"(pointer));
+#endif
+  return pointer;
 }
 template <int level = 1, class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
@@ -4991,8 +4995,7 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
 }
 template <class S>
 const S* inverted_row(const S* cos, Index pairs, double unit) {
-  struct inverted_rows {};
-  S* row = workspace<inverted_rows, S>(2 * pairs);
+  S* row = workspace<struct inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
     const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
     const double scale = unit / multiply_add(c, c, s * s);
@@ -5179,24 +5182,19 @@ struct plan_at {
 };
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
-template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_in_place(const head_view<T>& x, const placed_table<S>& table, const Source& positions,
-                     const Threads& threads, reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, true> all(x, x, table, back);
-  run_plans(threads, all.block(), plan_at{all, positions});
-}
-template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_into(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads = {},
+template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
+          class Threads = this_thread>
+void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
+                 const placed_table<S>& table, const Source& positions, const Threads& threads = {},
                  reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, false> all(x, out, table, back);
+  const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads, reverse_rotation back) {
   if (x.data == out.data)
-    rotate_in_place<Layout, inverse>(out, table, positions, threads, back);
+    rotate_into<Layout, inverse, true>(out, out, table, positions, threads, back);
   else
     rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
 }
@@ -5219,15 +5217,14 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
                       const Source& source, const Threads& threads) {
-  struct rotated_pieces {};
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
   parallel_pieces(
       threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
       [&](Index begin, Index end) {
         for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
-          const head_view<float> wide =
-              bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
+          const head_view<float> wide = bshd(workspace<struct rotated_pieces, float>(count * channels),
+                                             Index{1}, count, x.heads, x.head_dim);
           rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
                                        positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)

@@ -219,6 +219,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #include <atomic>
 #include <new>
+#include <optional>
 
 #ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
@@ -2014,12 +2015,14 @@ namespace detail {
 struct attention_shape {
   Index batch, queries, keys, heads, head_dim;
 };
-inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
-                           Index or_else) {
-  if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
-  if (allowed == or_else)
-    throw_invalid(function, name, " must be empty or have length ", allowed, ", got ", got);
-  throw_invalid(function, name, " must be empty or have length ", allowed, " or ", or_else, ", got ", got);
+/// Rejects a list that is not empty and has neither `length` elements nor `rows` times as many.
+inline void require_length(const char* function, const char* name, std::size_t got, Index length,
+                           Index rows = 1) {
+  if (got == 0 || static_cast<Index>(got) == length || static_cast<Index>(got) == rows * length) return;
+  if (rows * length == length)
+    throw_invalid(function, name, " must be empty or have length ", length, ", got ", got);
+  throw_invalid(function, name, " must be empty or have length ", length, " or ", rows * length, ", got ",
+                got);
 }
 /// Checks the extents of a mask or a bias. Extents of 1 are shared.
 EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* name,
@@ -2034,7 +2037,7 @@ EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* nam
 }
 EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
                                                    const any_integers& counts, Index batch, Index tokens) {
-  require_length(function, name, counts.size(), batch, batch);
+  require_length(function, name, counts.size(), batch);
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
       throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
@@ -2120,8 +2123,7 @@ inline void check_numbers(const char* function, const attention_options& options
 inline void check_key_ranges(const char* function, const attention_options& options,
                              const attention_shape& shape) {
   if (options.key_ranges.empty()) return;
-  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries,
-                 shape.batch * shape.queries);
+  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries, shape.batch);
   if (options.window != 0 || options.sinks != 0)
     throw_invalid(function,
                   "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
@@ -2134,7 +2136,7 @@ inline void check_key_ranges(const char* function, const attention_options& opti
 }
 /// Rejects sink logits that are not finite, or not one for each head.
 inline void check_sink_logits(const char* function, const attention_options& options, Index heads) {
-  require_length(function, "sink_logits", options.sink_logits.size(), heads, heads);
+  require_length(function, "sink_logits", options.sink_logits.size(), heads);
   for (const float logit : options.sink_logits)
     if (!is_finite(static_cast<double>(logit)))
       throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
@@ -2143,14 +2145,12 @@ inline void check_sink_logits(const char* function, const attention_options& opt
 inline void check_lists(const char* function, const attention_options& options,
                         const attention_shape& shape) {
   check_sink_logits(function, options, shape.heads);
-  require_length(function, "query_positions", options.query_positions.size(), shape.queries,
-                 shape.batch * shape.queries);
-  require_length(function, "key_positions", options.key_positions.size(), shape.keys,
-                 shape.batch * shape.keys);
+  require_length(function, "query_positions", options.query_positions.size(), shape.queries, shape.batch);
+  require_length(function, "key_positions", options.key_positions.size(), shape.keys, shape.batch);
   check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
   check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
   const Index sums = shape.batch * shape.queries * shape.heads;
-  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
+  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums);
   const score_view<float>& bias = options.bias;
   const score_view<bool>& mask = options.mask;
   if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
@@ -2558,6 +2558,15 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
   if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
 #endif
   return x;
+}
+/// `pointer`, with which clang computes addresses only here. It would otherwise compute the addresses of many
+/// rows before a loop, and keep them in memory, even if a branch that uses them is never taken.
+template <class X>
+EIGEN_ALWAYS_INLINE X* not_hoisted(X* pointer) {
+#if defined(__clang__)
+  __asm__("" : "+r"(pointer));
+#endif
+  return pointer;
 }
 /// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation, to L1 or, if
 /// `level` is 2, to L2.
@@ -3144,15 +3153,6 @@ inline void hide(row_in_tile& row, const bool* mask) {
   for (; j < last; ++j) hidden |= mask[j] ? 0u : 1u;
   row = {{first, last}, row.has_holes || hidden != 0};
 }
-/// Removes the keys j with hides(entries[j * step]) from the visible keys of a query. entries[0] is the bias
-/// of the first key of the tile.
-template <class X>
-void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
-  if (step == 1)
-    hide(row, [&](Index j) { return hides(entries[j]); });
-  else
-    hide(row, [&](Index j) { return hides(entries[j * step]); });
-}
 /// The type of the mark of a key: 1 if the key is hidden, otherwise 0. It has the width of a score, so that
 /// compilers vectorise loops over marks and scores.
 template <class A>
@@ -3408,7 +3408,7 @@ class block_keys {
         block_(block),
         heads_(differs_by_head(rules.options()) ? block.heads : (std::min)(block.heads, Index{1})),
         keys_(workspace<struct keys_of_tokens, key_set>(block.tokens)),
-        begin_(rules.shape().keys),
+        range_{rules.shape().keys, 0},
         gap_end_(rules.shape().keys),
         seen_by_all_{0, rules.shape().keys},
         visible_(workspace<struct keys_of_rows, row_in_tile>(block.tokens * heads_)) {
@@ -3418,8 +3418,7 @@ class block_keys {
                       (std::min)(seen_by_all_.last, keys.hull_end())};
       if (keys.gap_begin < keys.gap_end) gaps_.include({keys.gap_begin, keys.gap_end});
       if (keys.empty()) continue;
-      begin_ = (std::min)(begin_, keys.hull_begin());
-      end_ = (std::max)(end_, keys.hull_end());
+      range_.include({keys.hull_begin(), keys.hull_end()});
       gap_begin_ = (std::max)(gap_begin_, keys.gap_begin);
       gap_end_ = (std::min)(gap_end_, keys.gap_end);
     }
@@ -3430,19 +3429,19 @@ class block_keys {
     return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
   }
   /// The first key that may be visible to some query.
-  Index begin() const { return begin_; }
+  Index begin() const { return range_.first; }
   /// One past the last key that may be visible to some query.
-  Index end() const { return end_; }
+  Index end() const { return range_.last; }
   /// The ranges of keys of a query token. A mask, a bias or unordered positions may hide some of these keys.
   const key_set& of(Index token) const { return keys_[token - block_.first_token]; }
   /// Enters every tile of `size` keys in which a key may be visible to some query, and calls tile(begin,
   /// count) for it. The last tile ends at end(). Tiles begin at multiples of their size, so results do not
   /// depend on how queries are split into blocks.
   void for_each_tile(Index size, const auto& tile) {
-    for (Index n = begin_ / size; n * size < end_; ++n) {
+    for (Index n = begin() / size; n * size < end(); ++n) {
       // No key between the sinks and the window is visible.
       if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
-      const Index count = (std::min)(size, end_ - n * size);
+      const Index count = (std::min)(size, end() - n * size);
       if (enter_tile(n * size, count)) tile(n * size, count);
     }
   }
@@ -3459,7 +3458,11 @@ class block_keys {
     }
     hull_ = {0, 0};
     all_see_all_ = true;
-    const position_range held = rules_.in_ranges() ? position_range{} : positions_of_keys(begin, count);
+    position_range held;  // of the tile's key positions if they are unordered
+    if (!rules_.in_ranges()) {
+      const std::int64_t* positions = rules_.listed_key_positions(block_.b) + begin;
+      for_each_index(0, count, [&](Index j) { held.include(positions[j]); });
+    }
     for (Index t = 0; t < block_.tokens; ++t)
       for (Index h = 0; h < heads_; ++h) {
         const row_in_tile visible = visible_[t * heads_ + h] = find_visible(t, h, count, held);
@@ -3484,12 +3487,6 @@ class block_keys {
     return by_keys && begin >= seen_by_all_.first && end <= seen_by_all_.last &&
            (gaps_.empty() || end <= gaps_.first || begin >= gaps_.last);
   }
-  position_range positions_of_keys(Index begin, Index count) const {
-    const std::int64_t* keys = rules_.listed_key_positions(block_.b) + begin;
-    position_range range;
-    for_each_index(0, count, [&](Index j) { range.include(keys[j]); });
-    return range;
-  }
   /// \param held  the range of the tile's key positions if they are unordered, otherwise empty
   row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
     row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
@@ -3508,16 +3505,20 @@ class block_keys {
       else
         hide(visible, [&](Index j) { return !row[j * mask.key_step()]; });
     }
-    if (const auto& bias = rules_.options().bias; bias && !visible.range.empty())
-      hide(visible, bias.at(b, head, token) + begin_of_tile_ * bias.key_step(), bias.key_step(),
-           visibility::hides);
+    if (const auto& bias = rules_.options().bias; bias && !visible.range.empty()) {
+      const float* row = bias.at(b, head, token) + begin_of_tile_ * bias.key_step();
+      if (bias.key_step() == 1)
+        hide(visible, [&](Index j) { return visibility::hides(row[j]); });
+      else
+        hide(visible, [&](Index j) { return visibility::hides(row[j * bias.key_step()]); });
+    }
     return visible;
   }
   const visibility& rules_;
   query_block block_;
-  Index heads_;    // 1 if all heads see the same keys
-  key_set* keys_;  // [tokens]
-  Index begin_, end_ = 0;
+  Index heads_;                    // 1 if all heads see the same keys
+  key_set* keys_;                  // [tokens]
+  tile_range range_;               // contains the keys that may be visible to some query
   Index gap_begin_ = 0, gap_end_;  // keys [gap_begin, gap_end) are hidden from all queries
   tile_range seen_by_all_;         // visible to every query, except its gap
   tile_range gaps_ = {0, 0};       // contains the gaps of all queries
@@ -3549,6 +3550,7 @@ struct strip_in_tile {
       hull.include(visible[r].range);
     }
   }
+  const attention_options& options() const { return rules.options(); }
   /// For each key j in the range of row r, sets hidden[j] to 1 if the key is hidden from the row, otherwise
   /// to 0. Returns the first visible key, or the end of the range.
   template <class Mark>
@@ -3565,7 +3567,7 @@ struct strip_in_tile {
       const std::int64_t* positions = rules.listed_key_positions(rows.block.b) + begin;
       for_each_index(range.first, range.last, [&](Index j) { hidden[j] |= Mark{!admits(positions[j])}; });
     }
-    if (const auto& mask = rules.options().mask)
+    if (const auto& mask = options().mask)
       for_each_entry(entries_of(mask, r), mask.key_step(), begin, range,
                      [&](Index j, bool seen) { hidden[j] |= Mark{!seen}; });
     for_each_bias(r, [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
@@ -3580,16 +3582,15 @@ struct strip_in_tile {
   }
   /// If there is a bias, calls body(j, bias of key j) for the keys in the range of row r.
   void for_each_bias(Index r, const auto& body) const {
-    if (const auto& bias = rules.options().bias)
+    if (const auto& bias = options().bias)
       for_each_entry(entries_of(bias, r), bias.key_step(), begin, visible[r].range, body);
   }
   /// Calls body(j, kept) for the keys in the range of row r. `kept` is false if dropout drops the weight of
   /// key j.
   void for_each_kept(Index r, const auto& body) const {
-    const attention_options& options = rules.options();
     const Index b = rows.block.b, token = rows.token_of(r);
     const tile_range range = visible[r].range;
-    const auto mask = dropout_mask(options.dropout, options.dropout_seed)
+    const auto mask = dropout_mask(options().dropout, options().dropout_seed)
                           .row_of(b, rows.head_of(r), rules.query_position(b, token));
     if (rules.in_order()) {
       const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
@@ -7048,15 +7049,6 @@ inline const std::int64_t* start_of(const braced_positions& positions) {
   static constexpr std::int64_t zero = 0;
   return positions.ids.data ? nullptr : &zero;
 }
-/// Throws std::invalid_argument unless the rotated channels lie in the head.
-inline void check_rotated_channels(const char* function, Index first_channel, Index rotary_dim,
-                                   Index head_dim) {
-  if (rotary_dim > head_dim)
-    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
-  if (first_channel > head_dim - rotary_dim)
-    throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
-                  rotary_dim, " channels from channel ", first_channel, " on");
-}
 /// Rejects position ids from which the table was made. Row r of such a table is already that of token r. The
 /// caller must leave the ids out: they would select row ids[r] instead.
 ///
@@ -7114,7 +7106,12 @@ template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
                     const placed_table<S>& placed, const Source& positions) {
   const frequency_table<S>& table = placed.table();
-  check_rotated_channels(function, placed.first_channel(), table.rotary_dim(), head_dim);
+  const Index first_channel = placed.first_channel(), rotary_dim = table.rotary_dim();
+  if (rotary_dim > head_dim)
+    throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
+  if (first_channel > head_dim - rotary_dim)
+    throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
+                  rotary_dim, " channels from channel ", first_channel, " on");
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
@@ -7594,8 +7591,7 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
 /// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
 template <class S>
 const S* inverted_row(const S* cos, Index pairs, double unit) {
-  struct inverted_rows {};
-  S* row = workspace<inverted_rows, S>(2 * pairs);
+  S* row = workspace<struct inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
     const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
     const double scale = unit / multiply_add(c, c, s * s);
@@ -7829,19 +7825,15 @@ struct plan_at {
 };
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
-/// Rotates every head of `x` in place. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_in_place(const head_view<T>& x, const placed_table<S>& table, const Source& positions,
-                     const Threads& threads, reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, true> all(x, x, table, back);
-  run_plans(threads, all.block(), plan_at{all, positions});
-}
-/// Rotates every head of `x` into `out`, usually other memory. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_into(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                 const Source& positions, const Threads& threads = {},
+/// Rotates every head of `x` into `out`. The arguments must be checked.
+///
+/// \tparam in_place  whether x and out are the same view. If it is false, they usually are not
+template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
+          class Threads = this_thread>
+void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
+                 const placed_table<S>& table, const Source& positions, const Threads& threads = {},
                  reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, false> all(x, out, table, back);
+  const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 /// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
@@ -7849,7 +7841,7 @@ template <class Layout, bool inverse, class T, class S, class Source, class Thre
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads, reverse_rotation back) {
   if (x.data == out.data)
-    rotate_in_place<Layout, inverse>(out, table, positions, threads, back);
+    rotate_into<Layout, inverse, true>(out, out, table, positions, threads, back);
   else
     rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
 }
@@ -8159,9 +8151,9 @@ void pack_scaled(const T* row, Index channels, arithmetic<T> factor, arithmetic<
   using A = arithmetic<T>;
   using P = packet<A>;
   constexpr Index width = panel_shape<A>::width;
-  for (Index first = 0; first < channels; first += width, to += panel_stride) {
+  for (Index first = 0, here; first < channels; first += here, to += panel_stride) {
     const T* const from = row + first;
-    const Index here = (std::min)(width, channels - first);
+    here = panel_stride == width ? channels : (std::min)(width, channels - first);
     Index d = 0;
     if constexpr (std::is_same_v<loadable<T>, T>)
       for (; d + lanes<P> <= here; d += lanes<P>) store(to + d, multiply(load<P>(from + d), fill<P>(factor)));
@@ -8420,10 +8412,15 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
       store(totals + i * std::size_t(L),
             sums_of_each(sums + i * std::size_t(L), std::make_index_sequence<std::size_t(L)>{}));
     });
-    for (; d < depth; ++d)
-      for (Index i = 0; i < Index(size); ++i)
-        totals[i] = as_computed(multiply_add(queries[i / block * query_stride + d],
-                                             static_cast<A>(keys.at(i % block)[d]), totals[i]));
+    if (d < depth) {
+      Rows same = keys;
+      same.rows = not_hoisted(same.rows);
+      for (; d < depth; ++d)
+        unrolled<size>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
+          totals[i] = as_computed(multiply_add(queries[Index(i) / block * query_stride + d],
+                                               static_cast<A>(same.at(Index(i) % block)[d]), totals[i]));
+        });
+    }
     for (Index r = 0; r < rows; ++r)
       std::copy_n(totals + r * block, block, scores + r * panel_shape<A>::tile);
   }
@@ -8458,8 +8455,8 @@ void score_rows(const A* queries, Index query_stride, Rows keys, Index count, In
   };
   constexpr auto whole_block = std::make_index_sequence<block>{};
   score(whole_block);
+  if (n == count) return;
   if constexpr (rows > 1) {
-    if (n == count) return;
     n = count - Index(block);
     score(whole_block);
   } else {
@@ -8521,14 +8518,16 @@ void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index c
                 Index sum_stride, bool prefetches) {
   constexpr int most = rows == 1 ? 8 : stream_sums / rows < 4 ? stream_sums / rows : 4;
   constexpr Index L = lanes<packet<A>>;
+  const auto add_block = [&](auto packets, Index first, A* to, Index stride, bool prefetch) {
+    with_prefetches<Rows, rows>(prefetch, [&](auto known) {
+      value_block(weights, runs, first, to, stride, known, std::make_index_sequence<std::size_t(rows)>{},
+                  std::make_index_sequence<std::size_t(packets())>{});
+    });
+  };
   Index c = 0;
   const auto add_blocks = [&](auto packets) {
     for (; c + packets() * L <= channels; c += packets() * L)
-      with_prefetches<Rows, rows>(prefetches, [&](auto known) {
-        value_block(weights, runs, c, sums + c, sum_stride, known,
-                    std::make_index_sequence<std::size_t(rows)>{},
-                    std::make_index_sequence<std::size_t(packets())>{});
-      });
+      add_block(packets, c, sums + c, sum_stride, prefetches);
   };
   // Each addition to a packet of sums waits for the previous addition, so at least eight packets of sums are
   // processed in parallel while enough are left.
@@ -8538,6 +8537,15 @@ void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index c
     add_blocks(std::integral_constant<int, 2>{});
   }
   add_blocks(std::integral_constant<int, 1>{});
+  if (c < channels && channels >= L) {
+    // The last channels are the last lanes of a packet, because one by one they would wait for each addition.
+    A last[std::size_t(rows * L)];
+    for (Index r = 0; r < rows; ++r) std::copy_n(sums + r * sum_stride + channels - L, L, last + r * L);
+    add_block(std::integral_constant<int, 1>{}, channels - L, last, L, false);
+    for (Index r = 0; r < rows; ++r)
+      std::copy_n(last + r * L + L - (channels - c), channels - c, sums + r * sum_stride + c);
+    return;
+  }
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];
@@ -8811,27 +8819,23 @@ struct weighted_rows {
   }
   weighted_rows from(Index row) const { return {channels, sums + row * channels, state.from(row)}; }
 };
-/// When two softmaxes are joined, their weighted sums are multiplied by these factors.
-template <class A>
-struct joined_factors {
-  A total, part;
-};
 /// Joins two softmaxes of one row, over different keys. The result replaces `total`. `part` must have a
-/// visible key. With the indices t for total and p for part:
+/// visible key. Returns the factors by which the weighted sums of `total` and of `part` must be multiplied.
+/// With the indices t for total and p for part:
 ///
 ///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
 ///
 /// multiply_add, not the compiler, decides about fusing: threads run another copy of this code and must give
 /// the same bits.
 template <class A>
-joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
+std::pair<A, A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
   const bool first = equal(*total.sum, A(0));
   const A maximum = first ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
-  const joined_factors<A> factors = {first ? A(0) : std::exp2(*total.maximum - maximum),
-                                     std::exp2(*part.maximum - maximum)};
-  *total.sum = multiply_add(*part.sum, factors.part, *total.sum * factors.total);
+  const A of_total = first ? A(0) : std::exp2(*total.maximum - maximum),
+          of_part = std::exp2(*part.maximum - maximum);
+  *total.sum = multiply_add(*part.sum, of_part, *total.sum * of_total);
   *total.maximum = maximum;
-  return factors;
+  return {of_total, of_part};
 }
 /// The factors of scores in a call. Queries are multiplied by `query`. Their products with keys are then
 /// scores in units of log2 or, with a softcap, arguments of tanh. A capped score is `cap` times that tanh.
@@ -8972,13 +8976,12 @@ class tile_softmax {
   }
  private:
   static constexpr Index padded_rows = (rows + L - 1) / L * L;
-  const attention_options& options() const { return strip_.rules.options(); }
   /// Applies softcap and bias to the scores of row r, and replaces the scores of hidden keys. Returns false
   /// if no key is visible to row r.
   bool prepare(Index r, A* row, const score_factors& factors) {
     const tile_range range = strip_.visible[r].range, whole = packets_of<L>(range);
     if (range.empty()) return false;
-    if (options().softcap > 0) {
+    if (strip_.options().softcap > 0) {
       hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
       channels_map<A>(row + whole.first, whole.last - whole.first) *= static_cast<A>(factors.cap);
     }
@@ -9016,7 +9019,7 @@ class tile_softmax {
     }
     if (hull().first < whole.first) std::fill(row + hull().first, row + whole.first, A(0));
     if (hull().last > whole.last) std::fill(row + whole.last, row + hull().last, A(0));
-    if (options().dropout > 0)
+    if (strip_.options().dropout > 0)
       strip_.for_each_kept(r, [&](Index j, bool kept) { row[j] = kept ? row[j] : A(0); });
     return sum_of_lanes(sum);
   }
@@ -9075,15 +9078,12 @@ void write_channels(const visibility& rules, const A* sums, A sum, Index count, 
     return;
   }
   const A divisor = sum * static_cast<A>(1 - rules.options().dropout);
-#if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
-  const auto quotient = [by = as_computed(A(1) / divisor)](const auto& x) {
-    return multiply(x, fill<std::remove_cvref_t<decltype(x)>>(by));
+  constexpr bool multiplies = ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS;
+  const A number = multiplies ? as_computed(A(1) / divisor) : divisor;
+  const auto quotient = [number](const auto& x) {
+    const auto numbers = fill<std::remove_cvref_t<decltype(x)>>(number);
+    return multiplies ? multiply(x, numbers) : divide(x, numbers);
   };
-#else
-  const auto quotient = [divisor](const auto& x) {
-    return divide(x, fill<std::remove_cvref_t<decltype(x)>>(divisor));
-  };
-#endif
   Index c = 0;
   if constexpr (std::is_same_v<A, T>)
     for (; c + lanes<P> <= count; c += lanes<P>) store(out + c, quotient(load<P>(sums + c)));
@@ -9361,29 +9361,22 @@ class decode_split {
     // Keys are read in memory order. Either the tokens of a head are adjacent, or the heads of a token or of
     // a short page. In the second case the heads alternate, with a few tokens each.
     const Index per_pass = batches_.heads_per_pass(), last_head = of_.first_head + of_.heads;
-    const auto keys_of = [&](Index kv) { return block_keys(call_.rules, queries_of(kv, per_pass)); };
-    const auto attend_heads = [&](block_keys& keys, Index kv) {
-      for (Index head = kv; head < kv + per_pass; ++head) start(head, keys);
+    std::optional<block_keys> keys;
+    for (Index kv = of_.first_head; kv < last_head; kv += per_pass) {
+      if (!keys || block_keys::differs_by_head(call_.rules.options()))
+        keys.emplace(call_.rules, queries_of(kv, per_pass));
+      for (Index head = kv; head < kv + per_pass; ++head) start(head, *keys);
       const Index split = results_.split,
-                  begin = (std::max)(keys.begin() / shape::tile * shape::tile, part_.split * split),
-                  end = (std::min)(keys.end(), (part_.split + 1) * split);
+                  begin = (std::max)(keys->begin() / shape::tile * shape::tile, part_.split * split),
+                  end = (std::min)(keys->end(), (part_.split + 1) * split);
       for (Index tile = begin; tile < end; tile += shape::tile) {
         const bool last_tile = tile + shape::tile >= end, last = kv + per_pass >= last_head;
         const key_place after = last_tile ? key_place{last ? kv : kv + per_pass, begin, end}
                                           : key_place{kv, tile + shape::tile, end};
-        if (keys.enter_tile(tile, (std::min)(shape::tile, end - tile)))
-          attend_tile(keys, kv, per_pass, after);
+        if (keys->enter_tile(tile, (std::min)(shape::tile, end - tile)))
+          attend_tile(*keys, kv, per_pass, after);
       }
-    };
-    block_keys keys = keys_of(of_.first_head);
-    const bool alike = !block_keys::differs_by_head(call_.rules.options());
-    for (Index kv = of_.first_head; kv < last_head; kv += per_pass)
-      if (alike || kv == of_.first_head) {
-        attend_heads(keys, kv);
-      } else {
-        block_keys own = keys_of(kv);
-        attend_heads(own, kv);
-      }
+    }
     for (Index kv = of_.first_head; kv < last_head; ++kv)
       results_.set(part_.place, kv * call_.q.tokens * call_.group() + of_.first_row, of_.rows, rows_of(kv));
   }
@@ -9462,7 +9455,7 @@ class decode_split {
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
-    bool known = false, finite = true;
+    std::optional<bool> finite;  // whether the values of the tile are finite, if a strip needs it
     for (Index strip = 0; strip < strips(); ++strip) {
       const rows_of_head in_strip = rows_in(strip);
       const weighted_rows<A> rows = rows_of(kv, strip);
@@ -9474,11 +9467,8 @@ class decode_split {
       if constexpr (Operands::scales_values)
         multiply_by_scales(call_.v, of_.b, kv, begin, hull, scores, in_strip.count);
       operands_.take_weights(kv, hull, in_strip, scores);
-      if (softmax.hides() && !known) {
-        known = true;
-        finite = are_finite(call_.v, of_.b, kv, begin, hull);
-      }
-      careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !finite);
+      if (softmax.hides() && !finite) finite = are_finite(call_.v, of_.b, kv, begin, hull);
+      careful(kv, strip) = operands_.must_gather() || (softmax.hides() && !*finite);
       shrink(kv, strip, softmax.shrink());
       if (careful(kv, strip)) operands_.add_visible_values(kv, begin, in_strip, scores, softmax, rows.sums);
     }
@@ -9528,8 +9518,8 @@ void merge_splits(const attention_call<T, Rotation, C>& call, const decode_resul
   for (Index place = splits.first_of(b) + 1; place < splits.first_of(b + 1); ++place) {
     const weighted_rows<A> part = results.of(place, row);
     if (equal(*part.state.sum, A(0))) continue;
-    const joined_factors<A> factors = join(total.state, part.state);
-    add_shares<A>(total.sums, factors.total, part.sums, factors.part, call.v.head_dim);
+    const auto [of_total, of_part] = join(total.state, part.state);
+    add_shares<A>(total.sums, of_total, part.sums, of_part, call.v.head_dim);
   }
   const Index group = call.group(), rows = call.q.tokens * group;
   write_output(call, b, row % rows / group, row / rows * group + row % group, total);
@@ -9618,14 +9608,13 @@ template <class Products, int rows>
 EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* queries,
                                            row_block<typename Products::stored> keys, Index count,
                                            Index depth, typename Products::sum* scores, stream_ahead* ahead) {
-  using block_type = row_block<typename Products::stored>;
   constexpr int block = stream_sums / rows;
   Index n = 0;
   repeated_prefetch again = {};
   if (ahead != nullptr) again = ahead->again(keys, count);
   const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) ROPE_DETAIL_INLINE_LAMBDA {
-    score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
-                                         scores + n, ahead, again.address, each_key);
+    score_block_of_pairs<Products, rows>(queries, keys.from_row(n), depth, scores + n, ahead, again.address,
+                                         each_key);
     again.advance(Index(sizeof...(key)));
     n += Index(sizeof...(key));
   };
@@ -10274,14 +10263,6 @@ ROPE_DETAIL_QUIET_END
 /// rounded to 16 bits with one new scale. The integers are limited, so that a sum of products stays below
 /// 2^31. Such a sum is exact.
 namespace rope::inline ROPE_ABI::detail {
-/// Rounds the channels of a query, and returns their scale.
-inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
-  constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(),
-                  sum = (std::numeric_limits<std::int32_t>::max)();
-  return quantize_channels(
-      channels, head_dim, rounded,
-      static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, head_dim))));
-}
 /// Calls visit(g, numbers, factor) for query heads `head` + g of token i. Their products with a key have the
 /// given factor.
 ///
@@ -10293,8 +10274,12 @@ void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i
   if constexpr (is_quantized<C>) {
     read_queries(call, b, i, head, heads, static_cast<float>(factor), buffers,
                  [&](Index g) { return std::pair(buffers.rotated + g * depth, panel_shape<float>::width); });
+    constexpr Index largest = (std::numeric_limits<Number>::max)(),
+                    sum = (std::numeric_limits<std::int32_t>::max)();
+    const auto limit =
+        static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, depth)));
     for (Index g = 0; g < heads; ++g) {
-      const float scale = round_query(buffers.rotated + g * depth, depth, rounded);
+      const float scale = quantize_channels(buffers.rotated + g * depth, depth, rounded, limit);
       visit(g, rounded, scale);
     }
   } else {
@@ -10334,8 +10319,6 @@ float round_weights(const tile_range& hull, const float* weights, Number* rounde
 /// Operands of prefill_block.
 template <class T, class Rotation, class C, pair_products Products>
 class paired_operands {
-  static_assert(!(is_quantized<C> && Rotation::rotates),
-                "keys that are rotated while they are read are no integers");
   using shape = panel_shape<float>;
   using call_type = attention_call<T, Rotation, C>;
   using number = typename Products::number;
@@ -10486,8 +10469,6 @@ class paired_operands {
 /// Operands of decode_split.
 template <class T, class Rotation, class C, pair_products Products>
 class paired_decode_operands {
-  static_assert(!(is_quantized<C> && Rotation::rotates),
-                "keys that are rotated while they are read are no integers");
   using shape = panel_shape<float>;
   using call_type = attention_call<T, Rotation, C>;
   using number = typename Products::number;
@@ -10673,7 +10654,7 @@ class plain_split {
       const Index next_head = kv + heads_ < end_of_heads ? kv + heads_ : kv;
       for (Index first = begin, last; first < end; first = last) {
         last = (std::min)(end, (first / shape::tile + 1) * shape::tile);
-        attend_tile(kv, first, last,
+        attend_tile(kv, {first, last}, first == begin,
                     last < end ? key_place{kv, last, end} : key_place{next_head, begin, end});
       }
       for (Index n = 0; n < heads_; ++n) finish(kv + n, sums_.from(n * of_.rows));
@@ -10691,28 +10672,31 @@ class plain_split {
       begin_softmax(call_.rules, {block, of_.first_row, of_.rows}, sums_.state.from(n * of_.rows));
     }
   }
-  /// Softmax and weighted sums of keys [first, last) of one tile.
-  void attend_tile(Index kv, Index first, Index last, const key_place& after) {
-    const Index begin = first / shape::tile * shape::tile, channels = call_.v.head_dim;
-    for_each_batch(call_.k, {kv, first, last}, call_.v, {kv, first, last},
-                   [&](const row_block<C>& keys, Index j, Index count, Index n, stream_ahead& ahead) {
-                     operands_.score_keys(kv + n, keys, count, scores_of(n) + (j - begin), &ahead);
+  /// Softmax and weighted sums of some keys, which are in one tile. Each tile has sums of its own, for the
+  /// reason given at add_products_of_panel; those of the first tile become the total.
+  void attend_tile(Index kv, const tile_range& keys, bool is_first, const key_place& after) {
+    const Index begin = keys.first / shape::tile * shape::tile, channels = call_.v.head_dim;
+    const key_place here = {kv, keys.first, keys.last};
+    for_each_batch(call_.k, here, call_.v, here,
+                   [&](const row_block<C>& rows, Index j, Index count, Index n, stream_ahead& ahead) {
+                     operands_.score_keys(kv + n, rows, count, scores_of(n) + (j - begin), &ahead);
                    });
     for (Index r = 0; r < rows(); ++r) {
       const weighted_rows<A> row = sums_.from(r);
       const A shrink =
-          weigh_visible_keys(scores_ + r * shape::tile, {first - begin, last - begin}, row.state);
+          weigh_visible_keys(scores_ + r * shape::tile, {keys.first - begin, keys.last - begin}, row.state);
       if (!equal(shrink, A(1))) channels_map<A>(row.sums, channels) *= shrink;
     }
-    // Each tile has sums of its own, for the reason given at add_products_of_panel.
-    std::fill_n(tile_sums_, rows() * channels, A(0));
-    for_each_batch(call_.v, {kv, first, last}, call_.k, after,
-                   [&](const row_block<C>& values, Index j, Index count, Index n, stream_ahead& ahead) {
-                     const value_run<row_block<C>> run = {values, count, &ahead, ahead.again(values, count)};
+    A* const sums = is_first ? sums_.sums : tile_sums_;
+    if (!is_first) std::fill_n(sums, rows() * channels, A(0));
+    for_each_batch(call_.v, here, call_.k, after,
+                   [&](const row_block<C>& rows, Index j, Index count, Index n, stream_ahead& ahead) {
+                     const value_run<row_block<C>> run = {rows, count, &ahead, ahead.again(rows, count)};
                      operands_.add_rows(std::span(&run, std::size_t{1}), of_.rows, scores_of(n) + (j - begin),
-                                        tile_sums_ + n * of_.rows * channels, true);
+                                        sums + n * of_.rows * channels, true);
                    });
-    channels_map<A>(sums_.sums, rows() * channels) += const_channels_map<A>(tile_sums_, rows() * channels);
+    if (!is_first)
+      channels_map<A>(sums_.sums, rows() * channels) += const_channels_map<A>(sums, rows() * channels);
   }
   /// Divides the keys or values x of a tile into batches, and calls batch(rows, j, count, n, ahead) for each
   /// head kv + n with tokens [j, j + count) of each batch. `ahead` prefetches the next batch: the next one of
@@ -10778,8 +10762,10 @@ class prefill_block {
         factors_(call.rules),
         keys_(call.rules, block),
         strips_((block.rows() + shape::rows - 1) / shape::rows),
-        run_(in_scratch<struct prefill_sums>()),
-        total_(in_scratch<struct prefill_totals>()),
+        run_(weighted_rows<A>::template in_scratch<struct prefill_sums>(strips_ * shape::rows,
+                                                                        shape::padded(call.v.head_dim))),
+        total_(weighted_rows<A>::template in_scratch<struct prefill_totals>(strips_ * shape::rows,
+                                                                            run_.channels)),
         scores_(workspace<struct prefill_scores, A>(shape::rows * shape::tile)),
         operands_(call, block, strips_) {}
   void run() {
@@ -10803,11 +10789,6 @@ class prefill_block {
   /// added to a total. A plain sum of n equal terms may have n roundings. In these three stages there are at
   /// most (keys of a tile) + (tiles of a run) + (runs of the call) roundings.
   static constexpr Index run_of_keys = 32 * shape::tile;
-  template <class User>
-  weighted_rows<A> in_scratch() const {
-    return weighted_rows<A>::template in_scratch<User>(strips_ * shape::rows,
-                                                       shape::padded(call_.v.head_dim));
-  }
   /// The place of the first sum of a row. The sums of the next panel are panel_size places later.
   static constexpr Index panel_size = shape::rows * shape::width;
   Index place_of(Index row) const {
@@ -10822,26 +10803,23 @@ class prefill_block {
     has_total_ = true;
     for (Index row = 0; row < block_.rows(); ++row) {
       if (equal(run_.state.sum[row], A(0))) continue;
-      const joined_factors<A> factors = join(total_.state.from(row), run_.state.from(row));
+      const auto [of_total, of_run] = join(total_.state.from(row), run_.state.from(row));
       for (Index c = 0, at = place_of(row); c < run_.channels; c += shape::width, at += panel_size) {
-        add_shares<A>(total_.sums + at, factors.total, run_.sums + at, factors.part, shape::width);
+        add_shares<A>(total_.sums + at, of_total, run_.sums + at, of_run, shape::width);
         std::fill_n(run_.sums + at, Index{shape::width}, A(0));
       }
       run_.state.maximum[row] = run_.state.sum[row] = A(0);
     }
   }
   void attend_tile(Index count) {
-    bool known = false, finite = true;
+    std::optional<bool> finite;  // whether the values of the tile are finite, if a strip needs it
     score_tile(operands_, block_, keys_, count, scores_, [&](tile_softmax<A>& softmax) {
       const weighted_rows<A> rows = run_.from(softmax.strip().first_row);
       const tile_range hull = softmax.hull();
       softmax.run(scores_, factors_, rows.state);
       const bool multiplies_hidden = softmax.hides() || operands_.exceeds(hull);
-      if (multiplies_hidden && !known) {
-        known = true;
-        finite = operands_.finite_values(count);
-      }
-      if (multiplies_hidden && !finite)
+      if (multiplies_hidden && !finite) finite = operands_.finite_values(count);
+      if (multiplies_hidden && !*finite)
         operands_.add_visible_values(softmax.strip().count, scores_, softmax, rows.sums);
       else
         operands_.add_values(hull, scores_, softmax.shrink(), rows.sums);
@@ -10906,8 +10884,7 @@ void check_selected(const char* function, const attention_options& options, cons
     throw_invalid(function, "selected keys have no dropout; give a mask of the same keys, got ",
                   options.dropout);
 #ifndef NDEBUG
-  struct seen_in_list {};
-  bool* const seen = workspace<seen_in_list, bool>(shape.keys);
+  bool* const seen = workspace<struct seen_in_list, bool>(shape.keys);
   std::fill_n(seen, shape.keys, false);
 #endif
   for (Index b = 0; b < rows; ++b) {
@@ -10951,98 +10928,87 @@ Index selected_query_count(const attention_call<T, Rotation, C>& call) {
 /// of positions admit. The list of these keys is in scratch memory of the calling thread, and valid until the
 /// next selected_query of this thread.
 template <class T, class Rotation, class C>
-class selected_query {
+struct selected_query {
   using call_type = attention_call<T, Rotation, C>;
- public:
+  const call_type& of;
+  Index key_head, query, row;
+  Index* keys;  // [count], in the order of the list
+  Index count = 0;
   /// \param task  in [0, selected_query_count)
-  selected_query(const attention_call<T, Rotation, C>& of, Index task)
-      : of_(of),
-        kv_(task % of.k.heads),
-        i_(task / of.k.heads % of.q.tokens),
-        b_(task / of.k.heads / of.q.tokens) {
-    struct selected_list {};
+  selected_query(const attention_call<T, Rotation, C>& whole, Index task)
+      : of(whole),
+        key_head(task % of.k.heads),
+        query(task / of.k.heads % of.q.tokens),
+        row(task / of.k.heads / of.q.tokens) {
     const visibility& rules = of.rules;
     const selected_keys& selected = rules.options().selected;
-    list_ = workspace<selected_list, Index>(selected.keys());
-    const Index place = selected.queries() == rules.shape().queries ? i_ : b_ * rules.shape().queries + i_;
-    const key_set range = rules.keys_of(b_, i_);
+    keys = workspace<struct selected_list, Index>(selected.keys());
+    const Index place =
+        selected.queries() == rules.shape().queries ? query : row * rules.shape().queries + query;
+    const key_set range = rules.keys_of(row, query);
     for (Index n = 0; n < selected.keys() && !range.empty(); ++n) {
-      const std::int64_t entry = selected.at(place, kv_, n);
+      const std::int64_t entry = selected.at(place, key_head, n);
       if (entry < 0) break;
       const Index key = to_index(entry);
-      if (range.contains(key) && rules.sees_position(b_, i_, key)) list_[count_++] = key;
+      if (range.contains(key) && rules.sees_position(row, query, key)) keys[count++] = key;
     }
   }
-  Index row() const { return b_; }
-  Index query() const { return i_; }
-  Index key_head() const { return kv_; }
-  Index first_head() const { return kv_ * of_.group(); }
-  /// The number of keys.
-  Index count() const { return count_; }
-  /// Key n, in the order of the list.
-  Index key(Index n) const { return list_[n]; }
+  Index first_head() const { return key_head * of.group(); }
   /// Attention to these keys, as a call of one query and one key head.
   call_type call() const {
-    const Index group = of_.group();
+    const Index group = of.group();
     const auto heads_of = [&](auto x) {
-      if (x.size() > 0) x.data = x.at(b_, i_, first_head());  // weights are computed without an output
+      if (x.size() > 0) x.data = x.at(row, query, first_head());  // weights are computed without an output
       x.batch = x.tokens = 1;
       x.heads = group;
       return x;
     };
-    return {heads_of(of_.q),
-            of_.k.listed(b_, kv_, list_, count_),
-            of_.v.listed(b_, kv_, list_, count_),
-            heads_of(of_.out),
-            visibility(options(), {1, 1, count_, group, of_.q.head_dim},
-                       of_.rotation.is_given() ? key_order::any : key_order::contiguous),
-            of_.rotation};
+    return {heads_of(of.q),
+            of.k.listed(row, key_head, keys, count),
+            of.v.listed(row, key_head, keys, count),
+            heads_of(of.out),
+            visibility(options(), {1, 1, count, group, of.q.head_dim},
+                       of.rotation.is_given() ? key_order::any : key_order::contiguous),
+            of.rotation};
   }
  private:
   /// The options for the call of this query. The list of keys already obeys the rules of positions. Mask and
   /// bias have only the entries of these keys.
   attention_options options() const {
-    struct selected_positions {};
-    struct selected_mask {};
-    struct selected_bias {};
-    const visibility& rules = of_.rules;
-    const Index group = of_.group();
+    const visibility& rules = of.rules;
+    const Index group = of.group();
     const attention_options& all = rules.options();
-    attention_options one = {.scale = all.scale, .causal = false, .softcap = all.softcap};
-    one.products = all.products;
+    attention_options one = {
+        .scale = all.scale, .causal = false, .softcap = all.softcap, .products = all.products};
     if (!all.sink_logits.empty()) one.sink_logits = part_of(all.sink_logits, first_head(), group);
     if (!all.log_sum_exp.empty())
       one.log_sum_exp =
-          part_of(all.log_sum_exp, (b_ * of_.q.tokens + i_) * of_.q.heads + first_head(), group);
-    one.mask = entries_of(all.mask, workspace<selected_mask, bool>(all.mask ? group * count_ : 0));
-    one.bias = entries_of(all.bias, workspace<selected_bias, float>(all.bias ? group * count_ : 0));
+          part_of(all.log_sum_exp, (row * of.q.tokens + query) * of.q.heads + first_head(), group);
+    one.mask = entries_of(all.mask, workspace<struct selected_mask, bool>(all.mask ? group * count : 0));
+    one.bias = entries_of(all.bias, workspace<struct selected_bias, float>(all.bias ? group * count : 0));
     static constexpr std::int64_t none[] = {0};
-    if (rules.is_padding(b_, i_)) one.query_counts = none;
-    if (of_.rotation.is_given()) {
-      std::int64_t* const positions = workspace<selected_positions, std::int64_t>(count_ + 1);
-      for (Index n = 0; n < count_; ++n) positions[n] = rules.key_position(b_, list_[n]);
-      if (count_ > 0) positions[count_] = rules.query_position(b_, i_);
-      one.key_positions = {positions, static_cast<std::size_t>(count_)};
-      one.query_positions = {positions + count_, 1};
+    if (rules.is_padding(row, query)) one.query_counts = none;
+    if (of.rotation.is_given()) {
+      std::int64_t* const positions = workspace<struct selected_positions, std::int64_t>(count + 1);
+      for (Index n = 0; n < count; ++n) positions[n] = rules.key_position(row, keys[n]);
+      if (count > 0) positions[count] = rules.query_position(row, query);
+      one.key_positions = {positions, static_cast<std::size_t>(count)};
+      one.query_positions = {positions + count, 1};
     }
     return one;
   }
   /// The entries of a mask or bias for the listed keys, [group, keys], or [1, keys] if query heads share
   /// entries.
   template <class X>
-  score_view<X> entries_of(const score_view<X>& of, X* to) const {
-    if (!of) return {};
-    const Index heads = of.heads == 1 ? 1 : of_.group();
+  score_view<X> entries_of(const score_view<X>& all, X* to) const {
+    if (!all) return {};
+    const Index heads = all.heads == 1 ? 1 : of.group();
     for (Index h = 0; h < heads; ++h) {
-      const X* const entries = of.at(b_, first_head() + h, i_);
-      for (Index n = 0; n < count_; ++n) to[h * count_ + n] = entries[list_[n] * of.key_step()];
+      const X* const entries = all.at(row, first_head() + h, query);
+      for (Index n = 0; n < count; ++n) to[h * count + n] = entries[keys[n] * all.key_step()];
     }
-    return {.data = to, .heads = heads, .keys = count_, .head_stride = count_, .key_stride = 1};
+    return {.data = to, .heads = heads, .keys = count, .head_stride = count, .key_stride = 1};
   }
-  const call_type& of_;
-  Index kv_, i_, b_;
-  Index* list_;
-  Index count_ = 0;
 };
 template <class T, class Rotation, class C>
 selected_query(const attention_call<T, Rotation, C>&, Index) -> selected_query<T, Rotation, C>;
@@ -11306,9 +11272,8 @@ head_view<T> with_scales(T* data, const typename scales_of<T>::type& scales, Ind
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bshd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens, Index heads,
-    Index head_dim) {
+head_view<T> bshd(T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens,
+                  Index heads, Index head_dim) {
   detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
   return detail::with_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
@@ -11316,9 +11281,8 @@ requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bshd(
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bhsd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads, Index tokens,
-    Index head_dim) {
+head_view<T> bhsd(T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads,
+                  Index tokens, Index head_dim) {
   detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
   return detail::with_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
@@ -11326,9 +11290,8 @@ requires detail::is_quantized<std::remove_const_t<T>> head_view<T> bhsd(
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch, Index heads,
-    Index head_dim) {
+head_view<T> sbhd(T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch,
+                  Index heads, Index head_dim) {
   detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return detail::with_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
@@ -11336,8 +11299,8 @@ requires detail::is_quantized<std::remove_const_t<T>> head_view<T> sbhd(
 ///
 /// Throws:  as bshd of a pointer to channels
 template <class T>
-requires detail::is_quantized<std::remove_const_t<T>> head_view<T> thd(
-    T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads, Index head_dim) {
+head_view<T> thd(T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads,
+                 Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return detail::with_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
@@ -11454,15 +11417,14 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, const placed_table<S>& table,
                       const Source& source, const Threads& threads) {
-  struct rotated_pieces {};
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
   parallel_pieces(
       threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
       [&](Index begin, Index end) {
         for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
-          const head_view<float> wide =
-              bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
+          const head_view<float> wide = bshd(workspace<struct rotated_pieces, float>(count * channels),
+                                             Index{1}, count, x.heads, x.head_dim);
           rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
                                        positions_of_row(source, b, t));
           for (Index i = 0; i < count; ++i)
@@ -11989,9 +11951,8 @@ struct key_sums {
 };
 /// Scratch memory of a block of queries. Panels hold `width` channels of every row, so that a row is
 /// contiguous within a panel.
-template <class T>
+template <class A>
 struct attention_gradient_scratch {
-  using A = arithmetic<T>;
   using shape = gradient_shape<A>;
   Index strips, rows, key_panels, value_panels;
   A* queries;            // [key_panels, rows, width], times the factor of scores
@@ -12135,7 +12096,7 @@ struct attention_gradient_rows {
   const visibility& rules;
   query_block block;
   score_factors factors;
-  attention_gradient_scratch<T> m;
+  attention_gradient_scratch<A> m;
   block_keys keys;
   bool finite = true;  // whether queries and gradients with respect to outputs are finite
   attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, const query_block& queries)
@@ -12346,28 +12307,25 @@ class strip_slopes {
  public:
   static constexpr Index L = lanes<P>, tile = gradient_shape<A>::tile;
   static constexpr int rows = gradient_shape<A>::rows;
-  /// Per row: shift_i and factor_i of the weights, and g_i . o_i of the slopes. `seen` becomes 1 if a key of
-  /// the tile is visible to the row.
-  struct row_numbers {
-    const A *shifts, *factors, *products;
-    A* seen;
-  };
   /// \param d_bias  the gradient with respect to the bias, at the strides of the bias, or null
   strip_slopes(const block_keys& keys, const strip_rows& strip, double* d_bias)
       : strip_(keys, strip), d_bias_(d_bias) {}
   /// Keys of the tile that may be visible to some row.
   const tile_range& hull() const { return strip_.hull; }
-  /// \param weights  [rows, tile]: scores, in the panels that contain a key of the hull. Replaced by weights,
-  ///                 everywhere
-  /// \param slopes   [rows, tile]: products g_i . v_j, in these panels. Replaced by slopes, everywhere
-  void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
-    for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)
+  /// In the rows of the strip, replaces the scores in `block.weights` by weights, and the products g_i . v_j
+  /// in `block.slopes` by slopes. Both are read in the panels that contain a key of the hull, and written
+  /// everywhere. `block.seen` becomes 1 if a key of the tile is visible to the row.
+  void run(const attention_gradient_scratch<A>& block, const score_factors& factors) {
+    for (Index r = 0; r < rows; ++r) {
+      const Index row = strip_.rows.first_row + r;
+      A *weights = block.weights + row * tile, *slopes = block.slopes + row * tile;
       if (r >= strip_.rows.count || !prepare(r, weights, slopes, factors)) {
         clear(weights, slopes, 0, tile);
       } else {
-        differentiate(r, weights, slopes, of.shifts[r], of.factors[r], of.products[r]);
-        of.seen[r] = A(1);
+        differentiate(r, weights, slopes, block.shifts[row], block.factors[row], block.products[row]);
+        block.seen[row] = A(1);
       }
+    }
   }
   /// Calls pair(j) for every key of the tile that is visible to row r.
   void for_each_visible(Index r, const auto& pair) {
@@ -12378,7 +12336,6 @@ class strip_slopes {
       if (!hidden_[j]) pair(j);
   }
  private:
-  const attention_options& options() const { return strip_.rules.options(); }
   static void clear(A* weights, A* slopes, Index first, Index last) {
     std::fill(weights + first, weights + last, A(0));
     std::fill(slopes + first, slopes + last, A(0));
@@ -12389,7 +12346,7 @@ class strip_slopes {
     const tile_range range = strip_.visible[r].range;
     if (range.empty() || (strip_.visible[r].has_holes && strip_.mark_hidden(r, hidden_) == range.last))
       return false;
-    if (options().softcap > 0) {
+    if (strip_.options().softcap > 0) {
       const tile_range whole = packets_of<L>(range);
       hyperbolic_tangents(scores + whole.first, whole.last - whole.first, bends_ + whole.first);
       for (Index j = whole.first; j < whole.last; j += L) {
@@ -12401,8 +12358,8 @@ class strip_slopes {
     strip_.for_each_bias(r, [&](Index j, float added) {
       scores[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), scores[j]);
     });
-    if (options().dropout > 0) {
-      const A gain = static_cast<A>(1 / (1 - options().dropout));
+    if (strip_.options().dropout > 0) {
+      const A gain = static_cast<A>(1 / (1 - strip_.options().dropout));
       strip_.for_each_kept(r, [&](Index j, bool kept) {
         gains_[j] = kept ? gain : A(0);
         products[j] *= gains_[j];
@@ -12429,18 +12386,15 @@ class strip_slopes {
         weights[j] = hidden_[j] ? A(0) : weights[j];
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
       }
-    if (d_bias_ != nullptr) add_to_bias(r, slopes, range);
+    if (const score_view<float>& bias = strip_.options().bias; d_bias_ != nullptr)
+      for_each_entry(d_bias_ + (strip_.entries_of(bias, r) - bias.data), bias.key_step(), strip_.begin, range,
+                     [&](Index j, double& sum) { sum += static_cast<double>(slopes[j]); });
     // The softmax includes dropped keys. Dropout changes only the weights that multiply values.
-    if (options().dropout > 0)
+    if (strip_.options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
-    if (options().softcap > 0)
+    if (strip_.options().softcap > 0)
       for (Index j = range.first; j < range.last; ++j)  // for a hidden key, bends_[j] may be NaN
         slopes[j] *= strip_.visible[r].has_holes && hidden_[j] ? A(0) : bends_[j];
-  }
-  void add_to_bias(Index r, const A* slopes, tile_range range) const {
-    const score_view<float>& bias = options().bias;
-    for_each_entry(d_bias_ + (strip_.entries_of(bias, r) - bias.data), bias.key_step(), strip_.begin, range,
-                   [&](Index j, double& sum) { sum += static_cast<double>(slopes[j]); });
   }
   strip_in_tile<rows> strip_;
   double* d_bias_;
@@ -12477,37 +12431,33 @@ class attention_gradient_block {
     // A hidden pair of query and key has a weight and a slope of 0. It changes sums only if 0 is multiplied
     // by a number that is not finite.
     const Index packed = panel_shape<A>::padded(count) * rows_.tape.k.head_dim;
-    const bool careful = hides(begin, count) && !(rows_.finite && all_finite(m_.transposed_keys, packed));
+    // A tile may have fewer than shape::tile keys because all later keys are hidden. These count as hidden
+    // keys of the tile.
+    const bool hides =
+        !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
+    const bool careful = hides && !(rows_.finite && all_finite(m_.transposed_keys, packed));
     if (d_bias_.joins_keys)
       order_.wait_for_the_end();
     else if (careful || d_bias_.is_shared)
       order_.wait(tile);
     for (Index s = 0; s < m_.strips; ++s) {
-      const strip_slopes<A> slopes = weigh(s);
-      if (!careful) add_to_queries(s, slopes.hull());
+      weigh(s);
+      if (!careful) add_to_queries(s, m_.hulls[s]);
     }
     if (careful) return add_visible(tile);
     order_.wait(tile);
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
-  /// Whether a key of the tile is hidden from some query of the block. The tile may have fewer than
-  /// shape::tile keys because all later keys are hidden. These count as hidden keys of the tile.
-  bool hides(Index begin, Index count) const {
-    return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
-  }
   /// Computes the weights and slopes of strip s.
-  strip_slopes<A> weigh(Index s) {
+  void weigh(Index s) {
     strip_slopes<A> slopes(rows_.keys, rows_.strip(s), d_bias_.data);
-    const Index row = s * shape::rows;
-    A *weights = m_.weights + row * shape::tile, *products = m_.slopes + row * shape::tile;
+    const Index place = s * shape::rows * shape::tile;
     m_.hulls[s] = slopes.hull();
-    rows_.multiply(m_.queries, s, m_.transposed_keys, rows_.tape.k.head_dim, slopes.hull(), weights,
-                   shape::tile);
-    rows_.multiply(m_.upstream, s, m_.transposed_values, rows_.tape.v.head_dim, slopes.hull(), products,
-                   shape::tile);
-    slopes.run(weights, products, rows_.factors,
-               {m_.shifts + row, m_.factors + row, m_.products + row, m_.seen + row});
-    return slopes;
+    rows_.multiply(m_.queries, s, m_.transposed_keys, rows_.tape.k.head_dim, slopes.hull(),
+                   m_.weights + place, shape::tile);
+    rows_.multiply(m_.upstream, s, m_.transposed_values, rows_.tape.v.head_dim, slopes.hull(),
+                   m_.slopes + place, shape::tile);
+    slopes.run(m_, rows_.factors);
   }
   void add_to_queries(Index s, tile_range hull) const {
     add_products<A, shape::tile, 1>(m_.slopes + s * shape::rows * shape::tile + hull.first,
@@ -12543,13 +12493,11 @@ class attention_gradient_block {
     for_each_row([&](Index row, const auto& for_each_key) {
       std::fill_n(of_row, m_.key_panels * shape::width, A(0));
       for_each_key([&](Index j) {
-        for (Index p = 0; p < m_.key_panels; ++p)
-          add(m_.slopes[row * shape::tile + j], m_.keys + p * sums_.panel_size + j * shape::width,
-              of_row + p * shape::width);
+        add_panels(m_.slopes[row * shape::tile + j], m_.keys + j * shape::width, sums_.panel_size,
+                   m_.key_panels, of_row, shape::width);
       });
       A* sums = m_.strip_d_queries(row / shape::rows) + row % shape::rows * shape::width;
-      for (Index p = 0; p < m_.key_panels; ++p)
-        add(A(1), of_row + p * shape::width, sums + p * shape::rows * shape::width);
+      add_panels(A(1), of_row, shape::width, m_.key_panels, sums, shape::rows * shape::width);
     });
   }
   void add_visible_to_keys(const A* numbers, const A* packed, Index panels, A* sums) const {
@@ -12557,12 +12505,11 @@ class attention_gradient_block {
     std::fill_n(of_tile, panels * sums_.panel_size, A(0));
     for_each_row([&](Index row, const auto& for_each_key) {
       for_each_key([&](Index j) {
-        for (Index p = 0; p < panels; ++p)
-          add(numbers[row * shape::tile + j], packed + p * rows_.panel_stride() + row * shape::width,
-              of_tile + p * sums_.panel_size + j * shape::width);
+        add_panels(numbers[row * shape::tile + j], packed + row * shape::width, rows_.panel_stride(), panels,
+                   of_tile + j * shape::width, sums_.panel_size);
       });
     });
-    for (Index n = 0; n < panels * sums_.panel_size; n += shape::width) add(A(1), of_tile + n, sums + n);
+    add_panels(A(1), of_tile, shape::width, panels * shape::tile, sums, shape::width);
   }
   /// Calls body(row, for_each_key) for the rows of the block. for_each_key(pair) calls pair(j) for the keys
   /// of the tile that are visible to the row.
@@ -12573,11 +12520,13 @@ class attention_gradient_block {
         body(s * shape::rows + r, [&](const auto& pair) { slopes.for_each_visible(r, pair); });
     }
   }
-  static void add(A number, const A* from, A* to) {
-    for (Index c = 0; c < shape::width; ++c) to[c] = multiply_add(number, from[c], to[c]);
+  /// Adds number * (one row of each panel of `from`) to the rows of the panels of `to`.
+  static void add_panels(A number, const A* from, Index from_stride, Index panels, A* to, Index to_stride) {
+    for (Index p = 0; p < panels; ++p, from += from_stride, to += to_stride)
+      for (Index c = 0; c < shape::width; ++c) to[c] = multiply_add(number, from[c], to[c]);
   }
   attention_gradient_rows<T>& rows_;
-  const attention_gradient_scratch<T>& m_;
+  const attention_gradient_scratch<A>& m_;
   bias_gradient d_bias_;
   key_sums<A> sums_;
   sum_order& order_;
@@ -12971,8 +12920,8 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, A* 
   const attention_options& options = rules.options();
   const Index keys = rules.shape().keys;
   const bool has_sink = !options.sink_logits.empty();
-  const double sink = has_sink ? static_cast<double>(options.sink_logits[static_cast<std::size_t>(h)]) : 0;
-  bool any = has_sink;
+  const double sink = has_sink ? static_cast<double>(options.sink_logits[static_cast<std::size_t>(h)])
+                               : std::numeric_limits<double>::lowest();
   double largest = sink;
   for (Index j = 0; j < keys; ++j) {
     if (!rules.sees(b, h, i, j)) continue;
@@ -12980,9 +12929,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, A* 
     if (options.softcap > 0) score = options.softcap * std::tanh(score / options.softcap);
     if (options.bias) score += static_cast<double>(options.bias.at(b, h, i)[j * options.bias.key_step()]);
     row[j] = saturated_to<A>(score);
-    score = static_cast<double>(row[j]);
-    largest = any ? (std::max)(largest, score) : score;
-    any = true;
+    largest = (std::max)(largest, static_cast<double>(row[j]));
   }
   // The weights of each tile are added up first. A single sum would round once per key, in the same direction
   // for equal keys.
@@ -13023,12 +12970,7 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
               copied = (std::max)(block, group) * depth;
   const auto write = [&](Index first, Index last) {
     number_array<A> wide(copied), queries(group * depth);
-    // If the keys of a row are contiguous, the row is computed in place. Otherwise it is computed in a buffer
-    // and then copied.
-    number_array<A> rows_of_group(weights.key_stride == 1 ? 0 : group * keys);
-    const auto row_of = [&](Index b, Index h, Index i) {
-      return weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
-    };
+    number_array<A> rows_of_group(group * keys);  // before they are copied to `weights`, at any stride
     number_array<T> rotated(copied);
     const row_buffers<T> buffers = {rotated.data(), wide.data()};
     for (Index token = first; token < last; ++token)
@@ -13046,16 +12988,16 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
             score_rows<A, 1>(queries.data() + g * depth, depth, rows, count, depth,
-                             row_of(b, kv * group + g, i) + j, nullptr);
+                             rows_of_group.data() + g * keys + j, nullptr);
         }
         for (Index g = 0; g < group; ++g) {
-          A* const row = row_of(b, kv * group + g, i);
+          A* const row = rows_of_group.data() + g * keys;
           if (visible.empty())
             std::fill_n(row, keys, A(0));
           else
             weights_from_scores(call.rules, b, kv * group + g, i, row);
-          for (Index j = 0; j < keys && weights.key_stride != 1; ++j)
-            weights.at(b, kv * group + g, i)[j * weights.key_stride] = row[j];
+          A* const to = weights.at(b, kv * group + g, i);
+          for (Index j = 0; j < keys; ++j) to[j * weights.key_stride] = row[j];
         }
       }
   };
@@ -13076,13 +13018,13 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
     number_array<A> of_list(group * selected.keys());
     for (Index task = first; task < last; ++task) {
       const selected_query query(call, task);
-      write_weights_of_keys(query.call(), weights_view<A>{of_list.data(), 0, query.count(), 0, 1},
+      write_weights_of_keys(query.call(), weights_view<A>{of_list.data(), 0, query.count, 0, 1},
                             this_thread{});
       for (Index g = 0; g < group; ++g) {
-        A* const row = weights.at(query.row(), query.first_head() + g, query.query());
+        A* const row = weights.at(query.row, query.first_head() + g, query.query);
         for (Index j = 0; j < keys; ++j) row[j * weights.key_stride] = A(0);
-        for (Index n = 0; n < query.count(); ++n)
-          row[query.key(n) * weights.key_stride] += of_list.data()[g * query.count() + n];
+        for (Index n = 0; n < query.count; ++n)
+          row[query.keys[n] * weights.key_stride] += of_list.data()[g * query.count + n];
       }
     }
   };
@@ -13375,14 +13317,14 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
   double* const of_list = workspace<struct sums_of_list, double>(heads * selected.keys());
   for (Index task = 0; task < tasks; ++task) {
     const selected_query query(call, task);
-    const Index first = to.by_key_head ? query.key_head() : query.first_head();
-    std::fill_n(of_list, heads * query.count(), 0.0);
-    const weight_sums_view part = {of_list, 0, query.count(), to.by_key_head};
+    const Index first = to.by_key_head ? query.key_head : query.first_head();
+    std::fill_n(of_list, heads * query.count, 0.0);
+    const weight_sums_view part = {of_list, 0, query.count, to.by_key_head};
     weight_sums_passes<T, Rotation, C>(query.call(), part).run(threads);
-    double* const sums = to.data + query.row() * to.batch_stride + first * to.head_stride;
+    double* const sums = to.data + query.row * to.batch_stride + first * to.head_stride;
     for (Index h = 0; h < heads; ++h)
-      for (Index n = 0; n < query.count(); ++n)
-        sums[h * to.head_stride + query.key(n)] += of_list[h * query.count() + n];
+      for (Index n = 0; n < query.count; ++n)
+        sums[h * to.head_stride + query.keys[n]] += of_list[h * query.count + n];
   }
 }
 /// Scratch memory in which sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are
@@ -13610,8 +13552,7 @@ struct norm_rule {
   /// as `rounded` requires. Tests the bits, to be correct under -ffast-math too.
   template <class A>
   const A* gains() const {
-    struct norm_gains {};
-    A* const list = workspace<norm_gains, A>(to_index(weight.size()));
+    A* const list = workspace<struct norm_gains, A>(to_index(weight.size()));
     constexpr std::uint64_t infinity = 0x7ff0000000000000u, sign = std::uint64_t{1} << 63;
     for (std::size_t i = 0; i < weight.size(); ++i) {
       const double gain = static_cast<double>(static_cast<arithmetic<W>>(weight[i])) + offset;
@@ -13675,7 +13616,6 @@ class norm_pass {
  private:
   /// Processes heads [first, first + heads) of token t of row b.
   void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
-    struct wide_heads {};
     const Index head_dim = x_.head_dim;
     A* rows;
     Index stride = head_dim;
@@ -13683,7 +13623,7 @@ class norm_pass {
       rows = out_.at(b, t, first);
       stride = out_.heads == 1 ? 0 : out_.head_stride;  // the stride of a single head is arbitrary
     } else {
-      rows = workspace<wide_heads, A>(heads * head_dim);
+      rows = workspace<struct wide_heads, A>(heads * head_dim);
       for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
     }
     const auto channels = [&](Index h) -> const A* {
@@ -13696,11 +13636,9 @@ class norm_pass {
       double squares = 0;
       for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
       const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
-      for (Index h = g; h < g + norm_.group; ++h) {
-        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
-        A* const row = rows + h * stride;
-        scale_channels(in, inverse, gain, head_dim, row);
-      }
+      for (Index h = g; h < g + norm_.group; ++h)
+        scale_channels(channels(h), inverse, gains + (first + h) * norm_.head_stride, head_dim,
+                       rows + h * stride);
     }
     rotation_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
     if constexpr (!std::is_same_v<T, A>)
@@ -13912,65 +13850,50 @@ ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
 namespace detail {
-/// The backward pass for checked arguments. Like norm_pass, it runs on a range of tokens.
+/// The backward pass of tokens [first, last) of the batch, for checked arguments. Overwrites d.
+///
+/// \param d_weight  of the length of the weights, gradients are added to it; or null
 template <class T, class W>
-class norm_gradient {
+void run_norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm,
+                       Index first, Index last, double* d_weight) {
   using A = arithmetic<T>;
- public:
-  norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm)
-      : x_(x), d_(d), norm_(norm) {}
-  /// Processes tokens [first, last) of the batch.
-  ///
-  /// \param d_weight  of the length of the weights, gradients are added to it; or null
-  void run(Index first, Index last, double* d_weight) const {
-    struct wide_heads {};
-    const Index size = x_.heads * x_.head_dim;
-    const A* const gains = norm_.template gains<A>();
-    A* const rows = workspace<wide_heads, A>(2 * size);
-    for (; first < last; ++first) {
-      const Index b = first / x_.tokens, t = first % x_.tokens;
-      for (Index h = 0; h < x_.heads; ++h) {
-        widen(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
-        widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
+  const Index n = x.head_dim, size = x.heads * n;
+  const A* const gains = norm.template gains<A>();
+  A* const rows = workspace<struct wide_heads, A>(2 * size);
+  for (; first < last; ++first) {
+    const Index b = first / x.tokens, t = first % x.tokens;
+    for (Index h = 0; h < x.heads; ++h) {
+      widen(x.at(b, t, h), n, rows + h * n);
+      widen(d.at(b, t, h), n, rows + size + h * n);
+    }
+    for (Index group = 0; group < x.heads; group += norm.group) {
+      double squares = 0, along = 0;
+      for (Index h = group; h < group + norm.group; ++h) {
+        const A *const in = rows + h * n, *const by = in + size, *const gain = gains + h * norm.head_stride;
+        squares += sum_of_squares(in, n);
+        along += sum_of_products(
+            n, [=](Index i) { return static_cast<double>(in[i]) * static_cast<double>(gain[i]); },
+            [=](Index i) { return static_cast<double>(by[i]); });
       }
-      for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
-      for (Index h = 0; h < x_.heads; ++h)
-        round_channels<T>(rows + size + h * x_.head_dim, x_.head_dim, d_.at(b, t, h));
+      const double r = norm.template inverse_rms<double>(squares, n);
+      const double share = along * r * r / static_cast<double>(norm.group * n);
+      for (Index h = group; h < group + norm.group; ++h) {
+        const A *const in = rows + h * n, *const gain = gains + h * norm.head_stride;
+        A* const by = rows + size + h * n;
+        if (d_weight != nullptr)
+          for (Index i = 0; i < n; ++i) {
+            double& sum = d_weight[h * norm.head_stride + i];
+            sum = multiply_add(static_cast<double>(by[i]) * static_cast<double>(in[i]), r, sum);
+          }
+        for (Index i = 0; i < n; ++i)
+          by[i] = static_cast<A>(multiply_add(static_cast<double>(gain[i]), static_cast<double>(by[i]),
+                                              -(static_cast<double>(in[i]) * share)) *
+                                 r);
+        round_channels<T>(by, n, d.at(b, t, h));
+      }
     }
   }
- private:
-  /// Processes the `group` heads that share one mean, from head `first` on. x and d are [heads, head_dim] of
-  /// one token.
-  void run_group(Index first, const A* x, A* d, const A* gains, double* d_weight) const {
-    const Index n = x_.head_dim;
-    double squares = 0, along = 0;
-    for (Index h = first; h < first + norm_.group; ++h) {
-      const A *const in = x + h * n, *const by = d + h * n, *const gain = gains + h * norm_.head_stride;
-      squares += sum_of_squares(in, n);
-      along += sum_of_products(
-          n, [=](Index i) { return static_cast<double>(in[i]) * static_cast<double>(gain[i]); },
-          [=](Index i) { return static_cast<double>(by[i]); });
-    }
-    const double r = norm_.template inverse_rms<double>(squares, n);
-    const double share = along * r * r / static_cast<double>(norm_.group * n);
-    for (Index h = first; h < first + norm_.group; ++h) {
-      const A *const in = x + h * n, *const gain = gains + h * norm_.head_stride;
-      A* const by = d + h * n;
-      if (d_weight != nullptr)
-        for (Index i = 0; i < n; ++i) {
-          double& sum = d_weight[h * norm_.head_stride + i];
-          sum = multiply_add(static_cast<double>(by[i]) * static_cast<double>(in[i]), r, sum);
-        }
-      for (Index i = 0; i < n; ++i)
-        by[i] = static_cast<A>(multiply_add(static_cast<double>(gain[i]), static_cast<double>(by[i]),
-                                            -(static_cast<double>(in[i]) * share)) *
-                               r);
-    }
-  }
-  head_view<const T> x_;
-  head_view<T> d_;
-  norm_rule<W> norm_;
-};
+}
 }  // namespace detail
 /// The gradients of `normalize_heads`, in place: overwrites `d`, the gradient with respect to the normalised
 /// heads, with the gradient with respect to the heads before the norm.
@@ -14009,23 +13932,22 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
     detail::check_same_shape(function, x, d, "d");
     if (detail::share_memory(x, d))
       detail::throw_invalid(function, "d must share no memory with x; give other memory");
-    const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
+    const detail::norm_rule<W> rule = detail::checked_norm(function, norm, x);
     if (!d_weight.empty() && d_weight.size() != norm.weight.size())
       detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",
                             d_weight.size());
     // One sum per 64 tokens, added in token order, so that the bits do not depend on the threads.
-    struct partial_sums {};
     constexpr Index tokens_of_sum = 64;
     const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
                 weights = detail::to_index(norm.weight.size());
     double* const partial =
-        d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
+        d_weight.empty() ? nullptr : detail::workspace<struct partial_sums, double>(sums * weights);
     const double operations = detail::cost_of(10, tokens_of_sum, x.heads, x.head_dim);
     detail::parallel_tasks(threads, sums, operations, [&](Index s) {
       double* const sum = partial == nullptr ? nullptr : partial + s * weights;
       if (sum != nullptr) std::fill_n(sum, weights, 0.0);
       const Index first = s * tokens_of_sum;
-      pass.run(first, (std::min)(first + tokens_of_sum, tokens), sum);
+      detail::run_norm_gradient<T>(x, d, rule, first, (std::min)(first + tokens_of_sum, tokens), sum);
     });
     for (std::size_t i = 0; i < d_weight.size(); ++i) {
       double sum = 0;
@@ -14067,7 +13989,7 @@ struct token_rotation {
   void apply(const head_view<T>& x, const head_norm<T>& norm, const Threads& threads) const {
     if constexpr (rotates) {
       if (norm.weight.empty())
-        rotate_in_place<Layout, false>(x, table, position_source(positions, x.tokens), threads);
+        rotate_into<Layout, false, true>(x, x, table, position_source(positions, x.tokens), threads);
       else
         normalize_and_rotate<Layout>(x, norm, table, positions, threads);
     } else if (!norm.weight.empty()) {
@@ -15001,16 +14923,6 @@ bool is_counted(const Rows& rows, Index b) {
     if (rows.ordered(b).counted == rows.seen(b)) return true;
   return std::span<const std::int64_t>(rows.order(b)).empty();
 }
-/// Whether a ring that has seen `seen` tokens of a row has dropped its token at `position`.
-template <class Rows>
-bool has_dropped(const Rows& rows, std::int64_t seen, std::int64_t position) {
-  if constexpr (rows_by_rank<Rows>) {
-    const ring_policy& ring = rows.policy();
-    return position >= ring.sinks && position < seen - ring.window - (ring.chunk - 1);
-  } else {
-    return false;
-  }
-}
 /// The positions of the stored tokens of row b, without those that a ring drops for `appended` new ones.
 template <class Rows>
 position_range held_positions(const Rows& rows, Index b, Index appended) {
@@ -15019,9 +14931,14 @@ position_range held_positions(const Rows& rows, Index b, Index appended) {
   if constexpr (requires { rows.ordered(b); })
     if (!order.empty() && rows.ordered(b).ascending == rows.seen(b)) return {order.front(), order.back()};
   if (order.empty() && rows.seen(b) > 0) return {0, rows.seen(b) - 1};
+  std::int64_t sinks = 0, kept = 0;  // a ring drops the positions in [sinks, kept)
+  if constexpr (rows_by_rank<Rows>) {
+    const ring_policy& ring = rows.policy();
+    sinks = ring.sinks;
+    kept = rows.seen(b) + appended - ring.window - (ring.chunk - 1);
+  }
   for (const std::int64_t position : order)
-    if (position != no_token && !has_dropped(rows, rows.seen(b) + appended, position))
-      range.include(position);
+    if (position != no_token && (position < sinks || position >= kept)) range.include(position);
   return range;
 }
 /// Adds the positions by which the keys of row b are rotated while they are read, except that of the query if
@@ -15165,10 +15082,9 @@ class key_rotator {
       : step_(std::move(step)), m_(m), first_channel_(first_channel), row_(2 * step_.size()) {}
   /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void rotate(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
-    if (!written_ || count != count_) {
+    if (count_ != count) {
       write([&](Index i) { return step_(i) * count; });
       count_ = count;
-      written_ = true;
     }
     apply(keys, b, slot);
   }
@@ -15176,7 +15092,7 @@ class key_rotator {
   template <std::invocable<Index> PhaseOfPair>
   void rotate(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
     write(phase_of_pair);
-    written_ = false;
+    count_.reset();
     apply(keys, b, slot);
   }
  private:
@@ -15189,9 +15105,8 @@ class key_rotator {
   number_array<phase> step_;
   double m_;
   Index first_channel_;
-  number_array<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
-  std::int64_t count_ = 0;
-  bool written_ = false;
+  number_array<A> row_;                // cos [pairs], then sin [pairs]
+  std::optional<std::int64_t> count_;  // the number of steps that row_ is for, if any
 };
 // Not inline, so that programs can compile it once (`extern template`).
 template <class Layout, class T>
@@ -15338,10 +15253,7 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
         frequency = table.inv_freq(i, a);
         ++along;
       }
-    if (along > 1) {
-      rotation.text = 0;
-      break;
-    }
+    if (along > 1) return {rotation.frequencies, 0, rotation.layout, rotation.first_channel};
     rotation.text = mix(rotation.text, bit_cast<std::uint64_t>(frequency));
   }
   return rotation;
@@ -15405,13 +15317,6 @@ class row_counts : public any_integers {
   row_counts(const X& list) : row_counts("counts", list) {}
   template <integers_in_memory X>
   requires owns_memory<X> row_counts(const X& list ROPE_DETAIL_LIFETIMEBOUND) : row_counts("counts", list) {}
-  /// The count of row b, clamped to an Index.
-  Index operator[](std::size_t b) const {
-    using limits = std::numeric_limits<Index>;
-    return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
-  }
-  /// The count of row b in the list, for messages.
-  std::int64_t given(std::size_t b) const { return any_integers::operator[](b); }
  protected:
   /// \param name  the name of the list in errors
   template <integers_in_memory X>
@@ -15432,12 +15337,7 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
     throw_invalid(function, "counts must be [batch] = ", batch, ", got ", counts.size());
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
-      throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
-}
-/// The number of tokens that row b takes from its `tokens` new tokens. It takes all of them if counts are
-/// empty.
-inline Index count_of(Index b, Index tokens, const row_counts& counts) {
-  return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
+      throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts[b]);
 }
 /// Makes every row b of a cache a copy of row from[b] before the call.
 ///
@@ -15452,7 +15352,7 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
   if (from.size() != at(batch))
     throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
   std::vector<Index> source, readers(from.size());
-  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from.given(at(b))));
+  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from[at(b)]));
   const auto stays = [&](Index b) { return source[at(b)] == b; };
   for (Index b = 0; b < batch; ++b)
     if (!stays(b)) ++readers[at(source[at(b)])];
@@ -15488,14 +15388,12 @@ namespace rope::inline ROPE_ABI::detail {
 class row_queries {
  public:
   /// \param rows  the number of rows with queries. They are the first rows
-  row_queries(Index rows, Index tokens, const row_counts& counts)
-      : rows_(rows), tokens_(tokens), counts_(counts) {}
-  row_queries(Index rows, Index tokens, const any_integers& offsets)
-      : rows_(rows), tokens_(tokens), offsets_(offsets) {}
+  row_queries(Index rows, Index tokens, const row_counts& counts, const any_integers& offsets = {})
+      : rows_(rows), tokens_(tokens), counts_(counts), offsets_(offsets) {}
   Index asking() const { return rows_; }
   /// The number of tokens of row b.
   Index count(Index b) const {
-    return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
+    return offsets_.empty() ? count_of_row(counts_, b, tokens_) : to_index(offset(b + 1) - offset(b));
   }
   /// The row of the call that has the tokens of row b.
   Index row(Index b) const { return offsets_.empty() ? b : 0; }
@@ -15638,10 +15536,10 @@ class head_memory {
 template <class Rotator, class View, class By>
 void rotate_stored(Rotator& rotator, const View& keys, Index b, Index slot, const By& by) {
   if constexpr (is_quantized<typename View::value_type>) {
-    struct rotated_numbers {};
     const auto token = keys.batch_range(b, 1).token_range(slot, 1);
-    const head_view<float> numbers = bshd(workspace<rotated_numbers, float>(keys.heads * keys.head_dim), 1, 1,
-                                          keys.heads, Index{keys.head_dim});
+    const head_view<float> numbers =
+        bshd(workspace<struct rotated_numbers, float>(keys.heads * keys.head_dim), 1, 1, keys.heads,
+             Index{keys.head_dim});
     dequantize_all(token, numbers);
     rotator.rotate(numbers, Index{0}, Index{0}, by);
     quantize_all(numbers, token);
@@ -15690,9 +15588,8 @@ void copy_channels(const From& x, const To& out) {
           if constexpr (std::is_same_v<X, T>)
             std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
           else
-            Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
-                Eigen::Map<const Eigen::Array<X, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
-                    .template cast<T>();
+            channels_map<T>(out.at(b, t, h), x.head_dim) =
+                const_channels_map<X>(x.at(b, t, h), x.head_dim).template cast<T>();
           if constexpr (is_quantized<T>) *out.scale_at(b, t, h) = *x.scale_at(b, t, h);
         }
   }
@@ -15705,27 +15602,23 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
   using X = typename From::value_type;
   using T = typename To::value_type;
   using A = std::conditional_t<is_or_widens<numbers_of<X>, numbers_of<T>>, numbers_of<X>, numbers_of<T>>;
-  const auto rotate = [&](const head_view<const A>& from, const head_view<A>& to) {
+  const auto rotate_to = [&](const head_view<A>& to) {
+    head_view<const A> from = to;
+    if constexpr (std::is_same_v<X, A>)
+      from = x;
+    else
+      copy_channels(x, to);
     if constexpr (std::is_same_v<Norm, no_norm>)
       rotate_into<Layout, false>(from, to, table, positions);
     else
       normalize_and_rotate_all<Layout>(from, to, norm, table, positions);
   };
-  const auto rotate_into = [&](const head_view<A>& to) {
-    if constexpr (std::is_same_v<X, A>) {
-      rotate(x, to);
-    } else {
-      copy_channels(x, to);
-      rotate(to, to);
-    }
-  };
   if constexpr (std::is_same_v<A, T>) {
-    rotate_into(out);
+    rotate_to(out);
   } else {
-    struct rotated_tokens {};
     const head_view<A> wide =
-        bshd(workspace<rotated_tokens, A>(x.size()), x.batch, x.tokens, x.heads, x.head_dim);
-    rotate_into(wide);
+        bshd(workspace<struct rotated_tokens, A>(x.size()), x.batch, x.tokens, x.heads, x.head_dim);
+    rotate_to(wide);
     copy_channels(wide, out);
   }
 }
@@ -15736,14 +15629,12 @@ template <class Layout, class T, class Rows, class S>
 std::pair<head_view<const T>, head_view<const T>> read_by_rank(const Rows& rows, const placed_table<S>& table,
                                                                Index b, Index head, Index heads,
                                                                std::int64_t position, std::int64_t rank) {
-  struct ranked_keys {};
-  struct ranked_values {};
   const auto k = rows.keys(b).head_range(head, heads), v = rows.values(b).head_range(head, heads);
   const Index sinks = rows.policy().sinks, count = to_index(rank + 1);
-  const head_view<T> keys = bhsd(workspace<ranked_keys, T>(count * heads * k.head_dim), 1, heads, count,
-                                 k.head_dim),
-                     values = bhsd(workspace<ranked_values, T>(count * heads * v.head_dim), 1, heads, count,
-                                   v.head_dim);
+  const head_view<T> keys = bhsd(workspace<struct ranked_keys, T>(count * heads * k.head_dim), 1, heads,
+                                 count, k.head_dim),
+                     values = bhsd(workspace<struct ranked_values, T>(count * heads * v.head_dim), 1, heads,
+                                   count, v.head_dim);
   for (Index r = 0; r < count;) {
     // Ranks r, r + 1, ... are contiguous in memory up to the end of the sinks or of the ring.
     const Index slot = rows.slot(r < sinks ? r : position - rank + r);
@@ -15805,6 +15696,8 @@ struct attended_part {
     return j;
   }
 };
+/// Passed in place of a table by calls that rotate nothing.
+inline constexpr const placed_table<float>* without_table = nullptr;
 /// A call of attention to stored tokens. The constructor checks the call, and run() computes the output.
 template <class Layout, class T, class Rows, class S, class Threads>
 class attended_call {
@@ -15858,15 +15751,12 @@ class attended_call {
   bool raw() const { return rows_.storage() == key_storage::raw; }
   /// The number of coordinates of a token, or 0 if it has a position.
   Index axes() const {
-    if constexpr (rows_on_axes<Rows>)
-      return rows_.axes();
-    else
-      return 0;
+    if constexpr (rows_on_axes<Rows>) return rows_.axes();
+    return 0;
   }
   void check_call() {
-    check_view("attention", q_);
-    check_view("attention", out_);
-    check_memory("attention", q_, out_);
+    check_heads("attention", q_);
+    check_heads("attention", out_);
     check_output(q_, out_);
     check_equal("attention", "q and out", "batch", q_.batch, out_.batch);
     check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
@@ -15926,10 +15816,8 @@ class attended_call {
   /// Throws:  as check_rotation; with axes, std::invalid_argument unless a table of coordinates has those of
   ///          the queries (raw keys: of all tokens), or a table of positions rotates queries of text
   void find_positions() {
-    struct query_positions {};
-    struct query_angles {};
     const Index size = q_.batch * q_.tokens;
-    angles_ = positions_ = workspace<query_positions, std::int64_t>(size);
+    angles_ = positions_ = workspace<struct query_positions, std::int64_t>(size);
     for_each_query([&](Index b, Index i, std::int64_t token) {
       positions_[queries_.place(b, i)] = rows_.order_of(b, token);
     });
@@ -15941,7 +15829,7 @@ class attended_call {
       const bool by_rows = axes() > 0 && is_coordinate_table("attention", axes(), table);
       const token_rows table_rows = {
           by_rows ? checked_token_rows("attention", table.rows(), q_.batch, q_.tokens).row_stride : 0};
-      if (ranks > 0 || axes() > 0) angles_ = workspace<query_angles, std::int64_t>(size);
+      if (ranks > 0 || axes() > 0) angles_ = workspace<struct query_angles, std::int64_t>(size);
       position_range read;
       for_each_query([&](Index b, Index i, std::int64_t token) {
         const Index place = queries_.place(b, i);
@@ -16027,22 +15915,16 @@ class attended_call {
   /// Attention of joined rows. Raw keys are rotated while they are read.
   template <class Visit>
   void attend_rows(Index b, Index number, const Visit& visit) const {
-    struct key_counts {};
-    std::int64_t* counts = workspace<key_counts, std::int64_t>(number);
-    Index longest = 0;
-    bool ragged = false;
-    for (Index n = 0; n < number; ++n) {
-      counts[n] = keys(b + n).tokens;
-      ragged = ragged || counts[n] != counts[0];
-      longest = (std::max)(longest, to_index(counts[n]));
-    }
-    const Index count = queries_.count(b);
+    std::int64_t* counts = workspace<struct key_counts, std::int64_t>(number);
+    for (Index n = 0; n < number; ++n) counts[n] = keys(b + n).tokens;
+    const auto [fewest, most] = std::minmax_element(counts, counts + number);
+    const Index longest = to_index(*most), count = queries_.count(b);
     attention_options options = options_of(b, number, longest);
     const attention_shape shape = {number, count, longest, q_.heads, q_.head_dim};
     if (!is_counted(rows_, b)) {
       options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
       options.key_positions = rows_.order(b);
-    } else if (ragged) {
+    } else if (*fewest != *most) {
       options.key_counts = {counts, static_cast<std::size_t>(number)};
     }
     const visibility rules = rules_of(b, options, shape);
@@ -16063,9 +15945,8 @@ class attended_call {
     if constexpr (!rotates) {
       return q;
     } else {
-      struct rotated_queries {};
       const head_view<T> to =
-          bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
+          bhsd(workspace<struct rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
       const auto angle = [&](Index row, Index t) { return angles_[queries_.place(b + row, first + t)]; };
       rotate_into<Layout, false>(q, to, *table_, angle, threads_);
       return to;
@@ -16094,13 +15975,10 @@ class attended_call {
           options.causal = false;
           options.window = options.sinks = 0;
           const visibility rules(options, {1, 1, seen.tokens, heads, q.head_dim});
-          visit(attention_call<T, read_rotation<T>, T>{query.head_range(first, heads),
-                                                       seen,
-                                                       values,
-                                                       out.token_range(i, 1).head_range(first, heads),
-                                                       rules,
-                                                       {}},
-                attended_part{b, 1, i, first, position, rank});
+          const head_view<T> to = out.token_range(i, 1).head_range(first, heads);
+          const attention_call<T, read_rotation<T>, T> call = {
+              query.head_range(first, heads), seen, values, to, rules, {}};
+          visit(call, attended_part{b, 1, i, first, position, rank});
         }
       }
     }
@@ -16158,7 +16036,7 @@ class newest_tokens {
   void append(Index tokens, const row_counts& counts) {
     bool full = true;
     for (std::size_t b = 0; b < counts_.size(); ++b) {
-      counts_[b] = count_of(static_cast<Index>(b), tokens, counts);
+      counts_[b] = count_of_row(counts, static_cast<Index>(b), tokens);
       full = full && counts_[b] == tokens;
     }
     width_ = tokens;
@@ -16167,7 +16045,6 @@ class newest_tokens {
   /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
   template <class LostOf>
   void forget(Index first, Index last, const LostOf& lost_of) {
-    last = (std::min)(last, static_cast<Index>(counts_.size()));
     bool alike = first == 0 && last == static_cast<Index>(counts_.size()), any = false, recent = false;
     for (Index b = first; b < last; ++b) {
       const lost_tokens lost = lost_of(b);
@@ -16371,10 +16248,9 @@ class token_list {
   /// Throws:  std::out_of_range if an index is not in [0, held), std::invalid_argument if one is given twice
   token_list(const char* function, const token_indices& given, Index held)
       : size_(static_cast<Index>(given.size())) {
-    struct listed_tokens {};
-    tokens_ = workspace<listed_tokens, Index>(size_);
+    tokens_ = workspace<struct listed_tokens, Index>(size_);
     for (Index i = 0; i < size_; ++i) {
-      const std::int64_t index = given.given(static_cast<std::size_t>(i));
+      const std::int64_t index = given[static_cast<std::size_t>(i)];
       if (index < 0 || index >= held)
         throw_out_of_range(function, "an index must be in [0, ", held, "), the tokens that are held, got ",
                            index);
@@ -16449,12 +16325,11 @@ class row_places {
   static constexpr bool are_positions = std::is_same_v<X, std::int64_t>;
  public:
   /// No axes.
-  row_places() : batch_(0), capacity_(0), axes_(0) {}
+  row_places() : capacity_(0), axes_(0) {}
   /// Requires:  extents that a cache has checked
   /// Throws:    std::length_error if the places exceed the address space
   row_places(const char* owner, Index batch, Index capacity, Index axes)
-      : batch_(batch),
-        capacity_(capacity),
+      : capacity_(capacity),
         axes_(axes),
         rows_(batch, 1, row_end{}),
         next_(at(batch)),
@@ -16471,10 +16346,10 @@ class row_places {
   template <class Rows>
   number_array<X> all(const Rows& rows) const {
     Index size = 0;
-    for (Index b = 0; b < batch_; ++b) size += rows.size(b);
+    for (Index b = 0; b < rows_.size(); ++b) size += rows.size(b);
     number_array<X> tokens(size, axes_);
     size = 0;
-    for (Index b = 0; b < batch_; size += rows.size(b), ++b)
+    for (Index b = 0; b < rows_.size(); size += rows.size(b), ++b)
       for (Index t = 0; t < rows.size(b); ++t)
         for (Index a = 0; a < axes_; ++a) tokens(size + t, a) = token(b, t)[a];
     return tokens;
@@ -16504,12 +16379,11 @@ class row_places {
     for (const row_end& of : rows_)
       if (of.largest > 0x1p53 - static_cast<double>(tokens))
         throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", of.largest);
-    if (constexpr Index most = (std::numeric_limits<Index>::max)() / Index(sizeof(X));
-        !product_fits({batch_, tokens, axes_}, most))
-      throw_length(function, "coordinates of ", shape_text({batch_, tokens}),
+    if (!product_fits({rows_.size(), tokens, axes_}, max_places))
+      throw_length(function, "coordinates of ", shape_text({rows_.size(), tokens}),
                    " tokens exceed the address space");
-    number_array<X> text(batch_ * tokens, axes_);
-    for (Index b = 0; b < batch_; ++b)
+    number_array<X> text(rows_.size() * tokens, axes_);
+    for (Index b = 0; b < rows_.size(); ++b)
       for (Index t = 0; t < tokens; ++t)
         for (Index a = 0; a < axes_; ++a) text(b * tokens + t, a) = rows_(b).largest + static_cast<X>(t + 1);
     return text;
@@ -16621,6 +16495,8 @@ class row_places {
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
   }
  private:
+  /// The most places that fit the address space.
+  static constexpr Index max_places = (std::numeric_limits<Index>::max)() / Index(sizeof(X));
   /// Below every place.
   static constexpr X none_evicted = -(X{1024} * 1024 * 1024 * 1024 * 1024 * 1024);
   struct row_end {
@@ -16641,8 +16517,7 @@ class row_places {
   }
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
-    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(X));
-    if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
+    if (!product_fits({batch, capacity, axes}, max_places))
       throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
                    " tokens exceed the address space");
     return batch * capacity * axes;
@@ -16662,7 +16537,7 @@ class row_places {
     for (Index t = 0; t < size; ++t) most = add(b, t, most);
     end_at(b, most);
   }
-  moved_index batch_, capacity_, axes_;
+  moved_index capacity_, axes_;
   number_array<row_end> rows_;  // [batch]
   std::vector<std::int64_t> next_;
   number_array<X> places_;  // [batch, capacity, axes]
@@ -16676,18 +16551,13 @@ namespace rope::inline ROPE_ABI::detail {
 /// at positions that do not decrease (`ascending`).
 struct ordered_tokens {
   Index counted = 0, ascending = 0;
-  /// Extends both counts as far as the `size` positions of the row allow.
-  ///
-  /// Requires:  the counts hold for these positions
-  void extend(const std::int64_t* positions, Index size) {
+  /// Counts again after tokens from `first` on have changed. The row has `size` positions.
+  void update(const std::int64_t* positions, Index first, Index size) {
+    counted = (std::min)(counted, first);
+    ascending = (std::min)(ascending, first);
     while (counted < size && positions[counted] == counted) ++counted;
     while (ascending < size && (ascending == 0 || positions[ascending] >= positions[ascending - 1]))
       ++ascending;
-  }
-  /// Limits both counts to tokens [0, first), because later tokens have changed.
-  void forget_from(Index first) {
-    counted = (std::min)(counted, first);
-    ascending = (std::min)(ascending, first);
   }
 };
 /// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
@@ -16699,7 +16569,7 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
   parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
     for (Index b = begin / tokens; b * tokens < end; ++b) {
       const Index first = (std::max)(begin - b * tokens, Index{0}),
-                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
+                  last = (std::min)(end - b * tokens, count_of_row(counts, b, tokens));
       if (first < last) write(b, first, last - first);
     }
   });
@@ -16712,7 +16582,7 @@ void check_new_positions(const char* function, Index batch, Index tokens, const 
   position_range range = positions.range(function, batch, tokens);
   if (!counts.empty()) range = {};
   for (Index b = 0; b < batch && !counts.empty(); ++b)
-    for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
+    for (Index t = 0; t < count_of_row(counts, b, tokens); ++t) range.include(positions(b, t));
   if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
     throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
                        range.smallest < -position_limit ? range.smallest : range.largest);
@@ -16727,7 +16597,7 @@ template <class Record>
 class slot_rows {
  public:
   /// The number of slots of row b in use. positions(b) has the token of each.
-  Index used(Index b) const { return b < records_.size() ? of(b).used : 0; }
+  Index used(Index b) const { return b < records_.size() ? records_(b).used : 0; }
   std::span<const std::int64_t> positions(Index b) const { return {order_.row(b), at(used(b))}; }
   const std::vector<std::int64_t>& next() const { return order_.next(); }
   const newest_tokens& newest() const { return newest_; }
@@ -16746,7 +16616,7 @@ class slot_rows {
   /// Requires:  its tokens fit; from != to in this object
   void copy_row(const slot_rows& other, Index from, Index to) {
     order_.copy_row(other.order_, from, to, other.used(from));
-    of(to) = other.of(from);
+    records_(to) = other.records_(from);
     newest_.copy_row(other.newest_, from, to);
   }
   /// Sets newest() after all rows of another object were copied. copy_row does not know that they are all
@@ -16754,7 +16624,7 @@ class slot_rows {
   void remember(const newest_tokens& newest) { newest_ = newest; }
   void swap_rows(Index a, Index b) {
     order_.swap_rows(a, b, (std::max)(used(a), used(b)));
-    std::swap(of(a), of(b));
+    std::swap(records_(a), records_(b));
     newest_.swap_rows(a, b);
   }
   void clear() {
@@ -16771,10 +16641,6 @@ class slot_rows {
         order_(owner, batch, slot_count, 1),
         newest_(batch) {}
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  std::int64_t* row(Index b) { return order_.row(b); }
-  const std::int64_t* row(Index b) const { return order_.row(b); }
-  Record& of(Index b) { return records_(b); }
-  const Record& of(Index b) const { return records_(b); }
   moved_index batch_, slots_;
   Record unused_;
   number_array<Record> records_;    // [batch]
@@ -16795,10 +16661,10 @@ class cache_rows : public slot_rows<growing_row> {
   cache_rows(const char* owner, Index batch, Index capacity) : slot_rows(owner, batch, capacity) {}
   Index size(Index b) const { return used(b); }
   std::int64_t seen(Index b) const { return size(b); }
-  std::int64_t order_of(Index b, std::int64_t token) const { return row(b)[token]; }
+  std::int64_t order_of(Index b, std::int64_t token) const { return order_.row(b)[token]; }
   Index slot(std::int64_t token) const { return to_index(token); }
   /// The numbers of positions(b) that are counted and ascending.
-  const ordered_tokens& ordered(Index b) const { return of(b).order; }
+  const ordered_tokens& ordered(Index b) const { return records_(b).order; }
   bool empty(Index b) const { return size(b) == 0; }
   /// Throws:  std::invalid_argument if rows differ in size
   Index common_size(const char* function) const {
@@ -16821,7 +16687,7 @@ class cache_rows : public slot_rows<growing_row> {
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, Index tokens, const row_counts& counts) const {
     for (Index b = 0; b < batch_; ++b)
-      if (const Index count = count_of(b, tokens, counts); count > slots_ - size(b))
+      if (const Index count = count_of_row(counts, b, tokens); count > slots_ - size(b))
         throw_length(function, count, " tokens do not fit into row ", b, ", which holds ", size(b), " of ",
                      slots_, "; call reserve");
   }
@@ -16836,10 +16702,10 @@ class cache_rows : public slot_rows<growing_row> {
   template <class Source, class Skipped>
   void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
-      const Index count = count_of(b, tokens, counts);
+      const Index count = count_of_row(counts, b, tokens);
       order_.append(*this, b, count, [&](Index t, Index /*axis*/) { return positions(b, t); });
-      of(b).used += count;
-      of(b).order.extend(row(b), size(b));
+      records_(b).used += count;
+      update_order(b, size(b) - count, false);
     }
     newest_.append(tokens, counts);
   }
@@ -16860,7 +16726,7 @@ class cache_rows : public slot_rows<growing_row> {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     order_.keep(*this, rows, size);
     for (Index b = rows.first; b < rows.last; ++b) {
-      of(b).used = size;
+      records_(b).used = size;
       update_order(b, size, false);
     }
   }
@@ -16876,7 +16742,7 @@ class cache_rows : public slot_rows<growing_row> {
     });
     order_.remove(rows, *this, tokens, evicts);
     for (Index b = rows.first; b < rows.last; ++b) {
-      of(b).used -= tokens.size();
+      records_(b).used -= tokens.size();
       update_order(b, tokens.first(), on_axes);
     }
   }
@@ -16898,8 +16764,7 @@ class cache_rows : public slot_rows<growing_row> {
   /// Updates ordered(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
   void update_order(Index b, Index first, bool on_axes) {
     if (on_axes) order_.number(b, size(b));
-    of(b).order.forget_from(first);
-    of(b).order.extend(row(b), size(b));
+    records_(b).order.update(order_.row(b), first, size(b));
   }
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -17076,10 +16941,7 @@ class cache_memory {
              const WriteKeys& write_keys) {
     const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
     const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
-    if constexpr (shared)
-      write_keys(from(k), to(keys()).channels(values_.head_dim(), keys_.head_dim() - values_.head_dim()));
-    else
-      write_keys(from(k), to(keys()));
+    write_keys(from(k), to(keys()).channels(first_new_channel(), keys_.head_dim() - first_new_channel()));
     copy_channels(from(v), to(values()));
   }
   /// Removes tokens of row b, which has `size`. Later ones move to lower slots.
@@ -17198,7 +17060,6 @@ class stored_tokens {
   std::span<const std::int64_t> next_positions(const char* function) const {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
   }
-  bool rotates_keys() const { return rotation().known(); }
   key_rotation rotation() const { return empty() ? key_rotation{} : rotation_; }
   /// The rotation of keys that are appended by this table.
   ///
@@ -17322,7 +17183,7 @@ class stored_tokens {
     return true;
   }
   void check_needs_no_table(const char* function) const {
-    if (rotates_keys())
+    if (rotation().known())
       throw_invalid(function,
                     "this cache rotates its keys, give the layout and the table, got none; append keys that "
                     "the table rotated before with append_rotated");
@@ -17360,7 +17221,7 @@ class stored_tokens {
     if constexpr (std::is_same_v<At, token_coordinates>)
       if (!is_coordinate_table(function, at.axes(), table))
         for (Index b = 0; b < memory_.batch(); ++b)
-          for (Index t = 0; t < count_of(b, k.tokens, counts); ++t)
+          for (Index t = 0; t < count_of_row(counts, b, k.tokens); ++t)
             text_position(function, "a token", at.axes(),
                           [&](Index a) { return at.coordinate(positions_at(at, k.tokens)(b, t), a); });
     if constexpr (are_copied<Keys>) {
@@ -17370,22 +17231,9 @@ class stored_tokens {
         throw_invalid(function,
                       "a table of coordinates has the positions of its tokens; leave out positions");
       for (Index b = 0; b < k.batch; ++b)
-        check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)),
+        check_rotation<Layout>(function,
+                               k.batch_range(b, 1).token_range(0, count_of_row(counts, b, k.tokens)),
                                in_new_keys(keys.table), positions_of_row(positions_at(at, k.tokens), b));
-    }
-  }
-  /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
-  template <class At>
-  void check_places(const char* function, Index tokens, const At& at, const row_counts& counts) const {
-    if constexpr (are_coordinates<At>) {
-      if (!on_axes())
-        throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
-                      at.axes(), "}");
-      check_axes(function, coordinates_.axes(), at.axes());
-      checked_token_rows(function, at.rows(), memory_.batch(), tokens);
-      rows_.check_room(function, tokens, counts);
-    } else {
-      rows_.check_new(function, tokens, at, counts, on_axes());
     }
   }
   /// Throws:  std::invalid_argument unless row `from` of `other` can be row `to` of this store;
@@ -17404,20 +17252,12 @@ class stored_tokens {
     check_equal(function, "both caches", "axes", coordinates_.axes(), other.coordinates_.axes());
     rows_.check_copy(function, other.rows_, from);
     if (other.rows_.empty(from) || empty_but(to) || storage_ == key_storage::raw) return;
-    if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
       require_rotation(function, rotation_, other.rotation_, true);
     else if (rotation_ != other.rotation_)
       throw_invalid(function, "the keys of both caches must be rotated by one table and layout, got ",
                     !rotation_.known() || !other.rotation_.known() ? "keys of an unknown rotation in one"
                                                                    : "keys of different rotations");
-  }
-  /// The position of a new token in rows_. With axes, rows_ numbers the tokens.
-  template <class At>
-  std::int64_t position_in_row(const At& at, Index b, Index t) const {
-    if constexpr (!are_coordinates<At>)
-      if (!on_axes()) return at(b, t);
-    return rows_.next()[static_cast<std::size_t>(b)] + t;
   }
   /// Adds `delta` to the positions, or all coordinates, of tokens. If it is not 0, first calls rotate_key(b,
   /// t) for each token.
@@ -17461,14 +17301,27 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
                   threads);
   } else {
     memory_.check_new(function, k, v, counts);
-    check_places(function, k.tokens, at, counts);
+    if constexpr (are_coordinates<At>) {
+      if (!on_axes())
+        throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
+                      at.axes(), "}");
+      check_axes(function, coordinates_.axes(), at.axes());
+      checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
+      rows_.check_room(function, k.tokens, counts);
+    } else {
+      rows_.check_new(function, k.tokens, at, counts, on_axes());
+    }
     if constexpr (has_table)
       check_keys<Layout>(function, k, keys, at, counts);
     else
       check_needs_no_table(function);
     const auto norm = checked_norm(function, keys.norm, k);
     const auto positions = positions_at(at, k.tokens);
-    const auto position = [&](Index b, Index t) { return position_in_row(at, b, t); };
+    const auto position = [&](Index b, Index t) -> std::int64_t {
+      if constexpr (!are_coordinates<At>)
+        if (!on_axes()) return at(b, t);
+      return rows_.next()[static_cast<std::size_t>(b)] + t;  // with axes, rows_ numbers the tokens
+    };
     rows_.for_each_new(
         k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
         [&](Index b, Index first, Index count, Index slot) {
@@ -17488,7 +17341,7 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
     // With axes, a position is the coordinate on all axes.
     if (on_axes())
       for (Index b = 0; b < memory_.batch(); ++b)
-        coordinates_.append(rows_, b, count_of(b, k.tokens, counts), [&](Index t, Index a) {
+        coordinates_.append(rows_, b, count_of_row(counts, b, k.tokens), [&](Index t, Index a) {
           if constexpr (are_coordinates<At>)
             return at.coordinate(positions(b, t), a);
           else
@@ -17551,7 +17404,7 @@ class token_cache {
   key_storage storage() const { return tokens_.storage(); }
   /// Whether the rotation of the stored keys is known: by a table of `append` or append_rotated. False for
   /// raw keys and in an empty cache.
-  bool rotates_keys() const { return tokens_.rotates_keys(); }
+  bool rotates_keys() const { return rotation().known(); }
   /// The rotation of the stored keys, to store next to them. It is unknown if rotates_keys() is false.
   key_rotation rotation() const { return tokens_.rotation(); }
   /// The rotation() of a cache whose keys were appended with this table and layout.
@@ -18005,16 +17858,13 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own> 
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
       : kv_cache(batch, capacity, kv_heads, head_dim, value_dim, storage) {
-    tokens_.put_on_axes(axes);
+    base::tokens_.put_on_axes(axes);
   }
   using base::coordinates;
   /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row after row: for the table that rotates
   /// raw keys.
-  detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
+  detail::owned_doubles<T> coordinates() const { return base::tokens_.coordinates().all(base::rows()); }
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("kv_cache");  // in messages
- private:
-  using base::rows;
-  using base::tokens_;
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_KV_CACHE_HPP
@@ -18044,21 +17894,17 @@ class ring_rows : public slot_rows<ring_row> {
   const ring_policy& policy() const { return policy_; }
   std::int64_t seen(Index b) const { return next()[at(b)]; }
   Index size(Index b) const {
-    if (run_start(b) > 0) {
-      Index held = 0;
-      for (Index slot = 0; slot < used(b); ++slot)
-        if (row(b)[slot] != no_position) ++held;
-      return held;
-    }
+    if (run_start(b) > 0)
+      return used(b) - to_index(std::count(order_.row(b), order_.row(b) + used(b), no_position));
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
-                    (std::max)(std::int64_t{0}, seen(b) - of(b).oldest));
+                    (std::max)(std::int64_t{0}, seen(b) - records_(b).oldest));
   }
   std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
   /// The first token of row b after which no position was skipped, or 0 if none ever was.
-  std::int64_t run_start(Index b) const { return of(b).run_start; }
+  std::int64_t run_start(Index b) const { return records_(b).run_start; }
   /// Whether token `token` is in its slot.  Requires: token >= 0
   bool holds_token(Index b, std::int64_t token) const {
-    return slot(token) < used(b) && row(b)[slot(token)] == token;
+    return slot(token) < used(b) && order_.row(b)[slot(token)] == token;
   }
   /// Whether row b has seen no token.
   bool empty(Index b) const { return seen(b) == 0; }
@@ -18072,7 +17918,7 @@ class ring_rows : public slot_rows<ring_row> {
   /// Whether row b has overwritten none of tokens [first, last). Sinks are never overwritten.
   bool holds(Index b, std::int64_t first, std::int64_t last) const {
     first = (std::max)(first, std::int64_t{policy_.sinks});
-    return first >= last || of(b).oldest <= first;
+    return first >= last || records_(b).oldest <= first;
   }
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
@@ -18087,7 +17933,7 @@ class ring_rows : public slot_rows<ring_row> {
     check_new_positions(function, batch_, tokens, positions, counts);
     for (Index b = 0; b < batch_ && !on_axes; ++b) {
       std::int64_t next = seen(b);
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
+      for (Index t = 0; t < count_of_row(counts, b, tokens); ++t) {
         const std::int64_t position = positions(b, t);
         check_position(function, position);
         if (position < next)
@@ -18113,7 +17959,7 @@ class ring_rows : public slot_rows<ring_row> {
       }
     } otherwise{forget};
     for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
-      const std::int64_t kept = first_kept(positions(b, count_of(b, tokens, counts) - 1));
+      const std::int64_t kept = first_kept(positions(b, count_of_row(counts, b, tokens) - 1));
       for (Index t = first; t < first + count; ++t)
         if (const std::int64_t i = positions(b, t); stays(i, kept)) {
           if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
@@ -18127,28 +17973,34 @@ class ring_rows : public slot_rows<ring_row> {
   template <class Positions, class Skipped>
   void append(Index tokens, const row_counts& counts, const Positions& positions, const Skipped& skipped) {
     for (Index b = 0; b < batch_; ++b) {
-      const Index count = count_of(b, tokens, counts);
+      const Index count = count_of_row(counts, b, tokens);
       if (count == 0) continue;
       const std::int64_t last = positions(b, count - 1), kept = first_kept(last);
       for (Index t = 0; t < count; ++t)
         if (const std::int64_t i = positions(b, t); i != (t == 0 ? seen(b) : positions(b, t - 1) + 1))
-          of(b).run_start = i;
-      if (run_start(b) > 0 && of(b).oldest < run_start(b))
-        drop_before(b, kept);
-      else
-        of(b).oldest = (std::max)(of(b).oldest, kept);
+          records_(b).run_start = i;
       const Index used_before = used(b);
+      if (run_start(b) > 0 && records_(b).oldest < run_start(b)) {
+        // Drops the tokens after the sinks and before `kept`. Positions were skipped, so newer tokens may not
+        // have overwritten them.
+        for (Index slot = policy_.sinks; slot < used_before; ++slot)
+          if (std::int64_t& held = order_.row(b)[slot]; held < kept) {
+            records_(b).oldest = (std::max)(records_(b).oldest, held + 1);
+            held = no_position;
+          }
+      } else {
+        records_(b).oldest = (std::max)(records_(b).oldest, kept);
+      }
       for (Index t = 0; t < count; ++t) {
         const std::int64_t i = positions(b, t);
-        for (; used(b) <= slot(i); ++of(b).used) row(b)[used(b)] = no_position;
-        if (!stays(i, kept)) {
-          of(b).oldest = (std::max)(of(b).oldest, i + 1);
-          continue;
-        }
-        row(b)[slot(i)] = i;
+        for (; used(b) <= slot(i); ++records_(b).used) order_.row(b)[used(b)] = no_position;
+        if (stays(i, kept))
+          order_.row(b)[slot(i)] = i;
+        else
+          records_(b).oldest = (std::max)(records_(b).oldest, i + 1);
       }
       for (Index slot = used_before; slot < used(b); ++slot)
-        if (row(b)[slot] == no_position) skipped(b, slot);
+        if (order_.row(b)[slot] == no_position) skipped(b, slot);
       order_.end_at(b, last);
     }
     newest_.append(tokens, counts);
@@ -18165,7 +18017,7 @@ class ring_rows : public slot_rows<ring_row> {
                            " were skipped; size must be 0 or in [", run_start(b), ", ", seen(b), "], got ",
                            size);
       if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
-        throw_out_of_range(function, "tokens before ", of(b).oldest,
+        throw_out_of_range(function, "tokens before ", records_(b).oldest,
                            " were overwritten and the window of token ", size, " needs them");
     }
   }
@@ -18173,10 +18025,10 @@ class ring_rows : public slot_rows<ring_row> {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, to_index(seen(b) - size)}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       for (Index slot = 0; slot < used(b); ++slot)
-        if (row(b)[slot] >= size) row(b)[slot] = no_position;
+        if (order_.row(b)[slot] >= size) order_.row(b)[slot] = no_position;
       order_.end_at(b, size - 1);
-      if (size == 0) of(b).run_start = 0;
-      of(b).oldest = (std::min)(of(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
+      if (size == 0) records_(b).run_start = 0;
+      records_(b).oldest = (std::min)(records_(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
     }
   }
   /// Throws:  std::invalid_argument unless another object has the same policy
@@ -18194,15 +18046,6 @@ class ring_rows : public slot_rows<ring_row> {
   std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
   /// Whether a new token is still stored after its append.
   bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
-  /// Drops the tokens after the sinks and before `kept`. If positions were skipped, newer tokens may not have
-  /// overwritten them.
-  void drop_before(Index b, std::int64_t kept) {
-    for (Index slot = policy_.sinks; slot < used(b); ++slot)
-      if (std::int64_t& held = row(b)[slot]; held < kept) {
-        of(b).oldest = (std::max)(of(b).oldest, held + 1);
-        held = no_position;
-      }
-  }
   ring_policy policy_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -18269,7 +18112,7 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
              Index value_dim = 0)
       : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
-    tokens_.put_on_axes(axes);
+    base::tokens_.put_on_axes(axes);
   }
   /// The policy passed to the constructor.
   const ring_policy& policy() const { return rows().policy(); }
@@ -18356,7 +18199,6 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
     check_tokens((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
   }
   using base::rows;
-  using base::tokens_;
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_RING_CACHE_HPP
@@ -18404,9 +18246,9 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   check_cache_lists(function, options);
   Index keys = 0;
   for (Index b = 0; b < cache.batch(); ++b) {
-    keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
+    keys = (std::max)(keys, cache.size(b) + count_of_row(counts, b, tokens));
     if constexpr (requires { cache.check_queries(function, b, Index{0}); })
-      if (count_of(b, tokens, counts) > 0) cache.check_queries(function, b, 0);  // skipped positions
+      if (count_of_row(counts, b, tokens) > 0) cache.check_queries(function, b, 0);  // skipped positions
   }
   check_numbers(function, options);
   check_lists(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
@@ -18437,7 +18279,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
     check_later_chunks();
     position_range read;  // the positions by which the step rotates queries and keys
     for (Index b = 0; b < cache.batch(); ++b) {
-      const Index count = count_of(b, tokens, counts);
+      const Index count = count_of_row(counts, b, tokens);
       if (count == 0) continue;
       const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)], ranks = ranks_of(cache);
       for (const std::int64_t position : {next, advance(next, count - 1)})
@@ -18815,9 +18657,9 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
                key_storage storage = key_storage::rotated)
       : base(batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim, storage) {}
   /// The number of channels of a latent.
-  Index latent_dim() const { return tokens_.memory().first_new_channel(); }
+  Index latent_dim() const { return base::memory().first_new_channel(); }
   /// The number of channels of a rotated part.
-  Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
+  Index rotary_dim() const { return base::memory().keys().head_dim - latent_dim(); }
   /// The table, placed at the first channel after the latent, where the rotated part begins. A table that is
   /// already placed must be placed at this channel.
   ///
@@ -18846,8 +18688,6 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
     return options;
   }
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");  // in messages
- private:
-  using base::tokens_;
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_LATENT_CACHE_HPP
@@ -19045,7 +18885,7 @@ class block_forward {
     for (Index first = 0; first < count; first += chunk) {
       const Index size = (std::min)(chunk, count - first);
       for (Index b = 0; b < batch; ++b)
-        now[b] = (std::min)(size, (std::max)(Index{0}, count_of(b, count, counts) - first));
+        now[b] = (std::min)(size, (std::max)(Index{0}, count_of_row(counts, b, count) - first));
       const row_counts taken =
           counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
       const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
@@ -19780,17 +19620,13 @@ class page_view {
   template <detail::integers_in_memory Blocks>
   page_view(const pool& memory, const Blocks& blocks, detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
             key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    refer_to(blocks);
-  }
+      : page_view(detail::list_of(blocks), memory, lengths, storage) {}
   template <detail::integers_in_memory Blocks>
   requires detail::owns_memory<Blocks> page_view(const pool& memory,
                                                  const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
                                                  detail::row_counts lengths ROPE_DETAIL_LIFETIMEBOUND,
                                                  key_storage storage = key_storage::rotated)
-      : memory_(memory), lengths_(lengths), storage_(storage) {
-    refer_to(blocks);
-  }
+      : page_view(detail::list_of(blocks), memory, lengths, storage) {}
   /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
   const head_view<T>& keys() const { return memory_.keys; }
   /// The values of the pool, [pages, page_size, kv_heads, value_dim].
@@ -19803,7 +19639,11 @@ class page_view {
   Index page_size() const { return memory_.keys.tokens; }
   /// The number of tokens of a sequence.  Requires: sequence in [0, sequences()). The functions below require
   /// this too
-  Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
+  Index length(Index sequence) const {
+    using limits = std::numeric_limits<Index>;
+    const std::int64_t given = lengths_[static_cast<std::size_t>(sequence)];
+    return static_cast<Index>(std::clamp<std::int64_t>(given, (limits::min)(), (limits::max)()));
+  }
   /// The page with token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
   /// The slot of token t in its page.
@@ -19829,7 +19669,7 @@ class page_view {
       if (tokens < 0 || used > blocks_of_a_sequence_)
         detail::throw_invalid(function, "a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
                               blocks_of_a_sequence_, " * ", page_size(), " tokens, got ",
-                              lengths_.given(static_cast<std::size_t>(s)), " for sequence ", s);
+                              lengths_[static_cast<std::size_t>(s)], " for sequence ", s);
       for (Index block = 0; block < used; ++block)
         if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
           detail::throw_out_of_range(function, "block ", block, " of sequence ", s, " must be a page in [0, ",
@@ -19837,19 +19677,10 @@ class page_view {
     }
   }
  private:
-  template <class Blocks>
-  void refer_to(const Blocks& blocks) {
-    check_memory();
-    const auto list = detail::list_of(blocks);
-    if (sequences() == 0 ? list.size() != 0
-                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
-      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
-                            " sequences that have lengths, got ",
-                            detail::shape_text({list.rows, list.columns}));
-    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
-    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
-  }
-  void check_memory() const {
+  template <class Integer>
+  page_view(const detail::integer_list<Integer>& list, const pool& memory, const detail::row_counts& lengths,
+            key_storage storage)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
     const head_view<T>&k = memory_.keys, &v = memory_.values;
     detail::check_extents("page_view", k);
     detail::check_extents("page_view", v);
@@ -19860,6 +19691,13 @@ class page_view {
                             detail::shape_text({k.batch, k.tokens, k.heads}), " and ",
                             detail::shape_text({v.batch, v.tokens, v.heads}));
     if (k.tokens == 0) detail::throw_invalid("page_view", "a page must hold a token, got 0");
+    if (sequences() == 0 ? list.size() != 0
+                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
+      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
+                            " sequences that have lengths, got ",
+                            detail::shape_text({list.rows, list.columns}));
+    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
+    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
   }
   pool memory_;
   detail::block_table blocks_;
@@ -19885,8 +19723,7 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
           visit(pages.blocks().page(s, block));
   };
   for_each_written([&](Index) { ++written; });
-  struct changed_pages {};
-  Index* changed = workspace<changed_pages, Index>(2 * written);
+  Index* changed = workspace<struct changed_pages, Index>(2 * written);
   Index* seen = changed + written;
   written = 0;
   for_each_written([&](Index page) { changed[written++] = page; });
@@ -19917,7 +19754,7 @@ class rows_in_pages : public row_queries {
   ///          every sequence, and no sequence has more new tokens than its length
   rows_in_pages(const char* function, const page_view<P>& pages, Index batch, Index tokens,
                 const any_integers& offsets)
-      : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {
+      : row_queries(pages.sequences(), tokens, {}, offsets), pages_(pages) {
     pages.check_blocks(function);
     const auto given = static_cast<Index>(offsets.size());
     if (given == 0) {
@@ -19966,39 +19803,41 @@ class rows_in_pages : public row_queries {
  private:
   const page_view<P>& pages_;
 };
-/// Checks the types and shapes of new tokens in pages.
-template <class K, class V, class T>
-void check_page_writes(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages) {
-  static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
-  ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
-  check_view("write_pages", k);
-  check_view("write_pages", v);
-  check_memory("write_pages", k, v);
-  const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& like) {
-    if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
-      throw_invalid("write_pages", name, " must be ",
-                    shape_text({k.batch, k.tokens, like.heads, like.head_dim}), ", got ", shape_text(x));
-  };
-  check_shape("k", k, pages.keys());
-  check_shape("v", v, pages.values());
-  check_written("write_pages", pages.keys());
-  check_written("write_pages", pages.values());
+/// The sequences of a call of attention. If there are none, checks the heads, which are otherwise checked for
+/// each sequence.
+template <class Q, class P, class T>
+rows_in_pages<P> attended_pages(const char* function, const head_view<Q>& q, const page_view<P>& pages,
+                                const head_view<P>& values, const head_view<T>& out,
+                                const attention_options& options) {
+  const rows_in_pages<P> rows(function, pages, q.batch, q.tokens, options.query_offsets);
+  if (rows.batch() == 0) check_heads(function, q, pages.keys(), values, out);
+  return rows;
 }
 /// Writes new tokens to their pages. Keys are rotated by a key_transform, or copied if it is an
 /// unknown_table.
 template <class Layout, class K, class V, class T, class Keys, class Threads>
 void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages, const Keys& keys,
                   const any_integers& query_offsets, const Threads& threads) {
-  check_page_writes(k, v, pages);
+  static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
+  ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
+  check_heads("write_pages", k);
+  check_heads("write_pages", v);
+  const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& pool) {
+    if (x.batch != k.batch || x.tokens != k.tokens || x.heads != pool.heads || x.head_dim != pool.head_dim)
+      throw_invalid("write_pages", name, " must be ",
+                    shape_text({k.batch, k.tokens, pool.heads, pool.head_dim}), ", got ", shape_text(x));
+    check_written("write_pages", pool);
+  };
+  check_shape("k", k, pages.keys());
+  check_shape("v", v, pages.values());
   const rows_in_pages<T> newest("write_pages", pages, k.batch, k.tokens, query_offsets);
   check_pages_are_own(
       "write_pages", pages, [&](Index s) { return newest.start(s); },
       [&](Index s) { return newest.count(s); });
-  Index tokens = 0;
+  const Index tokens = k.batch * k.tokens;
   position_range positions;
   for (Index s = 0; s < newest.batch(); ++s) {
     if (newest.count(s) == 0) continue;
-    tokens += newest.count(s);
     positions.include(newest.start(s));
     positions.include(newest.seen(s) - 1);
   }
@@ -20089,9 +19928,7 @@ namespace detail {
 template <class Layout, class T, class P, class S, class Threads>
 void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
                      const placed_table<S>* table, const attention_options& options, const Threads& threads) {
-  const rows_in_pages<P> rows("attention", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0)
-    check_heads("attention", q, pages.keys(), pages.values(), out);  // otherwise for each sequence
+  const auto rows = attended_pages("attention", q, pages, pages.values(), out, options);
   attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, rows, threads).run();
 }
 }  // namespace detail
@@ -20131,7 +19968,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
                const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
-  detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
+  detail::attend_to_pages<detail::unnamed_layout, T>(q, pages, out, detail::without_table, options, threads);
 }
 /// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are raw keys
 /// while they are read.
@@ -20217,9 +20054,8 @@ void find_weight_sums_of_rows(const std::type_identity_t<head_view<const T>>& q,
     weight_sums_view to = all;
     to.data = all.data + part.b * all.batch_stride + head * all.head_stride;
     if (part.rank < 0) return add_weight_sums(call, to, threads);
-    struct sums_by_rank {};
     const Index keys = call.k.tokens, heads = all.by_key_head ? call.k.heads : call.q.heads;
-    double* const by_rank = workspace<sums_by_rank, double>(heads * keys);
+    double* const by_rank = workspace<struct sums_by_rank, double>(heads * keys);
     std::fill_n(by_rank, heads * keys, 0.0);
     add_weight_sums(call, weight_sums_view{by_rank, 0, keys, all.by_key_head}, threads);
     for (Index h = 0; h < heads; ++h)
@@ -20255,9 +20091,8 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const at
                        const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  const placed_table<float>* none = nullptr;
   detail::find_weights_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, cache, detail::queries_of(q, cache, counts), weights, none, options, threads);
+      q, cache, detail::queries_of(q, cache, counts), weights, detail::without_table, options, threads);
 }
 /// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
 ///
@@ -20308,9 +20143,9 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
                            const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
-  const placed_table<float>* none = nullptr;
   detail::find_weight_sums_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), none, options, threads);
+      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), detail::without_table,
+      options, threads);
 }
 /// The attention that each token of a cache receives from unrotated queries.
 ///
@@ -20335,26 +20170,6 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums, const T
 #endif  // ROPE_CACHE_WEIGHTS_HPP
 /// The probabilities of attention to keys in pages, and their sums for each token.
 namespace rope::inline ROPE_ABI {
-namespace detail {
-template <class Layout, class T, class P, class S, class W, class Threads>
-void find_weights_of_pages(const std::type_identity_t<head_view<const T>>& q, const page_view<P>& pages,
-                           W& weights, const placed_table<S>* table, const attention_options& options,
-                           const Threads& threads) {
-  const rows_in_pages<P> rows("attention_weights", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0)
-    check_heads("attention_weights", q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
-  find_weights_of_rows<Layout, T>(q, rows, rows, weights, table, options, threads);
-}
-template <class Layout, class T, class P, class S, class Threads>
-void find_weight_sums_of_pages(const std::type_identity_t<head_view<const T>>& q, const page_view<P>& pages,
-                               const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
-                               const attention_options& options, const Threads& threads) {
-  const rows_in_pages<P> rows("attention_weight_sums", pages, q.batch, q.tokens, options.query_offsets);
-  if (rows.batch() == 0)
-    check_heads("attention_weight_sums", q, pages.keys(), pages.keys(), q);  // otherwise for each sequence
-  find_weight_sums_of_rows<Layout, T>(q, rows, rows, sums, table, options, threads);
-}
-}  // namespace detail
 /// The probabilities of attention(q, pages, out, options), whose queries are already rotated, or need no
 /// rotation.
 ///
@@ -20380,9 +20195,9 @@ void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  const placed_table<float>* none = nullptr;
-  detail::find_weights_of_pages<detail::unnamed_layout, std::remove_const_t<Q>>(q, pages, weights, none,
-                                                                                options, threads);
+  const auto rows = detail::attended_pages("attention_weights", q, pages, pages.keys(), q, options);
+  detail::find_weights_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, rows, rows, weights, detail::without_table, options, threads);
 }
 /// The probabilities of attention<Layout>(q, pages, out, table, options).
 ///
@@ -20396,9 +20211,10 @@ void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights, c
                        const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  const auto rows = detail::attended_pages("attention_weights", q, pages, pages.keys(), q, options);
   const auto rotation = detail::placed(table);
-  detail::find_weights_of_pages<Layout, std::remove_const_t<Q>>(q, pages, weights, &rotation, options,
-                                                                threads);
+  detail::find_weights_of_rows<Layout, std::remove_const_t<Q>>(q, rows, rows, weights, &rotation, options,
+                                                               threads);
 }
 /// The attention that each token of each sequence receives from queries that are already rotated or need no
 /// rotation. It is the sum of the token's weights over the queries of its sequence, for every query head or
@@ -20426,9 +20242,9 @@ void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums,
                            const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
-  const placed_table<float>* none = nullptr;
-  detail::find_weight_sums_of_pages<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, pages, detail::sums_in<Q, W>(sums), none, options, threads);
+  const auto rows = detail::attended_pages("attention_weight_sums", q, pages, pages.keys(), q, options);
+  detail::find_weight_sums_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
+      q, rows, rows, detail::sums_in<Q, W>(sums), detail::without_table, options, threads);
 }
 /// The attention that each token of each sequence receives from unrotated queries.
 ///
@@ -20442,9 +20258,10 @@ void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums, 
                            const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const auto rows = detail::attended_pages("attention_weight_sums", q, pages, pages.keys(), q, options);
   const auto rotation = detail::placed(table);
-  detail::find_weight_sums_of_pages<Layout, std::remove_const_t<Q>>(q, pages, detail::sums_in<Q, W>(sums),
-                                                                    &rotation, options, threads);
+  detail::find_weight_sums_of_rows<Layout, std::remove_const_t<Q>>(q, rows, rows, detail::sums_in<Q, W>(sums),
+                                                                   &rotation, options, threads);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_PAGE_WEIGHTS_HPP
@@ -20459,17 +20276,13 @@ namespace detail {
 template <class Layout, class T, class S>
 void check_rotated_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
-  check_rotation<Layout>(function, keys, table, known_range{});
-  check_written(function, keys);
-}
-/// Throws:  as check_rotation, check_written and page_view::check_blocks; std::invalid_argument if the keys
-///          are raw
-template <class Layout, class T, class S>
-void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
-  static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
-  const auto& keys = pages.keys();
   check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
   check_written(function, keys);
+}
+/// Throws:  as check_rotated_keys and page_view::check_blocks; std::invalid_argument if the keys are raw
+template <class Layout, class T, class S>
+void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
+  check_rotated_keys<Layout>(function, pages.keys(), table);
   if (pages.storage() == key_storage::raw)
     throw_invalid(function, "raw keys are stored unrotated; leave them, and pass the table to attention");
   pages.check_blocks(function);
@@ -20487,8 +20300,7 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const V
   const Index size = pages.page_size();
   Index count = 0;
   for (Index s = 0; s < pages.sequences(); ++s) count += pages.used_blocks(s);
-  struct used_pages {};
-  used_page* used = workspace<used_pages, used_page>(count);
+  used_page* used = workspace<struct used_pages, used_page>(count);
   count = 0;
   for (Index s = 0; s < pages.sequences(); ++s)
     for (Index block = 0; block < pages.used_blocks(s); ++block)
@@ -20524,6 +20336,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
   const auto rotation = detail::placed(table);
+  detail::check_heads("shift_keys", keys);
   detail::check_rotated_keys<Layout>("shift_keys", keys, rotation);
   auto rotator = detail::shift_rotator<Layout, T>("shift_keys", rotation);
   if (delta == 0) return;
@@ -20585,6 +20398,7 @@ template <class Layout = detail::unnamed_layout, class T, position_form P, rotat
 void rebase_keys(head_view<T> keys, const P& positions, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
   const auto source = detail::position_source(positions, keys.tokens);
+  detail::check_heads("rebase_keys", keys);
   detail::check_rotated_keys<Layout>("rebase_keys", keys, detail::placed(from));
   source.range("rebase_keys", keys.batch, keys.tokens);
   auto rotator = detail::rebase_rotator<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
@@ -20939,7 +20753,6 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
-#include <optional>
 /// Schedules of released models for contexts longer than in training: one struct per rule, passed to
 /// `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the rule, d is
 /// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
@@ -23644,21 +23457,6 @@ class xpos {
 namespace rope::inline ROPE_ABI::detail {
 /// The two parts of conj(x) g, see above.
 enum class part { along, across };
-/// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
-template <class Layout, part which, class X, class G>
-void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index b, Index t, Index pairs,
-               double* sums) {
-  for (Index h = 0; h < x.heads; ++h) {
-    const X* value = x.at(b, t, h);
-    const G* gradient = d_x.at(b, t, h);
-    for (Index i = 0; i < pairs; ++i) {
-      const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
-      const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
-      const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
-      sums[i] += which == part::along ? multiply_add(u, a, v * b_) : multiply_add(u, b_, -(v * a));
-    }
-  }
-}
 /// The rotated heads, their gradient, the table and the positions: checked arguments of a gradient.
 template <class X, class G, class S, class Source>
 struct rotated_heads {
@@ -23667,6 +23465,21 @@ struct rotated_heads {
   const frequency_table<S>& table;
   Source positions;  // of token t of row b: positions(b, t)
 };
+/// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
+template <class Layout, part which, class X, class G, class S, class Source>
+void add_token(const rotated_heads<X, G, S, Source>& heads, Index b, Index t, double* sums) {
+  const Index pairs = heads.table.pairs();
+  for (Index h = 0; h < heads.x.heads; ++h) {
+    const X* value = heads.x.at(b, t, h);
+    const G* gradient = heads.d_x.at(b, t, h);
+    for (Index i = 0; i < pairs; ++i) {
+      const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
+      const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
+      const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
+      sums[i] += which == part::along ? multiply_add(u, a, v * b_) : multiply_add(u, b_, -(v * a));
+    }
+  }
+}
 /// \param name  the name of d_x in messages
 ///
 /// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
@@ -23698,11 +23511,9 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 template <class Layout, part which, class X, class G, class S, class Source, class Threads>
 number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
   const auto& x = heads.x;
-  const auto& d_x = heads.d_x;
-  const Index pairs = heads.table.pairs();
-  number_array<double> sums(pairs, x.batch * x.tokens, 0.0);
+  number_array<double> sums(heads.table.pairs(), x.batch * x.tokens, 0.0);
   for_each_token(x, threads, [&](Index b, Index t) {
-    add_token<Layout, which>(x, d_x, b, t, pairs, sums.data() + (b * x.tokens + t) * pairs);
+    add_token<Layout, which>(heads, b, t, sums.data() + (b * x.tokens + t) * sums.rows());
   });
   return sums;
 }
@@ -23725,7 +23536,6 @@ template <class Layout, part which, class X, class G, class S, class Source, cla
 number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, Index columns,
                                    const Threads& threads, const Weight& weight) {
   const auto& x = heads.x;
-  const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
   // The number of pieces does not depend on the number of threads. 64 pieces keep the threads of most
   // machines busy, and their sums need little memory compared to the heads.
@@ -23740,7 +23550,7 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
       for (Index token = begin_of_piece(tokens, piece, pieces); token < end; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
         std::fill(sums.begin(), sums.end(), 0.0);
-        add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
+        add_token<Layout, which>(heads, b, t, sums.data());
         for (Index c = 0; c < columns; ++c) {
           const double by = weight(b, t, c);
           for (Index i = 0; i < pairs; ++i) {
@@ -23929,27 +23739,26 @@ detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, con
 /// Spreads outlier channels over the whole head before heads are quantized.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Replaces (x[i], x[i + distance]) by their sum and difference, for i in [0, distance).
-template <class A>
-void add_and_subtract(A* x, Index distance) {
-  using P = packet<A>;
-  Index i = 0;
-  for (; i + lanes<P> <= distance; i += lanes<P>) {
-    const P a = load<P>(x + i), b = load<P>(x + i + distance);
-    store(x + i, add(a, b));
-    store(x + i + distance, subtract(a, b));
-  }
-  for (; i < distance; ++i) {
-    const A a = x[i], b = x[i + distance];
-    x[i] = a + b;
-    x[i + distance] = a - b;
-  }
-}
 /// Replaces x by H x / sqrt(size).
 template <class A>
 void transform_head(A* x, Index size) {
+  using P = packet<A>;
   for (Index distance = 1; distance < size; distance *= 2)
-    for (Index first = 0; first < size; first += 2 * distance) add_and_subtract(x + first, distance);
+    for (Index first = 0; first < size; first += 2 * distance) {
+      // Replaces `distance` channels from `low` on, and as many from `high` on, by sums and differences.
+      A *const low = x + first, *const high = low + distance;
+      Index i = 0;
+      for (; i + lanes<P> <= distance; i += lanes<P>) {
+        const P a = load<P>(low + i), b = load<P>(high + i);
+        store(low + i, add(a, b));
+        store(high + i, subtract(a, b));
+      }
+      for (; i < distance; ++i) {
+        const A a = low[i], b = high[i];
+        low[i] = a + b;
+        high[i] = a - b;
+      }
+    }
   const A factor = static_cast<A>(1 / std::sqrt(static_cast<double>(size)));
   for (Index i = 0; i < size; ++i) x[i] *= factor;
 }
@@ -24101,9 +23910,8 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threa
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
   detail::for_each_head(x, threads, [&](Index b, Index t, Index h) {
-    struct unpermuted_head {};
     T* const head = x.at(b, t, h);
-    T* const old = detail::workspace<unpermuted_head, T>(order.size());
+    T* const old = detail::workspace<struct unpermuted_head, T>(order.size());
     std::copy_n(head, order.size(), old);
     for (Index c = 0; c < order.size(); ++c) head[c] = old[order(c)];
   });
@@ -24162,17 +23970,16 @@ class pope_bias {
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
   template <class Derived>
-  explicit pope_bias(const Eigen::DenseBase<Derived>& bias)
-      : heads_(bias.rows()), channels_(bias.cols()), rotations_(bias.cols(), bias.rows()) {
+  explicit pope_bias(const Eigen::DenseBase<Derived>& bias) : rotations_(bias.cols(), bias.rows()) {
     static_assert(
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
         "pope_bias: phases are float or double");
-    if (heads_ == 0 || channels_ == 0)
+    if (rotations_.empty())
       detail::throw_invalid("pope_bias", "bias must be [heads, channels] and not empty, got ",
-                            detail::shape_text({heads_, channels_}));
+                            detail::shape_text({heads(), channels()}));
     const number_array<typename Derived::Scalar> values = bias;
-    for (Index h = 0; h < heads_; ++h)
-      for (Index i = 0; i < channels_; ++i) {
+    for (Index h = 0; h < heads(); ++h)
+      for (Index i = 0; i < channels(); ++i) {
         const auto value = static_cast<double>(values(h, i));
         if (!detail::is_finite(value))
           detail::throw_invalid("pope_bias", "a phase must be finite, got ", value, " at head ", h,
@@ -24180,18 +23987,13 @@ class pope_bias {
         rotations_(i, h) = cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0)));
       }
   }
-  pope_bias(const pope_bias&) = default;
-  pope_bias(pope_bias&&) = default;
-  pope_bias& operator=(const pope_bias& other) { return *this = pope_bias(other); }  // all or nothing
-  pope_bias& operator=(pope_bias&&) = default;
   /// Number of heads.
-  Index heads() const { return heads_; }
+  Index heads() const { return rotations_.cols(); }
   /// Phases per head.
-  Index channels() const { return channels_; }
+  Index channels() const { return rotations_.rows(); }
   /// cos and sin of the phases of a head, [channels].  Requires: h in [0, heads())
-  const cos_sin* head(Index h) const { return rotations_.data() + h * channels_; }
+  const cos_sin* head(Index h) const { return rotations_.data() + h * channels(); }
  private:
-  detail::moved_index heads_, channels_;
   number_array<cos_sin> rotations_;  // [channels, heads]
 };
 namespace detail {
@@ -24463,7 +24265,8 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
   check_written(function, x);
   for (Index h = 0; h < x.heads; ++h) {
     const head_view<T> head = x.head_range(h, 1);
-    rotate_in_place<Layout, inverse>(head, placed(tables[static_cast<std::size_t>(h)]), source, threads);
+    rotate_into<Layout, inverse, true>(head, head, placed(tables[static_cast<std::size_t>(h)]), source,
+                                       threads);
   }
 }
 }  // namespace detail
@@ -24608,11 +24411,6 @@ class staged_tensor {
     numbers_.resize(size);
     for_each_number(memory, [&](Index here, Index there) { numbers_.data()[here] = memory.data[there]; });
   }
-  staged_tensor(const staged_tensor&) = default;
-  staged_tensor(staged_tensor&&) = default;
-  /// Assigns everything or nothing.
-  staged_tensor& operator=(const staged_tensor& other) { return *this = staged_tensor(other); }
-  staged_tensor& operator=(staged_tensor&&) = default;
   /// The copy, valid as long as this object.
   head_view<T> view() & ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
@@ -24660,9 +24458,9 @@ class staged_tensor {
       }
     }
   }
+  number_array<T> numbers_;              // the first member, because only its assignment may throw
   indices extents_ = {}, strides_ = {};  // of the indices of the tensor, in its own order
   Index batch_ = 1, tokens_ = 1, heads_ = 1, head_dim_ = 1;
-  number_array<T> numbers_;
 };
 /// Copies an Eigen::Tensor or TensorMap of any rank and order of indices, or a std::mdspan of any strides,
 /// into memory owned by the result, with contiguous channels. `.view()` is a view of the copy, and
