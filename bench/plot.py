@@ -285,7 +285,7 @@ def plot_rotation(rows, note):
                 continue
             tokens, share = int(found[1]), row.ratio("limit")
             shares.setdefault("rope", []).append((tokens, share))
-            for yardstick in set(row.beside) - {"limit"}:
+            for yardstick in sorted(set(row.beside) - {"limit"}, reverse=True):
                 shares.setdefault(yardstick, []).append((tokens, share / row.ratio(yardstick)))
         curves(f"rotate_{layout}.svg", f"Speed of rotation, {layout}: 32 heads of 128 floats, one thread",
                "share of the speed of x *= a on the same bytes; " + note, shares, "share of the limit", SHARES)
