@@ -2629,8 +2629,9 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
 #endif
   return x;
 }
-/// `pointer`, with which clang computes addresses only here. It would otherwise compute the addresses of many
-/// rows before a loop, and keep them in memory, even if a branch that uses them is never taken.
+/// Returns `pointer`. clang computes addresses from the result only after this call. From `pointer` itself
+/// it would compute the addresses of many rows before a loop, even if the branch that uses them is never
+/// taken.
 template <class X>
 EIGEN_ALWAYS_INLINE X* not_hoisted(X* pointer) {
 #if defined(__clang__)
@@ -14754,7 +14755,7 @@ template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 /// Rotates every head of `x` into `out`. The arguments must be checked.
 ///
-/// \tparam in_place  whether x and out are the same view. If it is false, they usually are not
+/// \tparam in_place  whether x and out are known to be the same view
 template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
           class Threads = this_thread>
 void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,

@@ -269,7 +269,8 @@ void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index c
   }
   add_blocks(std::integral_constant<int, 1>{});
   if (c < channels && channels >= L) {
-    // The last channels are the last lanes of a packet, because one by one they would wait for each addition.
+    // One by one, each addition to these channels would wait for the one before. So they are the last lanes
+    // of a packet. Its other lanes are channels that are complete already, and are dropped.
     A last[std::size_t(rows * L)];
     for (Index r = 0; r < rows; ++r) std::copy_n(sums + r * sum_stride + channels - L, L, last + r * L);
     add_block(std::integral_constant<int, 1>{}, channels - L, last, L, false);

@@ -387,8 +387,9 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
   return x;
 }
 
-/// `pointer`, with which clang computes addresses only here. It would otherwise compute the addresses of many
-/// rows before a loop, and keep them in memory, even if a branch that uses them is never taken.
+/// Returns `pointer`. clang computes addresses from the result only after this call. From `pointer` itself
+/// it would compute the addresses of many rows before a loop, even if the branch that uses them is never
+/// taken.
 template <class X>
 EIGEN_ALWAYS_INLINE X* not_hoisted(X* pointer) {
 #if defined(__clang__)

@@ -358,7 +358,7 @@ plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 
 /// Rotates every head of `x` into `out`. The arguments must be checked.
 ///
-/// \tparam in_place  whether x and out are the same view. If it is false, they usually are not
+/// \tparam in_place  whether x and out are known to be the same view
 template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
           class Threads = this_thread>
 void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
