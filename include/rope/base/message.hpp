@@ -75,7 +75,7 @@ class message_part {
 
 inline void append(std::string& text, message_part part) { part.append_to(text); }
 
-inline void append(std::string& text, std::initializer_list<message_part> parts) {
+EIGEN_DONT_INLINE inline void append(std::string& text, std::initializer_list<message_part> parts) {
   for (const message_part& part : parts) part.append_to(text);
 }
 
@@ -91,7 +91,7 @@ std::string message(Parts... parts) {
 }
 
 /// Extents as messages show them: "[2, 16, 8, 128]".
-inline std::string shape_text(const Index* extents, std::size_t count) {
+EIGEN_DONT_INLINE inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
   for (std::size_t i = 0; i < count; ++i) {
     text += i == 0 ? "[" : ", ";

@@ -45,8 +45,8 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T, T>("rotate_gradient", gradient, gradient, detail::placed(table),
-                                               positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_in_place_checked<Layout, true>("rotate_gradient", gradient, detail::placed(table),
+                                                  positions, threads, detail::reverse_rotation::transpose);
 }
 
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.

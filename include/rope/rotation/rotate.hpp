@@ -75,6 +75,17 @@ void check_result(const char* function, const head_view<const X>& x, const head_
   }
 }
 
+template <class Layout, bool inverse, class T, class S, class P, class Threads>
+void rotate_in_place_checked(const char* function, const head_view<T>& x, const placed_table<S>& table,
+                             const P& positions, const Threads& threads,
+                             reverse_rotation back = reverse_rotation::inverse) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
+  check_written(function, x);
+  rotate_into<Layout, inverse, true>(x, x, table, source, threads, back);
+}
+
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -84,7 +95,7 @@ void rotate_checked(const char* function, const head_view<const X>& x, const hea
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   check_result(function, x, out);
   if constexpr (std::is_same_v<X, T>)
-    rotate_all<Layout, inverse>(x, out, table, source, threads, back);
+    rotate_into<Layout, inverse>(x, out, table, source, threads, back);
   else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
@@ -167,7 +178,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T, T>("rotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_in_place_checked<Layout, false>("rotate", x, detail::placed(table), positions, threads);
 }
 
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
@@ -226,7 +237,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T, T>("unrotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_in_place_checked<Layout, true>("unrotate", x, detail::placed(table), positions, threads);
 }
 
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.

@@ -38,7 +38,7 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
   const auto rotate = [&](const auto& x, const auto& to, const placed_table<S>& table,
                           const auto& positions) {
     if (table.table().rows() > 0)
-      rotate_all<Layout, inverse, T>(x, to, table, positions, threads, reverse_rotation::transpose);
+      rotate_into<Layout, inverse>(x, to, table, positions, threads, reverse_rotation::transpose);
   };
   rotate(q, to_q, tables.queries(), [&, unused = tables.queries().table().first()](Index b, Index t) {
     return rules.keys_of(b, t).empty() ? unused : rules.query_position(b, t);

@@ -368,16 +368,6 @@ void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_v
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 
-/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads, reverse_rotation back) {
-  if (x.data == out.data)
-    rotate_into<Layout, inverse, true>(out, out, table, positions, threads, back);
-  else
-    rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
-}
-
 }  // namespace rope::inline ROPE_ABI::detail
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
