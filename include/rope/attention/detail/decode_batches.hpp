@@ -185,16 +185,13 @@ class decode_batches {
   /// the next head of the same page is adjacent. (Example: one query, 1024 keys in pages of 16, 32 query and
   /// key heads of 64 channels.)
   ///
-  /// With 32 vector registers, reading all heads of a page is faster only for fewer than 4 queries per head.
-  /// With fewer registers, it is faster for any number of queries if a page and the next one fit L2, and even
-  /// for pages of twice the size if keys and values fit L3.
+  /// Reading all heads of a page is faster for fewer than 4 queries per head. With fewer than 32 vector
+  /// registers, it is faster for any number of queries if a page and the next one fit L2.
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
-    constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));
-    const Index bytes = k.page_size() * k.head_dim * size;
-    const auto keys = static_cast<std::int64_t>(k.tokens) * k.heads * k.head_dim * size;  // of any Index
-    if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
-    return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
+    constexpr Index unit = Index{1} << 12;
+    const Index bytes = k.page_size() * k.head_dim * Index(sizeof(C));
+    return bytes <= unit && (rows < 4 || (registers < 32 && heads * bytes <= 32 * unit));
   }
 
   /// How many tokens of `head` bytes fit in `bytes`: an even number from 2 to 64.
