@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 #include <rope/cache/attention.hpp>
+#include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
@@ -370,4 +371,36 @@ TEST_CASE("a row, token or head that is alone may have any stride", "[attention]
   rope::attention<rope::half_split>(plain(queries), plain(keys), plain(keys),
                                     rope::bshd(expected.data(), 1, queries, 1, 8), table);
   CHECK(testing::same_bits(got, expected));
+}
+
+TEST_CASE("a table with coordinates for every token of a batch needs positions", "[attention]") {
+  using rope::half_split;
+  const rope::frequency_table<> table(
+      rope::axial(rope::frequencies(4), 2),
+      Eigen::Matrix<int, 6, 2>{{0, 0}, {0, 1}, {1, 0}, {3, 3}, {2, 5}, {7, 4}});
+  auto q = testing::random_channels<float>(6 * 8, 1), k = testing::random_channels<float>(6 * 8, 2);
+  const auto v = testing::random_channels<float>(6 * 8, 3);
+  std::vector<float> out(6 * 8, -1), expected(6 * 8);
+  const auto view = [](auto& x) { return rope::bshd(x.data(), 2, 3, 1, 8); };
+  const auto rejected = [&](const rope::attention_options& options, const char* text) {
+    return testing::throws_saying<std::invalid_argument>(
+        [&] { rope::attention<half_split>(view(q), view(k), view(v), view(out), table, options); },
+        "rope::attention: ", text);
+  };
+  const std::vector<std::int64_t> rows = {0, 1, 2, 3, 4, 5};
+  const char* const rule =
+      "the table has coordinates for 2 rows of 3 tokens, and without positions every row "
+      "would get those of the first; give query_positions and key_positions, b * tokens + "
+      "t for token t of row b";
+  CHECK(rejected({}, rule));
+  CHECK(rejected({.query_positions = rows}, rule));
+  CHECK(rejected({.key_positions = rows}, rule));
+  CHECK(rejected({.query_positions = rows, .key_positions = rows, .queries_are_rotated = true},
+                 "the table rotates q, so queries_are_rotated must be false, got true"));
+  CHECK(out == std::vector<float>(out.size(), -1));
+  rope::attention<half_split>(view(q), view(k), view(v), view(out), table,
+                              {.query_positions = rows, .key_positions = rows});
+  rope::rotate<half_split>(view(q), view(k), table, rows);
+  rope::attention(view(q), view(k), view(v), view(expected));
+  CHECK(out == expected);
 }

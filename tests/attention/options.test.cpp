@@ -94,6 +94,10 @@ TEST_CASE("a bias or mask has the extents of the scores or 1", "[attention]") {
       rope::detail::check_options("attention", {.bias = rope::score_matrix(bias.data(), 1, 4, 1, 5)}, shape));
   CHECK(rejected({.bias = rope::score_matrix(bias.data(), 2, 4, 5, 3)},
                  "the extents of bias must be 1 or those of the scores, [2, 4, 3, 5], got [2, 4, 5, 3]"));
+  CHECK(rejected(
+      {.bias = rope::score_matrix(bias.data(), 1, 1, 2, 5)},
+      "the extents of bias must be 1 or those of the scores, [2, 4, 3, 5], got [1, 1, 2, 5]; a matrix "
+      "is [queries, keys]; of [batch, keys] write score_matrix(m, batch, 1, 1, keys)"));
   const bool mask[8] = {};
   CHECK(rejected({.mask = rope::score_matrix(mask, 1, 1, 1, 8)}, "the extents of mask must be 1"));
 }

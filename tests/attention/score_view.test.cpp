@@ -82,3 +82,37 @@ TEST_CASE("an Eigen matrix or tensor is read by its indices in either storage or
                                                       "rope::score_matrix: the matrix must have entries, got "
                                                       "[batch, heads, queries, keys] = [1, 1, 0, 0]; leave"));
 }
+
+TEST_CASE("a matrix of all rows of a batch is read in either storage order", "[attention]") {
+  using rope::Index;
+  using rope::score_matrix;
+  constexpr Index B = 2, H = 3, Q = 4, K = 5;
+  const auto check = [](const auto& m, Index heads, Index queries, const auto& all, Index first_key) {
+    const auto view = score_matrix(m, B, heads, queries, K);
+    bool same = view.batch == B && view.heads == heads && view.queries == queries && view.keys == K;
+    for (Index b = 0; b < B; ++b)
+      for (Index h = 0; h < heads; ++h)
+        for (Index i = 0; i < queries; ++i)
+          for (Index j = 0; j < K; ++j)
+            same = same && view.at(b, h, i) + j * view.key_step() ==
+                               &all((b * heads + h) * queries + i, first_key + j);
+    CHECK(same);
+  };
+  using Eigen::Dynamic;
+  const Eigen::Array<bool, Dynamic, Dynamic> columns(B, K);
+  const Eigen::Array<bool, Dynamic, Dynamic, Eigen::RowMajor> rows(B, K);
+  const Eigen::MatrixXf of_heads(B * H * Q, K), large(B * Q + 1, K + 2);
+  check(columns, 1, 1, columns, 0);
+  check(rows, 1, 1, rows, 0);
+  check(of_heads, H, Q, of_heads, 0);
+  check(large.block(0, 2, B * Q, K), 1, Q, large, 2);
+
+  using testing::throws_saying;
+  CHECK(
+      throws_saying<std::invalid_argument>([&] { score_matrix(large, B, 1, Q, K); },
+                                           "rope::score_matrix: the matrix must be [batch * heads * queries, "
+                                           "keys] = [8, 5], got [9, 7]"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { score_matrix(large, -1, 1, Q, K); },
+      "rope::score_matrix: extents must not be negative, got [-1, 1, 4, 5]"));
+}

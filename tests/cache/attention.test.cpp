@@ -219,6 +219,9 @@ TEST_CASE("a call without a table to a cache of keys it rotated needs queries_ar
     attention(by_hand, cache, out, {.queries_are_rotated = true});
     attention<half_split>(queries, cache, bshd(expected.data(), 2, 4, 4, 8), table);
     CHECK(std::equal(expected.begin(), expected.end(), x.result.begin()));
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] { attention<half_split>(queries, cache, out, table, {.queries_are_rotated = true}); },
+        "rope::attention: the table rotates q, so queries_are_rotated must be false, got true"));
     cache.clear();
     CHECK_FALSE(cache.rotates_keys());
   };

@@ -55,7 +55,8 @@ void types(rope::head_view<float> x, rope::head_view<double> wide, rope::head_vi
 template <class Entry>
 using lists = Eigen::Matrix<Entry, Eigen::Dynamic, Eigen::Dynamic>;
 
-void options(rope::head_view<float> x, const Eigen::ArrayXXf& scores, const bool* seen) {
+void options(rope::head_view<float> x, const Eigen::ArrayXXf& scores, const bool* seen,
+             [[maybe_unused]] const unsigned char* bytes) {
   rope::attention(x, x, x, x, rope::attention_options{.causal = false});
 #ifdef UNKNOWN_ATTENTION_OPTION
   // EXPECT: error: .*attention_options.*casual|error: .*casual.*attention_options
@@ -67,6 +68,14 @@ void options(rope::head_view<float> x, const Eigen::ArrayXXf& scores, const bool
   rope::attention(x, x, x, x, {.bias = rope::score_matrix(-scores)});
 #endif
   rope::attention(x, x, x, x, {.mask = rope::score_matrix(seen, 1, 1, x.tokens, x.tokens)});
+#ifdef BIAS_AS_A_MASK
+  // EXPECT: error: .*score_matrix: the entries of a mask are bool, those of a bias are float
+  rope::attention(x, x, x, x, {.mask = rope::score_matrix(scores)});
+#endif
+#ifdef MASK_OF_BYTES
+  // EXPECT: error: .*score_matrix: entries are bool \(a mask\) or float \(a bias\)
+  rope::attention(x, x, x, x, {.mask = rope::score_matrix(bytes, 1, 1, x.tokens, x.tokens)});
+#endif
 #ifdef SCORES_OF_A_POINTER
   // EXPECT: error: .*score_matrix: give an Eigen matrix or array \[queries, keys\] in memory
   rope::attention(x, x, x, x, {.mask = rope::score_matrix(seen)});

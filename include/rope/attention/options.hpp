@@ -192,8 +192,8 @@ struct attention_options {
   /// (without NDEBUG) throw, and other builds count the key twice. Dropout must be 0, and there is no
   /// gradient.
   selected_keys selected = {};
-  /// Whether queries are already rotated. Only calls on a cache without a table read this option. They throw
-  /// if it is false and the cache rotated its keys. rotate_layer sets the option to true.
+  /// Whether queries are already rotated. A call on a cache without a table throws if this is false and the
+  /// cache rotated its keys. A call with a table throws if this is true. rotate_layer sets it to true.
   bool queries_are_rotated = false;
 
   /// The log-sum-exp of a query without visible keys. It is less than any other, and finite, because
@@ -218,6 +218,14 @@ inline void require_length(const char* function, const char* name, std::size_t g
                 got);
 }
 
+/// Rejects a call with a table whose options say that q is rotated: it would be rotated twice.
+inline void check_unrotated(const char* function, const attention_options& options) {
+  if (options.queries_are_rotated)
+    throw_invalid(function,
+                  "the table rotates q, so queries_are_rotated must be false, got true; leave out the layout "
+                  "and the table if q is rotated");
+}
+
 /// Checks the extents of a mask or a bias. Extents of 1 are shared.
 EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* name,
                                            const std::array<Index, 4>& extents,
@@ -225,9 +233,13 @@ EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* nam
   const std::array<Index, 4> of_scores = {shape.batch, shape.heads, shape.queries, shape.keys};
   for (std::size_t axis = 0; axis < extents.size(); ++axis)
     if (extents[axis] != 1 && extents[axis] != of_scores[axis])
-      throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
-                    shape_text(of_scores.data(), of_scores.size()), ", got ",
-                    shape_text(extents.data(), extents.size()));
+      throw_invalid(
+          function, "the extents of ", name, " must be 1 or those of the scores, ",
+          shape_text(of_scores.data(), of_scores.size()), ", got ",
+          shape_text(extents.data(), extents.size()),
+          axis == 2 && extents[2] == shape.batch
+              ? "; a matrix is [queries, keys]; of [batch, keys] write score_matrix(m, batch, 1, 1, keys)"
+              : "");
 }
 
 EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,

@@ -39,6 +39,13 @@ struct score_view {
 
   /// Whether there is a matrix.
   explicit operator bool() const { return data != nullptr; }
+  /// Reports a bias that is passed as a mask, or a mask that is passed as a bias.
+  template <class Other>
+  operator score_view<Other>() const {
+    static_assert(!std::is_same_v<X, bool> && !std::is_same_v<X, float>,
+                  "score_matrix: the entries of a mask are bool, those of a bias are float");
+    return {};
+  }
 
   /// Points to the entry of key 0 for query i of head h in row b. The entry of key j is j * key_step()
   /// elements later.
@@ -50,22 +57,35 @@ struct score_view {
   Index key_step() const { return keys == 1 ? 0 : key_stride; }
 };
 
+namespace detail {
+
+/// Checks the type and the extents of a matrix of scores.
+template <class X>
+void check_score_matrix(Index batch, Index heads, Index queries, Index keys) {
+  static_assert(
+      std::is_same_v<X, bool> || std::is_same_v<X, float>,
+      "score_matrix: entries are bool (a mask) or float (a bias); write others to an Eigen::Array<bool, ...> "
+      "or Eigen::Array<float, ...> first");
+  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
+  // zeros count as 1 in this check.
+  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
+              j = (std::max)(keys, Index{1});
+  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
+    throw_invalid("score_matrix", "extents must not be negative, got ",
+                  shape_text({batch, heads, queries, keys}));
+  if (!product_fits({h, i, j}) || !product_fits({batch, h, i, j}))
+    throw_length("score_matrix", shape_text({batch, heads, queries, keys}), " exceeds the address space");
+}
+
+}  // namespace detail
+
 /// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
 ///
 /// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
 ///          exceeds an Index
 template <class X>
 score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
-  // zeros count as 1 in this check.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
-  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
-                          detail::shape_text({batch, heads, queries, keys}));
-  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
-    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
-                         " exceeds the address space");
+  detail::check_score_matrix<X>(batch, heads, queries, keys);
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
 
@@ -133,10 +153,8 @@ auto score_matrix(const X& x) {
                 "an expression first");
   if constexpr (detail::scores_in_memory<X>) {
     const auto view = detail::scores_by_index(x);
-    using entry = std::remove_cvref_t<decltype(*view.data)>;
-    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                  "Eigen::Array<float, ...> first");
+    detail::check_score_matrix<std::remove_cvref_t<decltype(*view.data)>>(view.batch, view.heads,
+                                                                          view.queries, view.keys);
     if (view.data == nullptr)
       detail::throw_invalid("score_matrix",
                             "the matrix must have entries, got [batch, heads, queries, keys] = ",
@@ -150,6 +168,30 @@ auto score_matrix(const X& x) {
 template <detail::owns_memory X>
 auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
   return score_matrix<const X&>(x);
+}
+
+/// A view of a matrix of any storage order, [batch * heads * queries, keys]. An extent of 1 is shared.
+///
+///     {.mask = score_matrix(is_token, batch, 1, 1, keys)}  // is_token [batch, keys]
+///
+/// Requires:  the memory of the object outlives the view
+/// Throws:    as above, and std::invalid_argument if the matrix has other extents
+template <detail::dense_in_any_order X>
+auto score_matrix(const X& x, Index batch, Index heads, Index queries, Index keys) {
+  using entry = typename std::remove_cvref_t<X>::Scalar;
+  detail::check_score_matrix<entry>(batch, heads, queries, keys);
+  if (x.rows() != batch * heads * queries || x.cols() != keys)
+    detail::throw_invalid("score_matrix", "the matrix must be [batch * heads * queries, keys] = ",
+                          detail::shape_text({batch * heads * queries, keys}), ", got ",
+                          detail::shape_text({x.rows(), x.cols()}));
+  const Index row = x.rowStride();
+  return score_view<entry>{x.data(),      batch, heads,        queries, keys, heads * queries * row,
+                           queries * row, row,   x.colStride()};
+}
+template <detail::owns_memory X>
+requires detail::dense_in_any_order<X>
+auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads, Index queries, Index keys) {
+  return score_matrix<const X&>(x, batch, heads, queries, keys);
 }
 
 }  // namespace rope::inline ROPE_ABI

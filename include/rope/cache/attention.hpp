@@ -124,9 +124,10 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 /// \param table  with rows for the positions of the queries, and of raw keys; for ring_positions::cache, for
 ///               positions 0 .. sinks + window - 1
 ///
-/// Throws:  as above, except for raw keys and queries_are_rotated; std::invalid_argument if the keys were
-///          rotated by another table or layout, or before they were appended, or the rotated channels exceed
-///          the head; std::out_of_range if a position is outside the table; out is then unchanged
+/// Throws:  as above, except for raw keys; std::invalid_argument if options.queries_are_rotated is true, the
+///          keys were rotated by another table or layout, or before they were appended, or the rotated
+///          channels exceed the head; std::out_of_range if a position is outside the table; out is then
+///          unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
 requires attended_rows<Cache>

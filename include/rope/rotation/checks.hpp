@@ -378,6 +378,17 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
   }
 }
 
+/// Rejects a call without positions whose table has coordinates for every token of a batch of several rows:
+/// every row of the batch would be rotated by the coordinates of the first one.
+template <class S>
+void check_rows_of_batch(const char* function, Index batch, Index tokens, const frequency_table<S>& table,
+                         const char* advice) {
+  if (batch > 1 && tokens > 0 && table.source() == table_source::coordinates &&
+      table.rows() == batch * tokens)
+    throw_invalid(function, "the table has coordinates for ", batch, " rows of ", tokens,
+                  " tokens, and without positions every row would get those of the first; ", advice);
+}
+
 /// Throws std::out_of_range if positions are not all in the table's [first, last). The message says how to
 /// make a table that includes them.
 ///
@@ -420,6 +431,11 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
     throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
                   rotary_dim, " channels from channel ", first_channel, " on");
   const position_range range = positions.range(function, batch, tokens);
+  if constexpr (std::is_same_v<Source, braced_positions>)
+    if (positions.ids.data == nullptr)
+      check_rows_of_batch(
+          function, batch, tokens, table,
+          "give the id b * tokens + t for token t of row b, or for the first rows the start 0");
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     throw_outside(function, range, table.first(), table.last(), table.source(), start_of(positions), tokens);

@@ -196,3 +196,35 @@ TEST_CASE("ids from which a table was made throw if they are passed again", "[ro
                                        Eigen::Matrix<int, 4, 2>::Ones());
   CHECK_NOTHROW(rope::rotate<rope::half_split>(flat, on_two, list{1, 1, 1, 1}));
 }
+
+TEST_CASE("coordinates for every token of a batch throw if the positions are left out", "[rotation]") {
+  using rope::half_split;
+  const rope::frequency_table<> table(
+      rope::axial(rope::frequencies(4), 2),
+      Eigen::Matrix<int, 6, 2>{{0, 0}, {0, 1}, {1, 0}, {3, 3}, {2, 5}, {7, 4}});
+  const auto x = testing::random_channels<float>(6 * 2 * 8, 1);
+  std::vector<float> a = x, b = x;
+  const auto of_a = rope::bshd(a.data(), 2, 3, 2, 8), of_b = rope::bshd(b.data(), 2, 3, 2, 8);
+  const std::string rule =
+      ": the table has coordinates for 2 rows of 3 tokens, and without positions every row would get those "
+      "of "
+      "the first; give the id b * tokens + t for token t of row b, or for the first rows the start 0";
+  CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate<half_split>(of_a, table); },
+                                             "rope::rotate" + rule));
+  CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate<half_split>(of_a, of_b, table); },
+                                             "rope::rotate" + rule));
+  CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate_to<half_split>(of_a, of_b, table); },
+                                             "rope::rotate_to" + rule));
+  CHECK(throws_saying<std::invalid_argument>([&] { rope::unrotate<half_split>(of_a, table); },
+                                             "rope::unrotate" + rule));
+  CHECK((a == x && b == x));
+  // One sequence of six tokens, and the six ids of two rows.
+  rope::rotate<half_split>(rope::thd(a.data(), 6, 2, 8), table);
+  rope::rotate<half_split>(of_b, table, {0, 1, 2, 3, 4, 5});
+  CHECK((a == b && a != x));
+  // The first three rows of the table for both rows of the batch.
+  a = b = x;
+  rope::rotate<half_split>(of_a, table, 0);
+  for (Index row = 0; row < 2; ++row) rope::rotate<half_split>(of_b.batch_range(row, 1), table);
+  CHECK((a == b && a != x));
+}

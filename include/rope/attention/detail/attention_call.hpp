@@ -145,6 +145,13 @@ struct attention_call {
 template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
+  const attention_options& options = rules.options();
+  check_unrotated(function, options);
+  const char* const advice = "give query_positions and key_positions, b * tokens + t for token t of row b";
+  if (options.query_offsets.empty() && options.query_positions.empty())
+    check_rows_of_batch(function, q.batch, q.tokens, tables.queries().table(), advice);
+  if (options.query_offsets.empty() && options.key_positions.empty())
+    check_rows_of_batch(function, k.batch, k.tokens, tables.keys().table(), advice);
   check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
   check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, tables.keys(),
                          known_range{rules.key_position_range()});

@@ -179,6 +179,7 @@ class attended_call {
                     "this cache rotated its keys, and a call without a table does not rotate q; call "
                     "attention<Layout>(q, cache, out, table), or rotate q yourself and set "
                     "queries_are_rotated, got false");
+    if (rotates) check_unrotated("attention", options_);
     if (!rotates || raw() || rows_.rotates_keys()) return;
     for (Index b = 0; b < queries_.asking(); ++b)
       if (rows_.seen(b) > 0)
