@@ -280,6 +280,10 @@ TEST_CASE("a start that leads out of the table is reported with its positions", 
   CHECK(message_of(rope::frequency_table<float>::with_float_angles(f, 0, 5)) ==
         "rope::rotate: position 7 is outside the table's [0, 5); the table has 5 rows, make it with "
         "frequency_table<>::with_float_angles(frequencies, 0, 8)");
+  CHECK(
+      message_of({f, 100, 110}) ==
+      "rope::rotate: position 7 is outside the table's [100, 110); the table has 10 rows, start at its first "
+      "position (in a cache by append_at) or make it with frequency_table(frequencies, 7, 110)");
 }
 
 TEST_CASE("row starts throw if their number is wrong or a row leaves the table", "[positions]") {

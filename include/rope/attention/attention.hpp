@@ -121,7 +121,7 @@ constexpr bool lacks_options() {
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);                                     \
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);                                                     \
   static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
-                    detail::is_or_widens<T, std::remove_const_t<K>>,                                   \
+                    detail::is_or_widens<std::remove_const_t<T>, std::remove_const_t<K>>,              \
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
                 "or std::int8_t where that is float")
 

@@ -99,7 +99,8 @@ inline void require_rotation(const char* owner, const key_rotation& stored, cons
   else if (!both && (stored.text == 0 || given.text == 0))
     got = "a table of positions and one of coordinates, for pairs that rotate along several axes";
   else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
-    got = on_axes ? "other frequencies" : "a table with different angles";
+    got = on_axes ? "other frequencies"
+                  : "a table with different angles; tokens with coordinates need a cache with token_axes";
   else if (stored.layout != given.layout)
     rest = " in another layout";
   else if (stored.first_channel != given.first_channel)

@@ -408,7 +408,9 @@ void check_rows_of_batch(const char* function, Index batch, Index tokens, const 
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
     const bool in_float = source == table_source::float_angles;
-    advice = ", make it with frequency_table";
+    advice = first > 0 && position < first
+                 ? ", start at its first position (in a cache by append_at) or make it with frequency_table"
+                 : ", make it with frequency_table";
     append(advice, in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, ");
     if (from != 0 || in_float) append(advice, {from, ", "});
     append(advice, {to, ")"});
