@@ -118,6 +118,9 @@ struct int64_list : std::span<const std::int64_t> {
 /// keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
+///
+/// Lists, matrices and selected keys are views and must outlive the call. A vector that is made within the
+/// braces of a call does, one that is made in the initializer of a variable of options does not.
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
 struct attention_options {
   /// Multiplies q . k; 0 means 1 / sqrt(head_dim).

@@ -166,7 +166,8 @@ struct multi_head_parameters {
   projection<T> k = {};  // [kv_heads * head_dim, context_dim]
   projection<T> v = {};  // [kv_heads * value_dim, context_dim]
   projection<T> o = {};  // [out_dim, heads * value_dim]
-  /// [head_dim], or empty: the weight of the RMS norm of every query head, before its rotation.
+  /// [head_dim], or empty: the weight of the RMS norm of every query head, before its rotation. A vector w is
+  /// given as {w.data(), head_dim}.
   norm_map q_norm{nullptr, 0};
   /// [head_dim], or empty: the weight of the RMS norm of every key head, before its rotation.
   norm_map k_norm{nullptr, 0};
