@@ -33,6 +33,14 @@ void rotated(rope::head_view<float> x, const rope::frequency_table<float>& table
   // EXPECT: error: .*rotate: a layout is a type, rotate<half_split>
   rope::rotate<layouts::half_split>(x, table);
 #endif
+#ifdef ROTATED_VALUES
+  // EXPECT: error: .*rotate: a table is a frequency_table.* values are not rotated
+  rope::rotate<rope::half_split>(x, x, x, table);
+#endif
+#ifdef TABLE_BEFORE_OUT
+  // EXPECT: error: .*rotate_to: a table is a frequency_table.*it comes after the views
+  rope::rotate_to<rope::half_split>(x, table, x);
+#endif
 #ifdef MISSING_TABLE
   // EXPECT: error: .*rotate: a table is a frequency_table
   rope::rotate<half_split>(x, 3);

@@ -70,6 +70,16 @@ concept given_table = rotation_table<X> || requires(const X& x) {
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
 
+/// True unless the arguments of a call are at most `views` views, then a table, and no view after it.
+template <int views, class... Arguments>
+constexpr bool misplaces_table() {
+  int place = 0, last_view = -1, table = -1;
+  ((last_view = is_head_view<std::remove_cvref_t<Arguments>> ? place : last_view,
+    table = table < 0 && given_table<std::remove_cvref_t<Arguments>> ? place : table, ++place),
+   ...);
+  return table < 0 || table != last_view + 1 || table > views;
+}
+
 }  // namespace rope::inline ROPE_ABI::detail
 
 /// Throws at compile time unless Layout is given and is a layout.
@@ -124,8 +134,10 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
        "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
-#define ROPE_DETAIL_TABLE_SENTENCE(name) \
-  name ": a table is a frequency_table, or one that is placed in the head by at_channel"
+#define ROPE_DETAIL_TABLE_SENTENCE(name)                                                                     \
+  name                                                                                                       \
+      ": a table is a frequency_table, or one that is placed in the head by at_channel; it comes after the " \
+      "views, and values are not rotated"
 
 /// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
 /// replace a missing view or, if all views are present, a missing table. The conditions no_view and no_table
@@ -161,7 +173,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
-                  detail::lacks_table<Arguments...>)
+                  (detail::misplaces_table<views, Arguments...>()))
 
 namespace rope::inline ROPE_ABI::detail {
 
