@@ -274,49 +274,44 @@ EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_s
   return false;
 }
 
-/// A view of channels of any type: its first address, and the extent and stride of each axis.
-struct memory_axes {
-  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
+/// The memory of a view with elements: its first address, and the extent and the stride of each axis in bytes.
+/// The last axis is one of bytes.
+struct viewed_memory {
+  std::int64_t address, extents[4], strides[4];
 
   template <class T>
-  explicit memory_axes(const head_view<T>& x)
+  explicit viewed_memory(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        size(sizeof(T)),
         extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
-        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
-};
-
-/// The addresses that a view with elements spans, [begin, end).
-struct spanned_addresses {
-  std::int64_t begin, end;
-
-  template <class T>
-  explicit spanned_addresses(const head_view<T>& x)
-      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        end(begin + x.head_dim * std::int64_t{sizeof(T)}) {
-    add((x.batch - 1) * x.batch_stride * std::int64_t{sizeof(T)});
-    add((x.tokens - 1) * x.token_stride * std::int64_t{sizeof(T)});
-    add((x.heads - 1) * x.head_stride * std::int64_t{sizeof(T)});
+        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {
+    for (int i = 0; i < 3; ++i)  // the stride of an extent of 1 is arbitrary and may be huge
+      strides[i] = extents[i] == 1 ? 0 : strides[i] * std::int64_t{sizeof(T)};
   }
 
- private:
-  void add(std::int64_t length) {
-    begin += (std::min)(length, std::int64_t{0});
-    end += (std::max)(length, std::int64_t{0});
+  /// The smallest address of a byte.
+  std::int64_t begin() const {
+    std::int64_t first = address;
+    for (int i = 0; i < 4; ++i) first += (std::min)((extents[i] - 1) * strides[i], std::int64_t{0});
+    return first;
+  }
+  /// One more than the largest address of a byte.
+  std::int64_t end() const {
+    std::int64_t last = address;
+    for (int i = 0; i < 4; ++i) last += (std::max)((extents[i] - 1) * strides[i], std::int64_t{0});
+    return last + 1;
   }
 };
 
 /// As share_memory, for two views whose ranges of addresses overlap.
-EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
+EIGEN_DONT_INLINE inline bool find_shared(const viewed_memory& a, const viewed_memory& b) {
   memory_steps steps[8];
   int count = 0;
   for (int i = 0; i < 8; ++i) {
-    const memory_axes& x = i < 4 ? a : b;
+    const viewed_memory& x = i < 4 ? a : b;
     const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
-    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
-    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
-                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
-    const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
+    if (stride == 0) continue;
+    const std::int64_t most = (i < 4) == (stride < 0) ? extent - 1 : 0;
+    const memory_steps next = {stride < 0 ? -stride : stride, most - extent + 1, most};
     int place = 0;
     while (place < count && steps[place].stride > next.stride) ++place;
     if (place < count && steps[place].stride == next.stride) {
@@ -336,8 +331,8 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
-  const spanned_addresses of_a(a), of_b(b);
-  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
+  const viewed_memory of_a(a), of_b(b);
+  return of_a.begin() < of_b.end() && of_b.begin() < of_a.end() && find_shared(of_a, of_b);
 }
 
 /// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
