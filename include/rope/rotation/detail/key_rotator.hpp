@@ -34,26 +34,20 @@ class key_rotator {
 
   /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void rotate(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
-    if (count_ != count) {
-      write([&](Index i) { return step_(i) * count; });
-      count_ = count;
-    }
-    apply(keys, b, slot);
+    if (count_ == count) return apply(keys, b, slot);
+    rotate(keys, b, slot, [&](Index i) { return step_(i) * count; });
+    count_ = count;
   }
   /// Rotates every head of one token by m R(phase_of_pair(i)), independent of the steps.
   template <std::invocable<Index> PhaseOfPair>
   void rotate(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
-    write(phase_of_pair);
     count_.reset();
+    A *const cos = row_.data(), *const sin = cos + step_.size();
+    for (Index i = 0; i < step_.size(); ++i) write_phase(phase_of_pair(i), m_, cos[i], sin[i]);
     apply(keys, b, slot);
   }
 
  private:
-  template <class PhaseOfPair>
-  void write(const PhaseOfPair& phase_of_pair) {
-    A *const cos = row_.data(), *const sin = cos + step_.size();
-    for (Index i = 0; i < step_.size(); ++i) write_phase(phase_of_pair(i), m_, cos[i], sin[i]);
-  }
   void apply(const head_view<T>& keys, Index b, Index slot) const;
 
   number_array<phase> step_;
