@@ -98,18 +98,6 @@ void normalize_and_rotate_checked(const char* function, const head_view<const T>
   normalize_checked(function, x, out, norm, row_rotation<Layout>(table, source), threads);
 }
 
-template <class Layout, class T, class QW, class KW, class S, class P, class Threads>
-void normalize_and_rotate_both(const char* function, const head_view<T>& q, const head_view<T>& k,
-                               const head_norm<QW>& q_norm, const head_norm<KW>& k_norm,
-                               const placed_table<S>& table, const P& positions, const Threads& threads) {
-  const auto source = position_source(positions, q.tokens);
-  check_both<Layout>(function, q, k, table, source);
-  const norm_rule<QW> q_rule = checked_norm(function, q_norm, q);
-  const norm_rule<KW> k_rule = checked_norm(function, k_norm, k);
-  const auto rotation = row_rotation<Layout>(table, source);
-  run_plans(threads, tokens_of_norm, norm_pass(q, q, q_rule, rotation), norm_pass(k, k, k_rule, rotation));
-}
-
 }  // namespace detail
 
 /// Normalises every head of `x` in place.
@@ -199,9 +187,19 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
   ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("normalize_and_rotate", Q, K);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_and_rotate", "both views", Q, K);
-  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::normalize_and_rotate_both<Layout>("normalize_and_rotate", q, k, q_norm, k_norm,
-                                              detail::placed(table), positions, threads);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>) {
+    const auto place = detail::placed(table);
+    const auto source = detail::position_source(positions, q.tokens);
+    detail::check_both<Layout>("normalize_and_rotate", q, k, place, source);
+    const auto rotation = detail::row_rotation<Layout>(place, source);
+    const auto pass_of = [&](const auto& x, const auto& norm) {
+      return detail::norm_pass(x, x, detail::checked_norm("normalize_and_rotate", norm, x), rotation);
+    };
+    const auto queries = pass_of(q, q_norm);
+    const auto keys = pass_of(k, k_norm);
+    constexpr Index tokens_of_block = 32;
+    detail::run_plans(threads, tokens_of_block, queries, keys);
+  }
 }
 
 /// Writes the normalised and rotated `x` to `out`.
