@@ -55,9 +55,8 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
   ROPE_DETAIL_CHECK_WRITABLE("merge_attention", "out_a", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("merge_attention", "out_a and out_b", T, B);
   ROPE_DETAIL_CHECK_THREADS("merge_attention", Threads);
-  detail::check_view("merge_attention", out_a);
-  detail::check_view("merge_attention", out_b);
-  detail::check_memory("merge_attention", out_a, out_b);
+  detail::check_heads("merge_attention", out_a);
+  detail::check_heads("merge_attention", out_b);
   if (!detail::have_same_shape(out_a, out_b))
     detail::throw_invalid("merge_attention", "the outputs must have the same shape, got ",
                           detail::shape_text(out_a), " and ", detail::shape_text(out_b));

@@ -161,7 +161,6 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
 template <class T, class C>
 visibility checked_scores(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                           const attention_options& options, bool rotates) {
-  check_extents(function, q);
   check_extents(function, k);
   check_memory(function, q, k);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};

@@ -94,9 +94,8 @@ auto checked_gradient(const char* function, const head_view<X>& x, const head_vi
   const auto place = placed(table);
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, place, source);
-  check_view(function, d_x);
+  check_heads(function, d_x);
   check_same_shape(function, x, d_x, name);
-  check_memory(function, d_x);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
   return rotated_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
                        std::remove_const_t<decltype(source)>>{

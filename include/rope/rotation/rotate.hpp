@@ -113,10 +113,9 @@ void check_same_tokens(const char* function, const head_view<Q>& q, const head_v
 template <class Layout, class Q, class K, class S, class Source>
 void check_both(const char* function, const head_view<Q>& q, const head_view<K>& k,
                 const placed_table<S>& table, const Source& source) {
-  check_view(function, q);
-  check_view(function, k);
+  check_heads(function, q);
+  check_heads(function, k);
   check_same_tokens(function, q, k);
-  check_memory(function, q, k);
   check_rotation<Layout>(function, q.batch, q.tokens, (std::min)(q.head_dim, k.head_dim), table, source);
   check_written(function, q);
   check_written(function, k);
