@@ -134,10 +134,10 @@ struct projection {
   }
   template <class W>
   static T* checked_data(W& w) {
-    static_assert(detail::row_major_matrix<W>,
+    static_assert(detail::matrix_in_memory<W, true>,
                   "projection: a weight is row-major [out_features, in_features]; of a column-major matrix "
                   "[in_features, out_features] give w.transpose(), and copy others to a row-major matrix");
-    if constexpr (detail::row_major_matrix<W>) {
+    if constexpr (detail::matrix_in_memory<W, true>) {
       if (w.rows() > 1 && w.outerStride() != w.cols())
         detail::throw_invalid("projection",
                               "the rows of a weight must lie next to each other, got a stride of ",

@@ -306,16 +306,14 @@ concept dense_in_memory = requires(X& x) {
   requires bool(unsigned(dense_type<X>::Flags) & Eigen::DirectAccessBit);
   requires int(dense_type<X>::InnerStrideAtCompileTime) == 1;
 };
-template <class X>
-concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor);
-template <class X>
-concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
+template <class X, bool row_major>
+concept matrix_in_memory = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor) == row_major;
 
 /// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
 /// view if the storage order is another one, which the caller rejects at compile time.
 template <bool row_major, class Matrix>
 auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
-  if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {
+  if constexpr (!matrix_in_memory<Matrix, row_major>) {
     return head_view<float>{};
   } else {
     using T = std::remove_pointer_t<decltype(m.data())>;
@@ -393,7 +391,7 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
 #undef ROPE_DETAIL_TENSOR_VIEW
 
 #define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
-  static_assert(detail::row_major_matrix<Matrix>,                                                 \
+  static_assert(detail::matrix_in_memory<Matrix, true>,                                           \
                 name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
                      "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
                      "thd(m.transpose(), heads); copy a column-major " shape                      \
@@ -435,7 +433,7 @@ auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { retu
 template <detail::dense Matrix>
 auto dht(Matrix&& m, Index heads) {
   static_assert(
-      detail::column_major_matrix<Matrix>,
+      detail::matrix_in_memory<Matrix, false>,
       "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
       "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
       "heads); evaluate an expression or a column of a row-major matrix first");
