@@ -221,7 +221,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention", tables, options);
   const auto rules = detail::checked_call<T, C, true>(q, k, v, out, options);
-  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
+  detail::check_rotations<Layout, T, C>("attention", q, k, pair, rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
   detail::attend(detail::attention_call<T, detail::read_rotation<T>, C>{q, k, v, out, rules, rotation},
                  threads);

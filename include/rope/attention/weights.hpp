@@ -221,14 +221,6 @@ weights_view<weight_of<Q>> weights_in(std::remove_reference_t<W>& weights, const
   }
 }
 
-/// Checks a call without rotation and writes its weights to the weights_view to(shape).
-template <class T, class To, class Threads>
-void find_weights(const head_view<const T>& q, const head_view<const T>& k, const To& to,
-                  const attention_options& options, const Threads& threads) {
-  const visibility rules = checked_scores<T, T>("attention_weights", q, k, options, false);
-  write_weights(attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {}}, to(rules.shape()), threads);
-}
-
 }  // namespace detail
 
 /// The attention probabilities of queries and keys that are already rotated or need no rotation.
@@ -258,10 +250,9 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const attent
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  const auto to = [&](const detail::attention_shape& shape) {
-    return detail::weights_in<Q, W>(weights, shape);
-  };
-  detail::find_weights<T>(q, k, to, options, threads);
+  const auto rules = detail::checked_scores<T, T>("attention_weights", q, k, options, false);
+  detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, {}},
+                        detail::weights_in<Q, W>(weights, rules.shape()), threads);
 }
 
 /// The attention probabilities of unrotated queries and keys, which are rotated while they are read.
@@ -278,8 +269,7 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
   const query_key_tables pair = detail::checked_tables("attention_weights", tables, options);
   const auto rules = detail::checked_scores<T, T>("attention_weights", q, k, options, true);
   const auto to = detail::weights_in<Q, W>(weights, rules.shape());
-  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
-                                  rules);
+  detail::check_rotations<Layout, T, T>("attention_weights", q, k, pair, rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
   detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, rotation},
                         to, threads);

@@ -274,8 +274,8 @@ EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_s
   return false;
 }
 
-/// The memory of a view with elements: its first address, and the extent and the stride of each axis in bytes.
-/// The last axis is one of bytes.
+/// The memory of a view with elements: its first address, and the extent of each axis and its stride in
+/// bytes. The last axis is one of bytes.
 struct viewed_memory {
   std::int64_t address, extents[4], strides[4];
 

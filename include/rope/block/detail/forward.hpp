@@ -157,12 +157,11 @@ class block_forward {
                   threads);
         part.log_sum_exp = {};
         if (probabilities_.empty() || asking.tokens == 0) return;
-        const auto of_segment = [&](const attention_shape& /*segment*/) {
-          const Index head = q.tokens * k.tokens;
-          T* const data = probabilities_.data() + first * k.tokens + first_key;
-          return weights_view<T>{data, q.heads * head, head, k.tokens, 1};
-        };
-        find_weights<T>(asking, seen, of_segment, part, threads);
+        const visibility rules = checked_scores<T, T>("attention_weights", asking, seen, part, false);
+        const Index head = q.tokens * k.tokens;
+        T* const data = probabilities_.data() + first * k.tokens + first_key;
+        write_weights(attention_call<T, read_rotation<T>>{asking, seen, {}, {}, rules, {}},
+                      weights_view<T>{data, q.heads * head, head, k.tokens, 1}, threads);
       });
       first += asking.tokens;
       first_key += seen.tokens;
