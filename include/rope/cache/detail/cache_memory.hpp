@@ -42,22 +42,27 @@ class cache_memory {
   ///          address space
   cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
                Index value_dim)
-      : keys_(owner, batch, kv_heads, slot_count, head_dim),
-        values_(owner, batch, shared ? 0 : kv_heads, slot_count, value_dim) {}
+      : batch_(batch),
+        slots_(slot_count),
+        heads_(kv_heads),
+        head_dim_(head_dim),
+        value_dim_(value_dim),
+        keys_(allocated(owner, kv_heads, head_dim)),
+        values_(allocated(owner, shared ? 0 : kv_heads, value_dim)) {}
 
-  Index batch() const { return keys_.batch(); }
-  Index slot_count() const { return keys().tokens; }
+  Index batch() const { return batch_; }
+  Index slot_count() const { return slots_; }
 
-  head_view<const T> keys() const { return keys_.view(); }
-  head_view<T> keys() { return keys_.view(); }
+  head_view<const T> keys() const { return view_of(keys_, head_dim_); }
+  head_view<T> keys() { return view_of(keys_, head_dim_); }
   head_view<const T> values() const { return values_of(*this); }
   head_view<T> values() { return values_of(*this); }
 
   /// The first channel of a stored key that new keys set.
-  Index first_new_channel() const { return shared ? values_.head_dim() : 0; }
+  Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// The size of `count` tokens in bytes.
   double bytes_of(Index count) const {
-    return cost_of(count, keys().heads, keys_.head_dim() + (shared ? 0 : values_.head_dim()), sizeof(T));
+    return cost_of(count, Index{heads_}, head_dim_ + value_dim_ - first_new_channel(), sizeof(T));
   }
 
   /// Checks the shapes and counts of new tokens.
@@ -66,8 +71,8 @@ class cache_memory {
   template <class K, class V>
   void check_new(const char* function, const K& k, const V& v, const row_counts& counts) const {
     ROPE_DETAIL_CHECK_STORED("append", typename K::value_type, typename V::value_type, T);
-    check_shape(function, shared ? "rotated_part" : "k", k, keys_.head_dim() - first_new_channel());
-    check_shape(function, shared ? "latent" : "v", v, values_.head_dim());
+    check_shape(function, shared ? "rotated_part" : "k", k, head_dim_ - first_new_channel());
+    check_shape(function, shared ? "latent" : "v", v, value_dim_);
     check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
     check_counts(function, counts, batch(), k.tokens);
   }
@@ -79,7 +84,7 @@ class cache_memory {
              const WriteKeys& write_keys) {
     const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
     const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
-    write_keys(from(k), to(keys()).channels(first_new_channel(), keys_.head_dim() - first_new_channel()));
+    write_keys(from(k), to(keys()).channels(first_new_channel(), head_dim_ - first_new_channel()));
     copy_channels(from(v), to(values()));
   }
 
@@ -106,12 +111,30 @@ class cache_memory {
   }
 
  private:
+  /// Heads [batch, heads, slots, head_dim] in memory of their own.
+  struct stored_heads {
+    number_array<T> channels;
+    number_array<arithmetic<T>> scales;  // floats of integers, otherwise none
+  };
+
+  stored_heads allocated(const char* owner, Index heads, Index head_dim) const {
+    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads, head_dim);
+    const Index count = batch_ * slots_ * heads;
+    return {number_array<T>(count * head_dim), number_array<arithmetic<T>>(is_quantized<T> ? count : 0)};
+  }
+  template <class Heads>
+  auto view_of(Heads& heads, Index head_dim) const {
+    if constexpr (is_quantized<T>)
+      return bhsd(heads.channels.data(), heads.scales.data(), batch_, heads_, slots_, head_dim);
+    else
+      return bhsd(heads.channels.data(), batch_, heads_, slots_, head_dim);
+  }
   template <class Memory>
   static auto values_of(Memory& memory) {
     if constexpr (shared)
-      return memory.keys().channels(0, memory.values_.head_dim());
+      return memory.keys().channels(0, memory.value_dim_);
     else
-      return memory.values_.view();
+      return memory.view_of(memory.values_, memory.value_dim_);
   }
   struct copy {
     void operator()(const auto* x, Index size, auto* y) const { std::copy_n(x, size, y); }
@@ -134,13 +157,14 @@ class cache_memory {
   template <class X>
   void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
     check_extents(function, x);
-    if (x.batch != batch() || x.heads != keys().heads || x.head_dim != head_dim)
-      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys().heads, ", ", head_dim,
-                    "], got ", shape_text(x));
+    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
+      throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
+                    shape_text(x));
     check_memory(function, x);
   }
 
-  head_memory<T> keys_, values_;
+  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
+  stored_heads keys_, values_;
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

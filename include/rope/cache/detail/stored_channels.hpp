@@ -7,7 +7,6 @@
 #include <type_traits>
 #include <utility>  // std::pair
 
-#include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/scratch.hpp>
@@ -20,51 +19,10 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// The memory of the heads of a cache, and the conversion of channels to and from its type. Channels are
-/// copied, rotated, or normalised and rotated, and each is rounded once. Keys may be copied and rotated by
-/// their ranks.
+/// Converts channels to and from the type that a cache stores. Channels are copied, rotated, or normalised and
+/// rotated, and each is rounded once. Keys may be copied and rotated by their ranks.
 
 namespace rope::inline ROPE_ABI::detail {
-
-/// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
-///
-/// Invariant: a moved-from object has no extents.
-template <class T>
-class head_memory {
- public:
-  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
-  ///          address space
-  head_memory(const char* owner, Index batch, Index heads, Index slot_count, Index head_dim)
-      : batch_(batch),
-        heads_(heads),
-        slots_(slot_count),
-        head_dim_(head_dim),
-        channels_(checked_size(owner, head_dim)),
-        scales_(is_quantized<T> ? checked_size(owner, 1) : 0) {}
-
-  Index batch() const { return batch_; }
-  Index head_dim() const { return head_dim_; }
-
-  head_view<T> view() { return view_of(channels_.data(), scales_.data()); }
-  head_view<const T> view() const { return view_of(channels_.data(), scales_.data()); }
-
- private:
-  template <class X, class Scale>
-  head_view<X> view_of(X* channels, Scale* scales) const {
-    if constexpr (is_quantized<T>)
-      return bhsd(channels, scales, batch_, heads_, slots_, head_dim_);
-    else
-      return bhsd(channels, batch_, heads_, slots_, head_dim_);
-  }
-  Index checked_size(const char* owner, Index head_dim) const {
-    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads_, head_dim);
-    return batch_ * slots_ * heads_ * head_dim;
-  }
-
-  moved_index batch_, heads_, slots_, head_dim_;
-  number_array<T> channels_;
-  number_array<arithmetic<T>> scales_;  // floats of integers, otherwise none
-};
 
 /// Calls rotator.rotate(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
 /// quantized again.
