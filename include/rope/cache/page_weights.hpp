@@ -47,10 +47,9 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class W = std
 void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const auto rows = detail::attended_pages("attention_weights", q, pages, pages.keys(), q, options);
-  detail::find_weights_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, rows, rows, weights, detail::without_table, options, threads);
+  detail::find_weights_of_rows<detail::unnamed_layout>(q, rows, rows, weights, detail::without_table, options,
+                                                       threads);
 }
 
 /// The probabilities of attention<Layout>(q, pages, out, table, options).
@@ -64,11 +63,9 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class W = std
 void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights, const Table& table,
                        const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const auto rows = detail::attended_pages("attention_weights", q, pages, pages.keys(), q, options);
   const auto rotation = detail::placed(table);
-  detail::find_weights_of_rows<Layout, std::remove_const_t<Q>>(q, rows, rows, weights, &rotation, options,
-                                                               threads);
+  detail::find_weights_of_rows<Layout>(q, rows, rows, weights, &rotation, options, threads);
 }
 
 /// The attention that each token of each sequence receives from queries that are already rotated or need no
@@ -96,10 +93,9 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class W = std
 void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums,
                            const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const auto rows = detail::attended_pages("attention_weight_sums", q, pages, pages.keys(), q, options);
-  detail::find_weight_sums_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, rows, rows, detail::sums_in<Q, W>(sums), detail::without_table, options, threads);
+  detail::find_weight_sums_of_rows<detail::unnamed_layout, W>(q, rows, rows, sums, detail::without_table,
+                                                              options, threads);
 }
 
 /// The attention that each token of each sequence receives from unrotated queries.
@@ -113,11 +109,9 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class W = std
 void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums, const Table& table,
                            const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const auto rows = detail::attended_pages("attention_weight_sums", q, pages, pages.keys(), q, options);
   const auto rotation = detail::placed(table);
-  detail::find_weight_sums_of_rows<Layout, std::remove_const_t<Q>>(q, rows, rows, detail::sums_in<Q, W>(sums),
-                                                                   &rotation, options, threads);
+  detail::find_weight_sums_of_rows<Layout, W>(q, rows, rows, sums, &rotation, options, threads);
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -42,10 +42,12 @@ attended_call<Layout, T, Rows, S, Threads> weights_call(const head_view<const T>
 }
 
 /// Implements `attention_weights` for stored tokens.
-template <class Layout, class T, class Rows, class S, class W, class Threads>
-void find_weights_of_rows(const std::type_identity_t<head_view<const T>>& q, const Rows& rows,
-                          const row_queries& queries, W& weights, const placed_table<S>* table,
-                          const attention_options& options, const Threads& threads) {
+template <class Layout, class Q, class Rows, class S, class W, class Threads>
+void find_weights_of_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries, W& weights,
+                          const placed_table<S>* table, const attention_options& options,
+                          const Threads& threads) {
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  using T = std::remove_const_t<Q>;
   using A = arithmetic<T>;
   const auto calls = weights_call<Layout, T>(q, rows, queries, table, options, threads);
   const attention_shape& shape = calls.shape();
@@ -70,12 +72,13 @@ void find_weights_of_rows(const std::type_identity_t<head_view<const T>>& q, con
 }
 
 /// Implements `attention_weight_sums` for stored tokens.
-template <class Layout, class T, class Rows, class S, class Threads>
-void find_weight_sums_of_rows(const std::type_identity_t<head_view<const T>>& q, const Rows& rows,
-                              const row_queries& queries, const std::span<arithmetic<T>>& sums,
-                              const placed_table<S>* table, const attention_options& options,
-                              const Threads& threads) {
-  const auto calls = weights_call<Layout, T>(q, rows, queries, table, options, threads);
+template <class Layout, class W, class Q, class Rows, class S, class Threads>
+void find_weight_sums_of_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries,
+                              std::remove_reference_t<W>& list, const placed_table<S>* table,
+                              const attention_options& options, const Threads& threads) {
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const std::span<weight_of<Q>> sums = sums_in<Q, W>(list);
+  const auto calls = weights_call<Layout, std::remove_const_t<Q>>(q, rows, queries, table, options, threads);
   attention_shape shape = calls.shape();
   shape.batch = queries.asking();
   const Index kv_heads =
@@ -124,9 +127,8 @@ requires attended_rows<Cache>
 void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const attention_options& options = {},
                        const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  detail::find_weights_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, cache, detail::queries_of(q, cache, counts), weights, detail::without_table, options, threads);
+  detail::find_weights_of_rows<detail::unnamed_layout>(q, cache, detail::queries_of(q, cache, counts),
+                                                       weights, detail::without_table, options, threads);
 }
 
 /// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
@@ -142,10 +144,9 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
                        const attention_options& options = {}, const detail::row_counts& counts = {},
                        const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::find_weights_of_rows<Layout, std::remove_const_t<Q>>(q, cache, detail::queries_of(q, cache, counts),
-                                                               weights, &rotation, options, threads);
+  detail::find_weights_of_rows<Layout>(q, cache, detail::queries_of(q, cache, counts), weights, &rotation,
+                                       options, threads);
 }
 
 /// The attention that each token of a cache receives from queries that are already rotated or need no
@@ -178,10 +179,8 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
                            const attention_options& options = {}, const detail::row_counts& counts = {},
                            const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
-  detail::find_weight_sums_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), detail::without_table,
-      options, threads);
+  detail::find_weight_sums_of_rows<detail::unnamed_layout, W>(q, cache, detail::queries_of(q, cache, counts),
+                                                              sums, detail::without_table, options, threads);
 }
 
 /// The attention that each token of a cache receives from unrotated queries.
@@ -197,11 +196,9 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums, const T
                            const attention_options& options = {}, const detail::row_counts& counts = {},
                            const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::find_weight_sums_of_rows<Layout, std::remove_const_t<Q>>(
-      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), &rotation, options,
-      threads);
+  detail::find_weight_sums_of_rows<Layout, W>(q, cache, detail::queries_of(q, cache, counts), sums, &rotation,
+                                              options, threads);
 }
 
 }  // namespace rope::inline ROPE_ABI
