@@ -175,13 +175,8 @@ class attention_gradient_tasks {
       // heads add to them.
       sum_order in_order(d_bias_.is_shared ? tiles : tiles + head * blocks_,
                          d_bias_.is_shared ? task : order);
-      const Index kv = (first + head) % tape_.k.heads;
-      const query_block queries = {.b = (first + head) / tape_.k.heads,
-                                   .kv = kv,
-                                   .first_head = kv * tape_.group(),
-                                   .heads = tape_.group(),
-                                   .first_token = token,
-                                   .tokens = (std::min)(tokens_, tape_.q.tokens - token)};
+      const query_block queries = block_of_key_head(first + head, tape_.k.heads, tape_.group(), token,
+                                                    (std::min)(tokens_, tape_.q.tokens - token));
       add_gradients_of_block(tape_, rules_, queries, d_bias_, sums_of(memory, head), in_order,
                              d_sinks_ == nullptr ? nullptr : d_sinks_of(first + head, part));
     });

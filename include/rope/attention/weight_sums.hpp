@@ -101,13 +101,8 @@ class weight_sums_passes {
   Index rows_of_block() const { return pieces(block_ * group_, shape::rows) * shape::rows; }
   /// Block `block` of the queries of one row and key head.
   query_block block_of(Index pair, Index block) const {
-    const Index kv = pair % call_.k.heads, first = block * block_;
-    return {.b = pair / call_.k.heads,
-            .kv = kv,
-            .first_head = kv * group_,
-            .heads = group_,
-            .first_token = first,
-            .tokens = (std::min)(block_, call_.q.tokens - first)};
+    const Index first = block * block_;
+    return block_of_key_head(pair, call_.k.heads, group_, first, (std::min)(block_, call_.q.tokens - first));
   }
 
   /// Calls visit(softmax, scores, begin) for each of the tiles of keys [first, last) and each strip of the

@@ -33,6 +33,13 @@ struct query_block {
   Index head_of(Index r) const { return first_head + r % heads; }
 };
 
+/// A block of the `group` query heads of one key head. Key heads are numbered across the batch, row by row.
+inline query_block block_of_key_head(Index head, Index kv_heads, Index group, Index first_token,
+                                     Index tokens) {
+  const Index kv = head % kv_heads;
+  return {head / kv_heads, kv, kv * group, group, first_token, tokens};
+}
+
 /// Rows [first_row, first_row + count) of a block, numbered from 0.
 struct strip_rows {
   query_block block;
