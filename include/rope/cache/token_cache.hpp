@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
-#include <vector>
 
 #include <rope/attention/options.hpp>
 #include <rope/base/owned_array.hpp>
@@ -138,10 +137,7 @@ class token_cache {
   }
   /// The number of the `queries` queries in each row for a call of attention without counts, [batch]. Empty:
   /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
-  std::span<const Index> query_counts(Index queries) const {
-    const std::vector<Index>* const counts = rows().newest().counts("attention", queries);
-    return counts != nullptr ? std::span<const Index>(*counts) : std::span<const Index>();
-  }
+  std::span<const Index> query_counts(Index queries) const { return newest().counts("attention", queries); }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
 

@@ -5,6 +5,7 @@
 #include <algorithm>  // std::fill, std::max, std::min
 #include <cstddef>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>  // std::swap
 #include <vector>
@@ -102,12 +103,12 @@ class newest_tokens {
   }
 
   /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
-  /// They are the newest tokens of the row. Null if all rows have `queries` queries.
+  /// They are the newest tokens of the row. Empty if all rows have `queries` queries.
   ///
   /// Throws:  std::invalid_argument if the record does not determine this
-  const std::vector<Index>* counts(const char* function, Index queries) const {
-    if (queries <= even_) return nullptr;
-    if (even_ == 0 && queries == width_) return &counts_;
+  std::span<const Index> counts(const char* function, Index queries) const {
+    if (queries <= even_) return {};
+    if (even_ == 0 && queries == width_) return counts_;
     const char* rule =
         "the rows differ in the tokens that they took or lost; give counts, how many queries each row has";
     if (even_ == 0 && width_ == unknown)

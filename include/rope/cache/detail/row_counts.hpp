@@ -29,21 +29,17 @@ class row_counts : public any_integers {
  public:
   row_counts() = default;
   template <integers_in_memory X>
-  row_counts(const X& list) : row_counts("counts", list) {}
+  row_counts(const X& list) : any_integers("counts", list) {}
   template <integers_in_memory X>
-  requires owns_memory<X> row_counts(const X& list ROPE_DETAIL_LIFETIMEBOUND) : row_counts("counts", list) {}
-
- protected:
-  /// \param name  the name of the list in errors
-  template <integers_in_memory X>
-  row_counts(const char* name, const X& list) : any_integers(name, list) {}
+  requires owns_memory<X> row_counts(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : any_integers("counts", list) {}
 };
 
 /// A list of any integers, [batch]: for each row, the row that it becomes a copy of.
-class row_list : public row_counts {
+class row_list : public any_integers {
  public:
   template <integers_in_memory X>
-  row_list(const X& list) : row_counts("rows", list) {}
+  row_list(const X& list) : any_integers("rows", list) {}
 };
 
 /// Checks that counts are empty, or are [batch] and each in [0, tokens].

@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_ROW_PLACES_HPP
 #define ROPE_CACHE_DETAIL_ROW_PLACES_HPP
 
-#include <algorithm>  // std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
+#include <algorithm>  // std::all_of, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -87,9 +87,7 @@ class row_places {
 
   /// Whether the next position of every row is an integer. True without axes.
   bool end_at_integers() const {
-    for (const row_end& of : rows_)
-      if (!of.is_integer()) return false;
-    return true;
+    return std::all_of(rows_.begin(), rows_.end(), [](const row_end& of) { return of.is_integer(); });
   }
   /// The next integer position of each row, [batch].
   ///

@@ -10,7 +10,6 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
-#include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
 
 /// Lists of tokens of a row.
@@ -18,10 +17,10 @@
 namespace rope::inline ROPE_ABI::detail {
 
 /// Indices of tokens, any integers, as the caller passes them.
-class token_indices : public row_counts {
+class token_indices : public any_integers {
  public:
   template <integers_in_memory X>
-  token_indices(const X& list) : row_counts("indices", list) {}
+  token_indices(const X& list) : any_integers("indices", list) {}
 };
 
 /// Different tokens of a row in ascending order: a run, or a list. A list is in the scratch memory of the
