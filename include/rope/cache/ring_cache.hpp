@@ -140,8 +140,22 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
   ///          overwritten, if the position of one of these tokens was skipped or, with ring_positions::cache,
   ///          if a position visible to them was skipped; std::out_of_range if there is no such row
   void check_queries(const char* function, Index b, Index queries) const {
-    if (const std::int64_t start = rows().run_start(rows().checked(function, b)); start > 0)
-      check_run(function, b, queries, start);
+    const std::int64_t start = rows().run_start(rows().checked(function, b));  // after skipped positions
+    if (start > 0 && queries > seen(b) - start)
+      detail::throw_invalid(function, "row ", b, " has ", seen(b) - start,
+                            " tokens since positions were skipped; attend with at most as many queries, got ",
+                            queries);
+    const auto check_tokens = [&](std::int64_t token, std::int64_t end) {
+      for (; token < end; ++token)
+        if (!rows().holds_token(b, token))
+          detail::throw_invalid(function,
+                                "ring_positions::cache needs every key of the window and the sinks, but row ",
+                                b, " has no token at position ", token);
+    };
+    if (start > 0 && policy().positions == ring_positions::cache) {
+      check_tokens(0, (std::min)(seen(b), std::int64_t{policy().sinks}));
+      check_tokens((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
+    }
     // Sinks are never overwritten. Of the other keys, the first query needs the oldest ones.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
@@ -155,23 +169,6 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("ring_cache");  // in messages
 
  private:
-  /// check_queries for a row in which positions before `start` were skipped.
-  void check_run(const char* function, Index b, Index queries, std::int64_t start) const {
-    if (queries > seen(b) - start)
-      detail::throw_invalid(function, "row ", b, " has ", seen(b) - start,
-                            " tokens since positions were skipped; attend with at most as many queries, got ",
-                            queries);
-    if (policy().positions != ring_positions::cache) return;
-    const auto check_tokens = [&](std::int64_t token, std::int64_t end) {
-      for (; token < end; ++token)
-        if (!rows().holds_token(b, token))
-          detail::throw_invalid(function,
-                                "ring_positions::cache needs every key of the window and the sinks, but row ",
-                                b, " has no token at position ", token);
-    };
-    check_tokens(0, (std::min)(seen(b), std::int64_t{policy().sinks}));
-    check_tokens((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
-  }
   using base::rows;
 };
 

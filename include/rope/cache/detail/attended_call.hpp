@@ -90,7 +90,9 @@ inline constexpr const placed_table<float>* without_table = nullptr;
 template <class Layout, class T, class Rows, class S, class Threads>
 class attended_call {
   using C = typename Rows::value_type;
-  ROPE_DETAIL_CHECK_READ("attention", T, C);
+  static_assert(is_or_widens<T, C> && !std::is_const_v<T>,
+                "attention: q and out have the channel type of the stored keys and values, or are float "
+                "where that is a 16-bit type or std::int8_t");
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:

@@ -19,8 +19,8 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// Converts channels to and from the type that a cache stores. Channels are copied, rotated, or normalised and
-/// rotated, and each is rounded once. Keys may be copied and rotated by their ranks.
+/// Converts channels to and from the type that a cache stores. Channels are copied, rotated, or normalised
+/// and rotated, and each is rounded once. Keys may be copied and rotated by their ranks.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -53,12 +53,6 @@ inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double
       name                                                                                                \
       ": k and v have the channel type of what stores them, or are float where that is a "                \
       "16-bit type, or any but double where it is std::int8_t")
-
-/// Checks that queries and outputs of T can be used with stored channels of type C.
-#define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
-  static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
-                ": q and out have the channel type of the stored keys and values, or are float where " \
-                "that is a 16-bit type or std::int8_t")
 
 /// Used in place of a norm if new keys are copied, because they are raw or already rotated.
 struct copied_keys : no_norm {};
