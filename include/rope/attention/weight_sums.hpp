@@ -241,6 +241,10 @@ void write_weight_sums(const double* from, std::span<A> sums) {
 template <class T, class Rotation, class C, class Threads>
 void find_weight_sums(const attention_call<T, Rotation, C>& call, std::span<arithmetic<T>> sums,
                       const Threads& threads) {
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  static_assert(
+      is_or_widens<T, C>,
+      "attention_weight_sums: k has the channel type of q, or a 16-bit type or std::int8_t where q is float");
   const weight_sums_view to = weight_sums_in(sums, call.rules.shape(), call.k.heads);
   add_weight_sums(call, to, threads);
   write_weight_sums(to.data, sums);
@@ -258,12 +262,6 @@ std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
   else
     return {};
 }
-
-#define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                                   \
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                                         \
-  static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>,                  \
-                "attention_weight_sums: k has the channel type of q, or a 16-bit type or std::int8_t " \
-                "where q is float")
 
 }  // namespace detail
 
@@ -301,7 +299,6 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class W = std
           class Threads = this_thread>
 void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const attention_options& options = {},
                            const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
@@ -318,7 +315,6 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class W = std
           attention_tables Tables, class Threads = this_thread>
 void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const Tables& tables,
                            const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
@@ -330,7 +326,6 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const Table
   detail::find_weight_sums(
       detail::attention_call<T, detail::read_rotation<T>, C>{q, k, {}, {}, rules, rotation}, to, threads);
 }
-#undef ROPE_DETAIL_CHECK_WEIGHT_SUMS
 
 }  // namespace rope::inline ROPE_ABI
 
