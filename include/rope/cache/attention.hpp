@@ -109,10 +109,8 @@ requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
-  detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(
-      q, cache, out, nullptr, options, detail::queries_of(q, cache, counts), threads)
-      .run();
+  detail::attend_to_rows<detail::unnamed_layout>(q, cache, detail::queries_of(q, cache, counts), out,
+                                                 detail::without_table, options, threads);
 }
 
 /// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are copies of
@@ -135,11 +133,9 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(
-      q, cache, out, &rotation, options, detail::queries_of(q, cache, counts), threads)
-      .run();
+  detail::attend_to_rows<Layout>(q, cache, detail::queries_of(q, cache, counts), out, &rotation, options,
+                                 threads);
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -117,9 +117,9 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
                   const any_integers& query_offsets, const Threads& threads) {
   static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
   ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
-  check_heads("write_pages", k);
-  check_heads("write_pages", v);
+  ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& pool) {
+    check_heads("write_pages", x);
     if (x.batch != k.batch || x.tokens != k.tokens || x.heads != pool.heads || x.head_dim != pool.head_dim)
       throw_invalid("write_pages", name, " must be ",
                     shape_text({k.batch, k.tokens, pool.heads, pool.head_dim}), ", got ", shape_text(x));
@@ -200,7 +200,6 @@ template <int no_layout = 0, class K, class V, class T,  // so that write_pages<
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
                  const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   detail::write_newest<detail::unnamed_layout>(k, v, pages, detail::unknown_table{}, query_offsets, threads);
 }
 
@@ -218,7 +217,6 @@ template <class Layout = detail::unnamed_layout, class K, class V, class T, key_
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, const Table& table,
                  const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
   if constexpr (pair_layout<Layout>)
     detail::write_newest<Layout>(k, v, pages, detail::key_transform_of(table), query_offsets, threads);
@@ -227,17 +225,6 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Arguments...>()),
                            "after k and v pass the pages (a page_view), then the table if keys rotate, "
                            "then query_offsets (any integers, [sequences + 1], or {}), then the threads");
-
-namespace detail {
-
-template <class Layout, class T, class P, class S, class Threads>
-void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
-                     const placed_table<S>* table, const attention_options& options, const Threads& threads) {
-  const auto rows = attended_pages("attention", q, pages, pages.values(), out, options);
-  attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, rows, threads).run();
-}
-
-}  // namespace detail
 
 /// Attention of queries that are already rotated, or need no rotation, to keys in pages.
 ///
@@ -274,8 +261,8 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class T, clas
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
                const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
-  detail::attend_to_pages<detail::unnamed_layout, T>(q, pages, out, detail::without_table, options, threads);
+  const auto rows = detail::attended_pages("attention", q, pages, pages.values(), out, options);
+  detail::attend_to_rows<detail::unnamed_layout>(q, rows, rows, out, detail::without_table, options, threads);
 }
 
 /// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are raw keys
@@ -291,9 +278,9 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class T, rota
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,
                const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
+  const auto rows = detail::attended_pages("attention", q, pages, pages.values(), out, options);
   const auto rotation = detail::placed(table);
-  detail::attend_to_pages<Layout, T>(q, pages, out, &rotation, options, threads);
+  detail::attend_to_rows<Layout>(q, rows, rows, out, &rotation, options, threads);
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -30,12 +30,6 @@
 
 /// One call of attention to stored tokens: its checks, and the kernel calls for its rows.
 
-/// Checks the types of a call of attention to stored tokens.
-#define ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads)                  \
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);               \
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T); \
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads)
-
 namespace rope::inline ROPE_ABI::detail {
 
 /// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
@@ -412,6 +406,17 @@ void attended_call<Layout, T, Rows, S, Threads>::check_all() {
 template <class Layout, class T, class Rows, class S, class Threads>
 void attended_call<Layout, T, Rows, S, Threads>::run() const {
   for_each_call([this](const auto& call, const attended_part& /*part*/) { attend(call, threads_); });
+}
+
+/// Implements `attention` to stored tokens.
+template <class Layout, class Q, class Rows, class T, class S, class Threads>
+void attend_to_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries,
+                    const head_view<T>& out, const placed_table<S>* table, const attention_options& options,
+                    const Threads& threads) {
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  attended_call<Layout, T, Rows, S, Threads>(q, rows, out, table, options, queries, threads).run();
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
