@@ -61,27 +61,22 @@ template <class T>
 void check_tape(const char* function, const attention_tape<T>& x) {
   const struct {
     const char* name;
-    head_view<const T> view;
-  } views[] = {{"d_q", x.d_q}, {"d_k", x.d_k}, {"d_v", x.d_v}, {"q", x.q},
-               {"k", x.k},     {"v", x.v},     {"out", x.out}, {"d_out", x.d_out}};
-  for (const auto& [name, view] : views) check_heads(function, view);
+    head_view<const T> view, like;  // of one shape, except that view has head_dim channels
+    Index head_dim;
+  } views[] = {{"d_q", x.d_q, x.q, x.q.head_dim}, {"d_k", x.d_k, x.k, x.k.head_dim},
+               {"d_v", x.d_v, x.k, x.v.head_dim}, {"q", x.q, x.q, x.q.head_dim},
+               {"k", x.k, x.k, x.k.head_dim},     {"v", x.v, x.k, x.v.head_dim},
+               {"out", x.out, x.q, x.v.head_dim}, {"d_out", x.d_out, x.q, x.v.head_dim}};
+  for (const auto& [name, view, like, head_dim] : views) check_heads(function, view);
   check_equal(function, "q and k", "batch", x.q.batch, x.k.batch);
   check_equal(function, "q and k", "head_dim", x.q.head_dim, x.k.head_dim);
   check_rule(function, x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
              "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
-  const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
-                         Index head_dim) {
+  for (const auto& [name, view, like, head_dim] : views)
     if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
         view.head_dim != head_dim)
       throw_invalid(function, name, " must be ", shape_text({like.batch, like.tokens, like.heads, head_dim}),
                     ", got ", shape_text(view));
-  };
-  match("v", x.v, x.k, x.v.head_dim);
-  match("out", x.out, x.q, x.v.head_dim);
-  match("d_out", x.d_out, x.q, x.v.head_dim);
-  match("d_q", x.d_q, x.q, x.q.head_dim);
-  match("d_k", x.d_k, x.k, x.k.head_dim);
-  match("d_v", x.d_v, x.k, x.v.head_dim);
   for (const head_view<T>& gradient : {x.d_q, x.d_k, x.d_v}) check_written(function, gradient);
   for (int i = 0; i < 3; ++i)
     for (int j = i + 1; j < 8; ++j)
