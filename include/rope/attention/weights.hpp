@@ -177,10 +177,6 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
   { weights.data() } -> std::same_as<weight_of<Q>*>;
 };
 
-/// An Eigen vector in memory without gaps, which is a list of weights.
-template <class W>
-concept contiguous_vector = dense_in_memory<W> && bool(dense_type<W>::IsVectorAtCompileTime);
-
 /// Views the caller's list or Eigen object as the weights of a call of queries Q. W is the type of the
 /// argument, which is a reference if the argument has a name.
 ///
@@ -193,7 +189,7 @@ weights_view<weight_of<Q>> weights_in(std::remove_reference_t<W>& weights, const
                  shape_text({shape.batch, shape.heads, shape.queries, shape.keys}),
                  " exceed the address space");
   // A matrix or tensor has an order of indices. The std::span of libc++ 14 would accept it as a list.
-  constexpr bool has_order = weight_object<W, Q> && !contiguous_vector<W>;
+  constexpr bool has_order = weight_object<W, Q> && !vector_in_memory<W>;
   if constexpr (!has_order && std::is_convertible_v<W, std::span<weight_of<Q>>>) {
     const std::span<weight_of<Q>> list(weights);
     const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);

@@ -128,7 +128,7 @@ struct projection {
   }
   template <class B>
   static bias_map checked_bias(B& b) {
-    static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,
+    static_assert(detail::vector_in_memory<B>,
                   "projection: a bias is an Eigen vector in memory with an inner stride of 1");
     return bias_map(b.data(), b.size());
   }

@@ -289,12 +289,9 @@ auto view_of_indices(const char* name, X& x) {
   }
 }
 
-template <class X>
-using dense_type = std::remove_cvref_t<X>;
-
 /// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
 template <class X>
-concept dense = requires(const dense_type<X>& x) {
+concept dense = requires(const std::remove_cvref_t<X>& x) {
   dense_of(x);
 };
 
@@ -303,11 +300,13 @@ concept dense = requires(const dense_type<X>& x) {
 template <class X>
 concept dense_in_memory = requires(X& x) {
   x.data();
-  requires bool(unsigned(dense_type<X>::Flags) & Eigen::DirectAccessBit);
-  requires int(dense_type<X>::InnerStrideAtCompileTime) == 1;
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
 };
 template <class X, bool row_major>
-concept matrix_in_memory = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor) == row_major;
+concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
+template <class X>
+concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 
 /// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
 /// view if the storage order is another one, which the caller rejects at compile time.
