@@ -212,15 +212,6 @@ class attention_gradient_tasks {
   double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], or nullptr
 };
 
-/// The number of elements in memory from the first entry of a bias to its last.
-template <class X>
-Index span_of(const score_view<X>& bias) {
-  if (!bias) return 0;
-  Index span = 1;
-  for (const auto& [stride, extent] : axes_of(bias)) span += (extent - 1) * stride;
-  return span;
-}
-
 /// Throws:  std::invalid_argument if the memory for the gradient of an option has the wrong length
 inline void check_option_gradients(const char* function, const option_gradients& by_options,
                                    const attention_options& options) {
@@ -228,13 +219,15 @@ inline void check_option_gradients(const char* function, const option_gradients&
     throw_invalid(function, "the gradient with respect to sink_logits must have their length, ",
                   options.sink_logits.size(), ", got ", by_options.sink_logits.size());
   if (by_options.bias.empty()) return;
-  const score_view<float>& bias = options.bias;
-  for (const auto& [stride, extent] : axes_of(bias))
+  Index span = options.bias ? 1 : 0;  // from the first entry in memory to the last
+  for (const auto& [stride, extent] : axes_of(options.bias)) {
     if (extent > 1 && stride < 0)
       throw_invalid(function, "the gradient with respect to bias needs strides that are not negative, got ",
                     stride);
-  if (static_cast<Index>(by_options.bias.size()) != span_of(bias))
-    throw_invalid(function, "the gradient with respect to bias must have length ", span_of(bias),
+    span += (extent - 1) * stride;
+  }
+  if (static_cast<Index>(by_options.bias.size()) != span)
+    throw_invalid(function, "the gradient with respect to bias must have length ", span,
                   ", from the first entry of the bias in memory to its last (0 without options.bias), got ",
                   by_options.bias.size());
 }
