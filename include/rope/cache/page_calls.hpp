@@ -166,17 +166,13 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
   });
 }
 
-template <class X>
-inline constexpr bool is_page_view = false;
-template <class T>
-inline constexpr bool is_page_view<page_view<T>> = true;
-
 /// Whether write_pages rejects the arguments after its two views. It takes pages, a table for keys, offsets
 /// and threads, in this order. All except the pages are optional.
 template <class K, class V, class Pages, class... More>
 constexpr bool misplaced_in_write_pages() {
   const std::size_t place = begins_with_table<value_place::own, More...>() ? 1 : 0;
-  return !is_page_view<std::remove_cvref_t<Pages>> || lacks_list<any_integers, More...>(place);
+  constexpr bool are_pages = requires(const Pages& pages) { pages.used_blocks(Index{}); };
+  return !are_pages || lacks_list<any_integers, More...>(place);
 }
 
 }  // namespace detail
