@@ -275,7 +275,7 @@ EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_s
 }
 
 /// The memory of a view with elements: its first address, and the extent of each axis and its stride in
-/// bytes. The last axis is one of bytes.
+/// bytes. The last axis is one of bytes. The stride of an extent of 1 is 0 here: in the view it may be huge.
 struct viewed_memory {
   std::int64_t address, extents[4], strides[4];
 
@@ -283,22 +283,22 @@ struct viewed_memory {
   explicit viewed_memory(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
         extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
-        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {
-    for (int i = 0; i < 3; ++i)  // the stride of an extent of 1 is arbitrary and may be huge
-      strides[i] = extents[i] == 1 ? 0 : strides[i] * std::int64_t{sizeof(T)};
-  }
+        strides{x.batch == 1 ? 0 : x.batch_stride * std::int64_t{sizeof(T)},
+                x.tokens == 1 ? 0 : x.token_stride * std::int64_t{sizeof(T)},
+                x.heads == 1 ? 0 : x.head_stride * std::int64_t{sizeof(T)}, 1} {}
 
+  /// The distance from the first entry of an axis to its last.
+  std::int64_t length(int axis) const { return (extents[axis] - 1) * strides[axis]; }
   /// The smallest address of a byte.
   std::int64_t begin() const {
-    std::int64_t first = address;
-    for (int i = 0; i < 4; ++i) first += (std::min)((extents[i] - 1) * strides[i], std::int64_t{0});
-    return first;
+    constexpr std::int64_t none = 0;
+    return address + (std::min)(length(0), none) + (std::min)(length(1), none) + (std::min)(length(2), none);
   }
   /// One more than the largest address of a byte.
   std::int64_t end() const {
-    std::int64_t last = address;
-    for (int i = 0; i < 4; ++i) last += (std::max)((extents[i] - 1) * strides[i], std::int64_t{0});
-    return last + 1;
+    constexpr std::int64_t none = 0;
+    return address + (std::max)(length(0), none) + (std::max)(length(1), none) + (std::max)(length(2), none) +
+           extents[3];
   }
 };
 
@@ -332,7 +332,8 @@ template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
   const viewed_memory of_a(a), of_b(b);
-  return of_a.begin() < of_b.end() && of_b.begin() < of_a.end() && find_shared(of_a, of_b);
+  return of_a.begin() < of_b.end() && of_b.begin() < of_a.end() &&
+         find_shared(viewed_memory(a), viewed_memory(b));
 }
 
 /// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
