@@ -79,11 +79,11 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
 
 /// Checks a call of attention to views, also that out shares no memory with k and v, which are read after out
 /// is written. Returns the visibility rules of the call.
-template <class T, class C, bool rotates>
+template <class T, class C>
 visibility checked_call(const head_view<const T>& q, const head_view<const C>& k, const head_view<const C>& v,
-                        const head_view<T>& out, const attention_options& options) {
+                        const head_view<T>& out, const attention_options& options, bool rotates) {
   const visibility rules = checked_attention<T, C>("attention", q, k, v, out, options, rotates);
-  check_products<T, C, rotates>("attention", options.products, q.head_dim);
+  check_products<T, C>("attention", options.products, q.head_dim, rotates);
   check_memory("attention", q, k, v, out);
   check_output(q, out);
   if (share_memory(k, out) || share_memory(v, out))
@@ -190,7 +190,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
-  const auto rules = detail::checked_call<T, C, false>(q, k, v, out, options);
+  const auto rules = detail::checked_call<T, C>(q, k, v, out, options, false);
   detail::attend(detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, v, out, rules, {}},
                  threads);
 }
@@ -220,7 +220,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention", tables, options);
-  const auto rules = detail::checked_call<T, C, true>(q, k, v, out, options);
+  const auto rules = detail::checked_call<T, C>(q, k, v, out, options, true);
   detail::check_rotations<Layout, T, C>("attention", q, k, pair, rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
   detail::attend(detail::attention_call<T, detail::read_rotation<T>, C>{q, k, v, out, rules, rotation},

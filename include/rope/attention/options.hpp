@@ -56,13 +56,13 @@ namespace detail {
 /// steps of either sign. A smaller head_dim allows more steps.
 inline constexpr Index max_integer_products = 65536;
 
-/// \tparam T        channels of queries and outputs
-/// \tparam C        channels of keys and values
-/// \tparam rotates  whether keys are rotated while they are read
+/// \tparam T       channels of queries and outputs
+/// \tparam C       channels of keys and values
+/// \param rotates  whether keys are rotated while they are read
 ///
 /// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
-template <class T, class C, bool rotates>
-void check_products(const char* function, product_precision products, Index head_dim) {
+template <class T, class C>
+void check_products(const char* function, product_precision products, Index head_dim, bool rotates) {
   if (products == product_precision::full) return;
   if (products == product_precision::integers) {
     if (!is_quantized<C>)

@@ -97,7 +97,7 @@ class multi_head_attention {
     detail::check_numbers("multi_head_attention", options.attention);
     detail::check_sink_logits("multi_head_attention", options.attention, shape_.heads);
     detail::check_magnitudes<T>("multi_head_attention", options.attention, shape_.head_dim);
-    detail::check_products<T, T, false>("multi_head_attention", options.attention.products, shape_.head_dim);
+    detail::check_products<T, T>("multi_head_attention", options.attention.products, shape_.head_dim, false);
   }
 
   /// The weights passed to the constructor.

@@ -164,8 +164,7 @@ class attended_call {
                    });
     check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
     // Raw keys are rotated while they are read.
-    raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
-          : check_products<T, C, false>("attention", options_.products, q_.head_dim);
+    check_products<T, C>("attention", options_.products, q_.head_dim, raw());
   }
   /// Queries and stored keys must be rotated in the same way. A call without a table does not show whether
   /// they are.
