@@ -108,9 +108,10 @@ constexpr bool misplaces_table() {
   ROPE_DETAIL_CHECK_THREADS(name, Threads)
 
 /// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
-  static_assert(!std::is_const_v<T>,           \
-                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                             \
+  static_assert(!std::is_const_v<T>,                                                                       \
+                name ": " x " is read-only, a view of a const or temporary object; " name "_to<Layout>(" x \
+                     ", out, table) leaves it as it is")
 
 #define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
   static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
@@ -118,7 +119,7 @@ constexpr bool misplaces_table() {
                      "_to<Layout>(x, out, table)")
 
 #define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
-  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only, a view of a const or temporary object")
 
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
