@@ -30,9 +30,9 @@ enum class refusal {
 };
 
 struct refused_architecture {
-  std::string_view names;   // as plain_architecture spells them, each between two spaces
+  refusal kind;
+  std::string_view names;   // as plain_architecture spells them
   std::string_view reason;  // what follows a name; for axes, what makes the frequencies
-  refusal kind = refusal::axes;
 };
 
 /// Why an architecture has no record. nullptr if the architecture has a record or is unknown.
@@ -43,211 +43,167 @@ template <class Refused = refused_architecture>
 const Refused* refused_architecture_of(std::string_view architecture) {
   using enum refusal;
   static constexpr Refused refused[] = {
-      {.names = " blt ",
-       .reason = "patcher_config, encoder_config, decoder_config and global_config",
-       .kind = parts},
-      {.names = " minimaxm3vl ",
-       .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses",
-       .kind = in_doubt},
-      {.names = " jinaembeddingsv5 ",
-       .reason =
-           "jina-embeddings-v5-text-small is Qwen 3, but its nano version EuroBERT, so write eurobert or "
-           "qwen3 as model_type",
-       .kind = in_doubt},
-      {.names = " recurrentgemma ",
-       .reason = "its released files rotate half of a head, its class all of it",
-       .kind = in_doubt},
-      {.names = " coherecompassvision ernie45vlmoevision exaone45vision glm4vmoevision glm4vvision "
-                "glm5nextvision glmocrvision paddleocrvlvision qwen25omnivisionencoder qwen25vlvision "
-                "qwen2vlvision qwen35moevision qwen35vision qwen38flashnextvision "
-                "qwen3omnimoevisionencoder qwen3vlmoevision qwen3vlvision qwen4expvision step3p5vision "
-                "videollama3vision ",
-       .reason = "qwen_vl_vision_frequencies"},
-      {.names = " allegrotransformer3d ",
-       .reason = "frequencies(head_dim / 3), for each third of a head, half_split, by frame, row and column "
-                 "over interpolation_scale_t, _h and _w"},
-      {.names = " anyflowfartransformer3d ",
-       .reason =
-           "wan_frequencies, for interleaved channels, and cos and sin of a compressed frame are averages"},
-      {.names = " easyanimatetransformer3d ",
-       .reason = "cogvideox_frequencies, for interleaved channels, with rows and columns scaled to 60 and 90 "
-                 "over patch_size"},
-      {.names = " heliostransformer3d ",
-       .reason = "axial_blocks(rope_dim, rope_theta), for interleaved channels, and cos and sin of older "
-                 "frames are averages"},
-      {.names = " hunyuandit2d ",
-       .reason = "axial_blocks of two halves of a head, for interleaved channels, column before row, both "
-                 "scaled to 64 over patch_size"},
-      {.names = " ltx2videotransformer3d ",
-       .reason = "ltx_frequencies, for interleaved channels of all heads as one, or frequencies_of_heads of "
-                 "them, for half_split channels, where rope_type is split"},
-      {.names = " luminanextdit2d ",
-       .reason = "custom: each frequency of frequencies(head_dim / 2) by the row, then by the column, for "
-                 "interleaved channels"},
-      {.names = " mochitransformer3d ",
-       .reason = "custom, from learned pos_frequencies of each head, for interleaved channels, by frame, row "
-                 "and column from the middle, scaled to an area of 192 * 192"},
-      {.names = " dinov3vit eomtdinov3 sapiens2 ", .reason = "dino_v3_frequencies"},
-      {.names = " edgetamvideo sam2video sam3trackervideo sam3vitmodel ",
-       .reason = "rope_vit_axial_frequencies, with the base of the file, for interleaved channels"},
-      {.names = " efficientloftr ",
-       .reason =
-           "custom, over the channels of all heads as one: each frequency of frequencies(hidden_size / 2) "
-           "by the row, then by the column, from 1"},
-      {.names = " gemma4vision ", .reason = "frequencies, for each half of a head"},
-      {.names = " kimik25vision ",
-       .reason = "custom: each frequency of frequencies(head_dim / 2) by the column, then by the row"},
-      {.names = " lightglue ", .reason = "along_directions, with learned directions"},
-      {.names = " llama4visionmodel ", .reason = "llama4_vision_frequencies"},
-      {.names = " minimaxh3 minimaxh3transformer3d ",
-       .reason =
-           "axial_blocks of three widths 2 * rope_freq_dim, for the first 6 * rope_freq_dim channels of "
-           "a head, half_split, by (time, row, column)"},
-      {.names = " minimaxm3vlvision ",
-       .reason = "axial: frame, row and column have a third of the head each, rounded down to even"},
-      {.names = " mlcdvisionmodel ",
-       .reason = "qwen_vl_vision_frequencies, except for learned angles of the class token"},
-      {.names = " museglimmervision ", .reason = "llama4_vision_frequencies, for half_split channels"},
-      {.names = " pixtral ", .reason = "pixtral_frequencies"},
-      {.names = " neomme ",
-       .reason = "on_axes with interleaved_sections of two equal sections, row before column"},
-      {.names = " briafibotransformer2d briatransformer2d krea2transformer2d ",
-       .reason = "axial_blocks(axes_dims_rope, rope_theta), for interleaved channels"},
-      {.names = " chromatransformer2d fluxtransformer2d hidreamimagetransformer2d longcatimagetransformer2d "
-                "ovisimagetransformer2d ",
-       .reason = "axial_blocks(axes_dims_rope), for interleaved channels"},
-      {.names = " nucleusmoeimagetransformer2d qwenimagetransformer2d ",
-       .reason = "axial_blocks(axes_dims_rope), for interleaved channels, with rows and columns from the "
-                 "middle of an image"},
-      {.names = " lumina2transformer2d ", .reason = "axial_blocks(axes_dim_rope), for interleaved channels"},
-      {.names = " flux2transformer2d ",
-       .reason = "axial_blocks(axes_dims_rope, 2000), for interleaved channels"},
-      {.names = " cogview4transformer2d ",
-       .reason =
-           "axial_blocks of two halves of a head, for half_split channels, by floor(256 row / rows) and "
-           "floor(256 column / columns)"},
-      {.names = " cosmos3omnitransformer ",
-       .reason = "on_axes with interleaved_sections(rope_axes_dim), for half_split channels"},
-      {.names = " glmimagetransformer2d ",
-       .reason = "axial_blocks of two halves of a head, for half_split channels"},
-      {.names = " hunyuanimagetransformer2d hunyuanvideo15transformer3d "
-                "hunyuanvideoframepacktransformer3d hunyuanvideotransformer3d motifvideotransformer3d ",
-       .reason = "axial_blocks(rope_axes_dim, 256), for interleaved channels"},
-      {.names = " joyimageeditplustransformer3d joyimageedittransformer3d ",
-       .reason = "axial_blocks(rope_dim_list, 256), for interleaved channels"},
-      {.names = " kandinsky5transformer3d ", .reason = "axial_blocks(axes_dims), for interleaved channels"},
-      {.names = " prxtransformer2d ", .reason = "axial_blocks(axes_dim), for interleaved channels"},
-      {.names = " zimagetransformer2d ", .reason = "axial_blocks(axes_dims, 256), for interleaved channels"},
-      {.names = " cogvideoxtransformer3d consisidtransformer3d ",
-       .reason = "cogvideox_frequencies, for interleaved channels"},
-      {.names = " cosmostransformer3d ", .reason = "cosmos_frequencies, for half_split channels"},
-      {.names = " ltxvideotransformer3d ",
-       .reason = "ltx_frequencies, for interleaved channels of all heads as one"},
-      {.names = " anyflowtransformer3d chronoedittransformer3d sanavideotransformer3d "
-                "skyreelsv2transformer3d wananimate2transformer3d wananimatetransformer3d wantransformer3d "
-                "wanvacetransformer3d ",
-       .reason = "wan_frequencies, for interleaved channels"},
-      {.names = " ideogram4transformer2d ",
-       .reason =
-           "on_axes with interleaved_sections, for half_split channels, with rows and columns from 65536"},
-      {.names = " baichuanm1 ",
-       .reason = "convolves keys and values of two tokens before keys rotate, and gives layers of "
-                 "sliding_window_layers heads of hidden_size / num_swa_attention_heads channels",
-       .kind = rotates_otherwise},
-      {.names = " chatglm6b ",
-       .reason = "rotates the first half of a head by the position and the second by the block "
-                 "position: rotate<half_split> each half by a table of frequencies(head_dim / 2)",
-       .kind = rotates_otherwise},
-      {.names = " clvpencoder ", .reason = "rotates values too", .kind = rotates_otherwise},
-      {.names = " deepseekocr2encoder ",
-       .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
-                 "that no option of attention stands for",
-       .kind = rotates_otherwise},
-      {.names = " deepseekv41 ",
-       .reason = "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of "
-                 "attention stands for",
-       .kind = rotates_otherwise},
-      {.names = " dots3note ",
-       .reason = "gives layers that slide latent heads of other widths, swa_qk_nope_head_dim before "
-                 "swa_qk_rope_head_dim, with the base swa_rope_theta: rotate<interleaved> the last channels "
-                 "of each kind by a table of its own",
-       .kind = rotates_otherwise},
-      {.names = " falconocr falconperception ",
-       .reason =
-           "rotates half of a head by the position, the rest by row and column with frequencies of each head",
-       .kind = rotates_otherwise},
-      {.names = " hymba ",
-       .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
-                 "that attend to the keys of others",
-       .kind = rotates_otherwise},
-      {.names = " interns1pro ",
-       .reason = "is by learned sums of cosines and of sines (FoPE), of which fourier_table makes tables",
-       .kind = rotates_otherwise},
-      {.names = " jetnemotron ",
-       .reason = "only layers of types attn and swa have: rotate<half_split> their heads by "
-                 "frequencies(hidden_size / num_attention_heads, rope_theta), where those of swa slide, by "
-                 "efficient_attention_config.swa.window_size",
-       .kind = rotates_otherwise},
-      {.names = " minicpmsala ",
-       .reason = "layers of type minicpm4 have only if attn_use_rope is true, and layers of linear attention "
-                 "if lightning_use_rope is: rotate<half_split> their heads by frequencies(head_dim, "
-                 "rope_theta)",
-       .kind = rotates_otherwise},
-      {.names = " moondream1 moondream2 moondream3 ",
-       .reason = "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
-                 "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see "
-                 "each other",
-       .kind = rotates_otherwise},
-      {.names = " musicflamingo ",
-       .reason = "rotates features of sound by their time in seconds",
-       .kind = rotates_otherwise},
-      {.names = " openpanguv2 panguv2moe ",
-       .reason = "puts param_sink_number learned keys before a text, which every layer sees, and convolves "
-                 "latents: rotate the last qk_rope_head_dim channels, half_split unless rope_interleave is "
-                 "true, attend to the learned keys by another call, and join both by merge_attention",
-       .kind = rotates_otherwise},
-      {.names = " pangupromoev2 ",
-       .reason = "puts param_sink_number learned keys before a text, which every layer sees, and its ports "
-                 "disagree on whether the first or the last qk_rope_dim channels of a head rotate",
-       .kind = rotates_otherwise},
-      {.names = " phi3small ",
-       .reason = "attends to blocks of keys by a pattern of every head: a mask that no option of attention "
-                 "stands for",
-       .kind = rotates_otherwise},
-      {.names = " qwen25omnidit ",
-       .reason = "rotates the first head of every layer and no other",
-       .kind = rotates_otherwise},
-      {.names = " seamlessm4t wav2vec2bert wav2vec2conformer ",
-       .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = rotates_otherwise},
-      {.names = " ernieimagetransformer2d vjepa2 ",
-       .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
-       .kind = rotates_otherwise},
-      {.names = " albert auraflowtransformer2d bart bert camembert distilbert electra gpt2 gptbigcode "
-                "gptneo mbart minimaxmusic3rvqdepthdecoder openaigpt opt priortransformer roberta whisper "
-                "xlmroberta ",
-       .reason = "learned positions",
-       .kind = never_rotates},
-      {.names = " bloom mpt ", .reason = "ALiBi biases", .kind = never_rotates},
-      {.names = " canarydecoder cogview3plustransformer2d cohereasr dittransformer2d funasrnanoencoder "
-                "lattetransformer3d m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
-       .reason = "sinusoidal positions",
-       .kind = never_rotates},
-      {.names = " dreamlitetransformer2d sanatransformer2d transformer2d ",
-       .reason = "sinusoidal positions or none",
-       .kind = never_rotates},
-      {.names = " deberta debertav2 granitespeech5encoder parakeetencoder xlnet ",
-       .reason = "relative positions",
-       .kind = never_rotates},
-      {.names = " falconmamba mamba mamba2 rwkv rwkv7 ", .reason = "no attention", .kind = never_rotates},
-      {.names = " glm5next jamba kimik3 kimilinear moshidepth nemotronh nemotronhpuzzle phi4flash zamba ",
-       .reason = "no positions",
-       .kind = never_rotates},
-      {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
-      {.names = " longt5 mt5 step1 t5 umt5 ", .reason = "biases by distance", .kind = never_rotates},
-      {.names = " neucodec xcodec2 ",
-       .reason = "head numbers in place of token positions, which cancel in the scores",
-       .kind = never_rotates},
+      {parts, "blt", "patcher_config, encoder_config, decoder_config and global_config"},
+      {in_doubt, "minimaxm3vl",
+       "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
+      {in_doubt, "jinaembeddingsv5",
+       "jina-embeddings-v5-text-small is Qwen 3, but its nano version EuroBERT, so write eurobert or qwen3 "
+       "as model_type"},
+      {in_doubt, "recurrentgemma", "its released files rotate half of a head, its class all of it"},
+      {axes,
+       "coherecompassvision ernie45vlmoevision exaone45vision glm4vmoevision glm4vvision glm5nextvision "
+       "glmocrvision paddleocrvlvision qwen25omnivisionencoder qwen25vlvision qwen2vlvision qwen35moevision "
+       "qwen35vision qwen38flashnextvision qwen3omnimoevisionencoder qwen3vlmoevision qwen3vlvision "
+       "qwen4expvision step3p5vision videollama3vision",
+       "qwen_vl_vision_frequencies"},
+      {axes, "allegrotransformer3d",
+       "frequencies(head_dim / 3), for each third of a head, half_split, by frame, row and column over "
+       "interpolation_scale_t, _h and _w"},
+      {axes, "anyflowfartransformer3d",
+       "wan_frequencies, for interleaved channels, and cos and sin of a compressed frame are averages"},
+      {axes, "easyanimatetransformer3d",
+       "cogvideox_frequencies, for interleaved channels, with rows and columns scaled to 60 and 90 over "
+       "patch_size"},
+      {axes, "heliostransformer3d",
+       "axial_blocks(rope_dim, rope_theta), for interleaved channels, and cos and sin of older frames are "
+       "averages"},
+      {axes, "hunyuandit2d",
+       "axial_blocks of two halves of a head, for interleaved channels, column before row, both scaled to 64 "
+       "over patch_size"},
+      {axes, "ltx2videotransformer3d",
+       "ltx_frequencies, for interleaved channels of all heads as one, or frequencies_of_heads of them, for "
+       "half_split channels, where rope_type is split"},
+      {axes, "luminanextdit2d",
+       "custom: each frequency of frequencies(head_dim / 2) by the row, then by the column, for interleaved "
+       "channels"},
+      {axes, "mochitransformer3d",
+       "custom, from learned pos_frequencies of each head, for interleaved channels, by frame, row and "
+       "column from the middle, scaled to an area of 192 * 192"},
+      {axes, "dinov3vit eomtdinov3 sapiens2", "dino_v3_frequencies"},
+      {axes, "edgetamvideo sam2video sam3trackervideo sam3vitmodel",
+       "rope_vit_axial_frequencies, with the base of the file, for interleaved channels"},
+      {axes, "efficientloftr",
+       "custom, over the channels of all heads as one: each frequency of frequencies(hidden_size / 2) by the "
+       "row, then by the column, from 1"},
+      {axes, "gemma4vision", "frequencies, for each half of a head"},
+      {axes, "kimik25vision",
+       "custom: each frequency of frequencies(head_dim / 2) by the column, then by the row"},
+      {axes, "lightglue", "along_directions, with learned directions"},
+      {axes, "llama4visionmodel", "llama4_vision_frequencies"},
+      {axes, "minimaxh3 minimaxh3transformer3d",
+       "axial_blocks of three widths 2 * rope_freq_dim, for the first 6 * rope_freq_dim channels of a head, "
+       "half_split, by (time, row, column)"},
+      {axes, "minimaxm3vlvision",
+       "axial: frame, row and column have a third of the head each, rounded down to even"},
+      {axes, "mlcdvisionmodel", "qwen_vl_vision_frequencies, except for learned angles of the class token"},
+      {axes, "museglimmervision", "llama4_vision_frequencies, for half_split channels"},
+      {axes, "pixtral", "pixtral_frequencies"},
+      {axes, "neomme", "on_axes with interleaved_sections of two equal sections, row before column"},
+      {axes, "briafibotransformer2d briatransformer2d krea2transformer2d",
+       "axial_blocks(axes_dims_rope, rope_theta), for interleaved channels"},
+      {axes,
+       "chromatransformer2d fluxtransformer2d hidreamimagetransformer2d longcatimagetransformer2d "
+       "ovisimagetransformer2d",
+       "axial_blocks(axes_dims_rope), for interleaved channels"},
+      {axes, "nucleusmoeimagetransformer2d qwenimagetransformer2d",
+       "axial_blocks(axes_dims_rope), for interleaved channels, with rows and columns from the middle of an "
+       "image"},
+      {axes, "lumina2transformer2d", "axial_blocks(axes_dim_rope), for interleaved channels"},
+      {axes, "flux2transformer2d", "axial_blocks(axes_dims_rope, 2000), for interleaved channels"},
+      {axes, "cogview4transformer2d",
+       "axial_blocks of two halves of a head, for half_split channels, by floor(256 row / rows) and "
+       "floor(256 column / columns)"},
+      {axes, "cosmos3omnitransformer",
+       "on_axes with interleaved_sections(rope_axes_dim), for half_split channels"},
+      {axes, "glmimagetransformer2d", "axial_blocks of two halves of a head, for half_split channels"},
+      {axes,
+       "hunyuanimagetransformer2d hunyuanvideo15transformer3d hunyuanvideoframepacktransformer3d "
+       "hunyuanvideotransformer3d motifvideotransformer3d",
+       "axial_blocks(rope_axes_dim, 256), for interleaved channels"},
+      {axes, "joyimageeditplustransformer3d joyimageedittransformer3d",
+       "axial_blocks(rope_dim_list, 256), for interleaved channels"},
+      {axes, "kandinsky5transformer3d", "axial_blocks(axes_dims), for interleaved channels"},
+      {axes, "prxtransformer2d", "axial_blocks(axes_dim), for interleaved channels"},
+      {axes, "zimagetransformer2d", "axial_blocks(axes_dims, 256), for interleaved channels"},
+      {axes, "cogvideoxtransformer3d consisidtransformer3d",
+       "cogvideox_frequencies, for interleaved channels"},
+      {axes, "cosmostransformer3d", "cosmos_frequencies, for half_split channels"},
+      {axes, "ltxvideotransformer3d", "ltx_frequencies, for interleaved channels of all heads as one"},
+      {axes,
+       "anyflowtransformer3d chronoedittransformer3d sanavideotransformer3d skyreelsv2transformer3d "
+       "wananimate2transformer3d wananimatetransformer3d wantransformer3d wanvacetransformer3d",
+       "wan_frequencies, for interleaved channels"},
+      {axes, "ideogram4transformer2d",
+       "on_axes with interleaved_sections, for half_split channels, with rows and columns from 65536"},
+      {rotates_otherwise, "baichuanm1",
+       "convolves keys and values of two tokens before keys rotate, and gives layers of "
+       "sliding_window_layers heads of hidden_size / num_swa_attention_heads channels"},
+      {rotates_otherwise, "chatglm6b",
+       "rotates the first half of a head by the position and the second by the block position: "
+       "rotate<half_split> each half by a table of frequencies(head_dim / 2)"},
+      {rotates_otherwise, "clvpencoder", "rotates values too"},
+      {rotates_otherwise, "deepseekocr2encoder",
+       "shows its first num_patches tokens to every token, the others to those after them: a mask that no "
+       "option of attention stands for"},
+      {rotates_otherwise, "deepseekv41",
+       "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of attention "
+       "stands for"},
+      {rotates_otherwise, "dots3note",
+       "gives layers that slide latent heads of other widths, swa_qk_nope_head_dim before "
+       "swa_qk_rope_head_dim, with the base swa_rope_theta: rotate<interleaved> the last channels of each "
+       "kind by a table of its own"},
+      {rotates_otherwise, "falconocr falconperception",
+       "rotates half of a head by the position, the rest by row and column with frequencies of each head"},
+      {rotates_otherwise, "hymba",
+       "puts learned tokens before a text, which its layers that slide always see, and has layers that "
+       "attend to the keys of others"},
+      {rotates_otherwise, "interns1pro",
+       "is by learned sums of cosines and of sines (FoPE), of which fourier_table makes tables"},
+      {rotates_otherwise, "jetnemotron",
+       "only layers of types attn and swa have: rotate<half_split> their heads by frequencies(hidden_size / "
+       "num_attention_heads, rope_theta), where those of swa slide, by "
+       "efficient_attention_config.swa.window_size"},
+      {rotates_otherwise, "minicpmsala",
+       "layers of type minicpm4 have only if attn_use_rope is true, and layers of linear attention if "
+       "lightning_use_rope is: rotate<half_split> their heads by frequencies(head_dim, rope_theta)"},
+      {rotates_otherwise, "moondream1 moondream2 moondream3",
+       "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
+       "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see each "
+       "other"},
+      {rotates_otherwise, "musicflamingo", "rotates features of sound by their time in seconds"},
+      {rotates_otherwise, "openpanguv2 panguv2moe",
+       "puts param_sink_number learned keys before a text, which every layer sees, and convolves latents: "
+       "rotate the last qk_rope_head_dim channels, half_split unless rope_interleave is true, attend to the "
+       "learned keys by another call, and join both by merge_attention"},
+      {rotates_otherwise, "pangupromoev2",
+       "puts param_sink_number learned keys before a text, which every layer sees, and its ports disagree on "
+       "whether the first or the last qk_rope_dim channels of a head rotate"},
+      {rotates_otherwise, "phi3small",
+       "attends to blocks of keys by a pattern of every head: a mask that no option of attention stands for"},
+      {rotates_otherwise, "qwen25omnidit", "rotates the first head of every layer and no other"},
+      {rotates_otherwise, "seamlessm4t wav2vec2bert wav2vec2conformer",
+       "rotates hidden states, if any, before they become queries and keys"},
+      {rotates_otherwise, "ernieimagetransformer2d vjepa2",
+       "multiplies the two channels of a pair by cos and sin of two different angles"},
+      {never_rotates,
+       "albert auraflowtransformer2d bart bert camembert distilbert electra gpt2 gptbigcode gptneo mbart "
+       "minimaxmusic3rvqdepthdecoder openaigpt opt priortransformer roberta whisper xlmroberta",
+       "learned positions"},
+      {never_rotates, "bloom mpt", "ALiBi biases"},
+      {never_rotates,
+       "canarydecoder cogview3plustransformer2d cohereasr dittransformer2d funasrnanoencoder "
+       "lattetransformer3d m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm",
+       "sinusoidal positions"},
+      {never_rotates, "dreamlitetransformer2d sanatransformer2d transformer2d",
+       "sinusoidal positions or none"},
+      {never_rotates, "deberta debertav2 granitespeech5encoder parakeetencoder xlnet", "relative positions"},
+      {never_rotates, "falconmamba mamba mamba2 rwkv rwkv7", "no attention"},
+      {never_rotates, "glm5next jamba kimik3 kimilinear moshidepth nemotronh nemotronhpuzzle phi4flash zamba",
+       "no positions"},
+      {never_rotates, "inkling inklingmmmodel", "relative biases"},
+      {never_rotates, "longt5 mt5 step1 t5 umt5", "biases by distance"},
+      {never_rotates, "neucodec xcodec2",
+       "head numbers in place of token positions, which cancel in the scores"},
   };
   return record_in(refused, architecture);
 }
