@@ -143,7 +143,7 @@ class model_rope : public model_facts {
     options.window = window_of_layer(layer);
     if (options.window == not_known_window)
       detail::throw_invalid("attention_of_layer", "the attention window of layer ", layer,
-                            " is not known from this file", reason_of_no_window(layer).c_str(),
+                            " is not known from this file", reason_of_no_window(layer),
                             "; set attention_options yourself");
     return options;
   }
@@ -234,21 +234,21 @@ class model_rope : public model_facts {
   attention_options attention_of_group(std::string_view layer_type) const {
     const layer_group* own = group(layer_type);
     if (!own)
-      detail::throw_invalid("attention_of_group", "no layer rotates as type \"",
-                            std::string(layer_type).c_str(), "\"; call attention_of_layer");
+      detail::throw_invalid("attention_of_group", "no layer rotates as type \"", std::string(layer_type),
+                            "\"; call attention_of_layer");
     const std::vector<Index> list = layers_of_type(layer_type);
     if (list.empty()) {
       const Index window = window_without_layers(*own);
       if (window == not_known_window)
         detail::throw_invalid("attention_of_group", "the window of layers of type \"",
-                              std::string(layer_type).c_str(),
+                              std::string(layer_type),
                               "\" is not known from this file; set attention_options yourself");
       return {.scale = own->scale, .causal = causal, .window = window, .softcap = own->softcap};
     }
     const attention_options common = attention_of_layer(list.front());
     for (const Index layer : list)
       if (const Index window = attention_of_layer(layer).window; window != common.window)
-        detail::throw_invalid("attention_of_group", "layers of type \"", std::string(layer_type).c_str(),
+        detail::throw_invalid("attention_of_group", "layers of type \"", std::string(layer_type),
                               "\" have the windows ", common.window, " and ", window, "; ",
                               layer_type.empty() && !layers().empty()
                                   ? "call it for each of attention_types, or call attention_of_layer"
@@ -367,7 +367,7 @@ class model_rope : public model_facts {
   void check_names() const {
     if (groups_.empty() == instead_of_rope().empty())
       detail::throw_invalid("model_rope", "there must be groups of layers or else instead_of_rope, got ",
-                            groups_.size(), " and \"", instead_of_rope().c_str(), "\"");
+                            groups_.size(), " and \"", instead_of_rope(), "\"");
     if (groups_.empty()) return;
     for (const Index layer : layers_.not_known)
       if (is_listed(layers_.without_rope, layer))
@@ -377,7 +377,7 @@ class model_rope : public model_facts {
     for (const layer_group& g : groups_)
       if (g.layer_type.empty() || group(g.layer_type) != &g)
         detail::throw_invalid("model_rope", "each of ", groups_.size(),
-                              " groups must have a layer type of its own, got \"", g.layer_type.c_str(), "\"",
+                              " groups must have a layer type of its own, got \"", g.layer_type, "\"",
                               g.layer_type.empty() ? "" : " twice");
     for (std::size_t i = 0; i < layers_.types.size(); ++i) {
       const auto layer = static_cast<Index>(i);
@@ -387,7 +387,7 @@ class model_rope : public model_facts {
       detail::throw_invalid("model_rope",
                             "every layer must have the type of a group, or be listed as without rotation or "
                             "not known, got type \"",
-                            layers_.types[i].c_str(), "\" for layer ", i);
+                            layers_.types[i], "\" for layer ", i);
     }
   }
 

@@ -54,8 +54,7 @@ inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 
 /// Returns the value if it is finite and satisfies the rule. Otherwise throws with the names of the function
 /// and of the key.
 inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
-  if (!is_finite(value) || !rule.holds(value))
-    throw_invalid(function, key.c_str(), " ", rule.words, ", got ", value);
+  if (!is_finite(value) || !rule.holds(value)) throw_invalid(function, key, " ", rule.words, ", got ", value);
   return value;
 }
 
@@ -72,23 +71,21 @@ class json_reader {
 
   /// Treats these keys as absent from now on.
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
-  bool hides(const std::string& key) const { return contains(hidden_, key); }
+  bool hides(std::string_view key) const { return contains(hidden_, key); }
 
   /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in most
   /// files. is_null tells them apart, and null has no assumed number.
-  const J* find(const char* key) {
+  const J* find(std::string_view key) {
     if (!hides(key) && !contains(asked_, key)) asked_.emplace_back(key);
     return peek(key);
   }
   /// As above, but does not count as reading the key.
-  const J* peek(const char* key) const {
-    const std::string name = key;
-    if (hides(name) || !object_ || !object_->contains(name)) return nullptr;
-    const J& value = object_->at(name);
-    return value.is_null() ? nullptr : &value;
+  const J* peek(std::string_view key) const {
+    const J* value = given(key);
+    return value && !value->is_null() ? value : nullptr;
   }
   /// Whether the key has a value. This does not count as reading a dictionary, whose keys may be unread.
-  bool has(const char* key) {
+  bool has(std::string_view key) {
     const J* value = peek(key);
     return value && (value->is_object() || find(key));
   }
@@ -97,11 +94,11 @@ class json_reader {
   /// default of a key holds.
   ///
   /// \param of  the model with this default, if it is not that of the text model's class
-  void assume(const char* key, double value, const std::string& of = {}) {
+  void assume(std::string_view key, double value, const std::string& of = {}) {
     assumed_.push_back({key, value, false, of});
   }
   /// Sets the value of a key that the file has in another dictionary. It replaces the value here.
-  void replace(const char* key, double value) { replaced_.push_back({key, value, true, {}}); }
+  void replace(std::string_view key, double value) { replaced_.push_back({key, value, true, {}}); }
   /// Calls with(key, value, of) for each default that was read.
   template <class F>
   void each_assumed(const F& with) const {
@@ -109,23 +106,23 @@ class json_reader {
       if (one.read) with(std::string(one.key), one.value, one.of);
   }
 
-  std::optional<double> number(const char* key, const number_rule& rule) {
+  std::optional<double> number(std::string_view key, const number_rule& rule) {
     const J* const value = find(key);
     for (const assumption& one : replaced_)
-      if (one.key == std::string_view(key)) return one.value;
+      if (one.key == key) return one.value;
     if (value) return number_of(*value, key, rule);
     if (hides(key) || is_null(key)) return {};
     for (assumption& one : assumed_)
-      if (one.key == std::string_view(key)) return one.read = true, one.value;
+      if (one.key == key) return one.read = true, one.value;
     return {};
   }
-  double required_number(const char* key, const number_rule& rule, const std::string& reason) {
+  double required_number(std::string_view key, const number_rule& rule, const std::string& reason) {
     const auto value = number(key, rule);
     if (!value) missing(key, reason);
     return *value;
   }
 
-  std::optional<Index> index(const char* key, const number_rule& rule = range::count) {
+  std::optional<Index> index(std::string_view key, const number_rule& rule = range::count) {
     const auto value = number(key, rule);
     if (!value) return {};
     return static_cast<Index>(*value);
@@ -135,12 +132,12 @@ class json_reader {
   std::optional<Index> index_of(std::initializer_list<const char*> keys,
                                 const number_rule& rule = range::count) {
     std::optional<Index> first;
-    for (const char* key : keys)
+    for (std::string_view key : keys)
       if (const auto value = index(key, rule); value && !first) first = value;
     return first;
   }
 
-  std::optional<bool> boolean(const char* key) {
+  std::optional<bool> boolean(std::string_view key) {
     const J* value = find(key);
     if (!value) return {};
     if (!value->is_boolean()) wrong_type(key, "true or false", *value);
@@ -148,26 +145,26 @@ class json_reader {
   }
 
   /// Whether the key exists and is null, for the few keys where null has a meaning.
-  bool is_null(const char* key) const {
-    const std::string name = key;
-    return object_ && !hides(name) && object_->contains(name) && object_->at(name).is_null();
+  bool is_null(std::string_view key) const {
+    const J* value = given(key);
+    return value && value->is_null();
   }
-  bool is_text(const char* key) {
+  bool is_text(std::string_view key) {
     const J* value = peek(key);
     return value && value->is_string() && find(key);
   }
-  bool is_list(const char* key) {
+  bool is_list(std::string_view key) {
     const J* value = peek(key);
     return value && value->is_array() && find(key);
   }
-  std::optional<std::string> text(const char* key) {
+  std::optional<std::string> text(std::string_view key) {
     const J* value = find(key);
     if (!value) return {};
     if (!value->is_string()) wrong_type(key, "a string", *value);
     return value->template get<std::string>();
   }
 
-  std::optional<std::vector<double>> numbers(const char* key, const number_rule& rule) {
+  std::optional<std::vector<double>> numbers(std::string_view key, const number_rule& rule) {
     const J* value = find(key);
     if (!value) return {};
     if (!value->is_array()) wrong_type(key, "a list of numbers", *value);
@@ -175,13 +172,14 @@ class json_reader {
     for (const J& element : *value) list.push_back(number_of(element, key, rule));
     return list;
   }
-  std::vector<double> required_numbers(const char* key, const number_rule& rule, const std::string& reason) {
+  std::vector<double> required_numbers(std::string_view key, const number_rule& rule,
+                                       const std::string& reason) {
     auto list = numbers(key, rule);
     if (!list) missing(key, reason);
     return *std::move(list);
   }
 
-  std::optional<std::vector<std::string>> texts(const char* key) {
+  std::optional<std::vector<std::string>> texts(std::string_view key) {
     const J* value = find(key);
     if (!value) return {};
     if (!value->is_array()) wrong_type(key, "a list of strings", *value);
@@ -193,7 +191,7 @@ class json_reader {
     return list;
   }
 
-  const J* object(const char* key) {
+  const J* object(std::string_view key) {
     const J* value = find(key);
     if (value && !value->is_object()) wrong_type(key, "a dictionary", *value);
     return value;
@@ -212,30 +210,42 @@ class json_reader {
     return keys;
   }
 
-  /// Throws:  std::invalid_argument. The message has the key with its path, the broken rule and the value
-  void refuse(const char* key, const std::string& rule) const {
-    throw_invalid("import_hugging_face", "", path_.c_str(), key, " ", rule.c_str());
+  /// \param rule  the broken rule and the value, as texts and numbers
+  ///
+  /// Throws:  std::invalid_argument. The message has the key with its path, then the rule
+  template <class... Parts>
+  [[noreturn]] void refuse(std::string_view key, const Parts&... rule) const {
+    throw_invalid("import_hugging_face", path_, std::string(key), " ", rule...);
   }
-  void missing(const char* key, const std::string& reason) const { refuse(key, "is missing; " + reason); }
+  template <class... Parts>
+  [[noreturn]] void missing(std::string_view key, const Parts&... reason) const {
+    refuse(key, "is missing; ", reason...);
+  }
 
  private:
-  double number_of(const J& value, const char* key, const number_rule& rule) const {
-    if (!value.is_number()) wrong_type(key, "a number", value);
-    return checked(value.template get<double>(), rule, "import_hugging_face", path_ + key);
+  /// The value of a key, which may be null, or nullptr if the key is absent.
+  const J* given(std::string_view key) const {
+    const std::string name(key);
+    return object_ && !hides(key) && object_->contains(name) ? &object_->at(name) : nullptr;
   }
 
-  void wrong_type(const char* key, const char* wanted, const J& got) const {
+  double number_of(const J& value, std::string_view key, const number_rule& rule) const {
+    if (!value.is_number()) wrong_type(key, "a number", value);
+    return checked(value.template get<double>(), rule, "import_hugging_face", path_ + std::string(key));
+  }
+
+  [[noreturn]] void wrong_type(std::string_view key, const char* wanted, const J& got) const {
     const char* type = got.is_string()    ? "a string"
                        : got.is_boolean() ? "true or false"
                        : got.is_array()   ? "a list"
                        : got.is_object()  ? "a dictionary"
                        : got.is_null()    ? "null"
                                           : "a number";
-    refuse(key, std::string("must be ") + wanted + ", got " + type);
+    refuse(key, "must be ", wanted, ", got ", type);
   }
 
   struct assumption {
-    const char* key;
+    std::string_view key;
     double value;
     bool read;
     std::string of;
@@ -286,7 +296,7 @@ class gguf_reader {
     const std::optional<double> value = lookup_.number(full);
     if (value) return checked(*value, rule, "import_gguf", full);
     if (const std::optional<std::string> text = lookup_.text(full))
-      refuse(full, "must be a number, got the text " + *text);
+      refuse(full, "must be a number, got the text ", *text);
     if (lookup_.numbers(full)) refuse(full, "must be a number, got a list");
     return {};
   }
@@ -342,11 +352,12 @@ class gguf_reader {
 
   /// Rejects a value of the file.
   ///
-  /// \param rule  the broken rule, and the value
+  /// \param rule  the broken rule and the value, as texts and numbers
   ///
   /// Throws:  std::invalid_argument. The message has the key and the rule
-  static void refuse(const std::string& key, const std::string& rule) {
-    throw_invalid("import_gguf", "", key.c_str(), " ", rule.c_str());
+  template <class... Parts>
+  [[noreturn]] static void refuse(const std::string& key, const Parts&... rule) {
+    throw_invalid("import_gguf", key, " ", rule...);
   }
   template <class T>
   static T required(std::optional<T> value, const std::string& key) {
@@ -358,8 +369,8 @@ class gguf_reader {
   std::optional<std::vector<double>> list(const std::string& full, const number_rule& rule) const {
     std::optional<std::vector<double>> values = lookup_.numbers(full);
     if (!values && (lookup_.number(full) || lookup_.text(full)))
-      refuse(full,
-             "must be a list of numbers, got a " + std::string(lookup_.number(full) ? "number" : "text"));
+      refuse(full, "must be a list of numbers, got a ",
+             std::string(lookup_.number(full) ? "number" : "text"));
     if (values)
       for (const double value : *values) checked(value, rule, "import_gguf", full);
     return values;

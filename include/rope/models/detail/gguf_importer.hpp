@@ -181,9 +181,8 @@ class gguf_importer {
     if (!refusal.empty()) reader_.refuse("general.architecture", std::string(refusal));
     if (!known && !given_layout_ && !gguf_unrotated_of(reader_.architecture()))
       reader_.refuse("general.architecture",
-                     "is not an architecture whose layout is known; name the layout in the options, got " +
-                         reader_.architecture() +
-                         "; for those that are known see include/rope/models/README.md");
+                     "is not an architecture whose layout is known; name the layout in the options, got ",
+                     reader_.architecture(), "; for those that are known see include/rope/models/README.md");
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
@@ -318,8 +317,8 @@ class gguf_importer {
       reader_.refuse(
           "general.architecture",
           "is no known architecture, and this one both slides and scales: which layers are scaled is "
-          "not known, got " +
-              reader_.architecture() + "; make the model_rope yourself");
+          "not known, got ",
+          reader_.architecture(), "; make the model_rope yourself");
     if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known || record_.compressed) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
@@ -334,9 +333,8 @@ class gguf_importer {
   void add_group(const std::string& layer_type, bool slides, double base, const rotated_channels& dimension) {
     const Index head = shape().head_dim(slides), rotary_dim = dimension.count;
     if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head)
-      reader_.refuse(reader_.key(dimension.key), "must be even, positive and not above the head, " +
-                                                     std::to_string(head) + ", got " +
-                                                     std::to_string(rotary_dim));
+      reader_.refuse(reader_.key(dimension.key), "must be even, positive and not above the head, ", head,
+                     ", got ", rotary_dim);
     allowance_.take("import_gguf", reader_.key(dimension.key), rotary_dim / 2);
     const bool plain =
         record_.unscaled ||
@@ -389,8 +387,8 @@ class gguf_importer {
     const auto sections = reader_.numbers_or_one(name, range::whole, 4);
     if (!sections) return;
     if (static_cast<Index>(sections->size()) > max_sections)
-      reader_.refuse(reader_.key(name), "must have at most " + std::to_string(max_sections) +
-                                            " values, got " + std::to_string(sections->size()));
+      reader_.refuse(reader_.key(name), "must have at most ", max_sections, " values, got ",
+                     sections->size());
     Index sum = 0;
     for (const double value : *sections) {
       sum += static_cast<Index>(value);
@@ -399,9 +397,8 @@ class gguf_importer {
     while (!group.mrope_sections.empty() && group.mrope_sections.back() == 0)
       group.mrope_sections.pop_back();  // ggml pads with zeros
     if (sum != group.frequencies.pairs())
-      reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
-                                            std::to_string(group.frequencies.pairs()) + ", got " +
-                                            std::to_string(sum));
+      reader_.refuse(reader_.key(name), "must add up to the number of pairs, ", group.frequencies.pairs(),
+                     ", got ", sum);
     if (!record_.interleaved_sections) return;
     group.section_order = mrope_order::alternating;
     const std::string broken = broken_rule_of_alternating(group.mrope_sections);

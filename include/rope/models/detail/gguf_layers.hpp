@@ -34,9 +34,7 @@ Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& w
   const auto all = static_cast<Index>(reader.number("block_count", range::layers).value_or(0));
   const auto more = static_cast<Index>(reader.number(name, range::whole).value_or(0));
   if (all == 0 || more == 0) return all;
-  if (more >= all)
-    reader.refuse(reader.key(name),
-                  "must be below block_count, " + std::to_string(all) + ", got " + std::to_string(more));
+  if (more >= all) reader.refuse(reader.key(name), "must be below block_count, ", all, ", got ", more);
   warnings.push_back(reader.key(name) + ": the last layers, " + std::to_string(more) +
                      " of them, predict more tokens; they are not described");
   return all - more;

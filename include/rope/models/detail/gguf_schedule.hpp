@@ -132,7 +132,7 @@ struct gguf_shape {
   double stretched(double base, double alpha) const {
     const Index head = head_dim(false);
     const std::string key = reader.key("rope.scaling.alpha");
-    if (head <= 2) reader.refuse(key, "needs heads of more than 2 channels, got " + std::to_string(head));
+    if (head <= 2) reader.refuse(key, "needs heads of more than 2 channels, got ", head);
     const wide_real width = head;
     return checked(static_cast<double>(base * pow(wide_real(alpha), width / (width - 2))), range::above_one,
                    "import_gguf", key + ", as the base it stretches,");
@@ -179,8 +179,7 @@ struct gguf_pair_factors {
   template <class L>
   ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
     if (static_cast<Index>(list.size()) < pairs)
-      reader.refuse(tensor, "must have one value per pair, " + std::to_string(pairs) + ", got " +
-                                std::to_string(list.size()));
+      reader.refuse(tensor, "must have one value per pair, ", pairs, ", got ", list.size());
     return {{{list.begin(), list.begin() + pairs}}};
   }
 };
@@ -212,8 +211,8 @@ template <class L>
 gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layers) {
   const std::string type = reader.text("rope.scaling.type", "linear");
   if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
-    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type +
-                                                       "; for another rule see <rope/frequencies.hpp>");
+    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got ", type,
+                  "; for another rule see <rope/frequencies.hpp>");
   auto factor = reader.number("rope.scaling.factor", range::not_negative);
   if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
   const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);

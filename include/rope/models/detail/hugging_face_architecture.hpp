@@ -254,7 +254,7 @@ class parts_of_config {
   explicit parts_of_config(const J& config) : whole_(&config) {
     chain_.emplace_back(&config, "");
     descend(config);
-    for (std::size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].find(keys_[i].c_str());
+    for (std::size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].find(keys_[i]);
   }
 
   json_reader<J> text() const { return chain_.back(); }

@@ -29,7 +29,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// Whether the value of the key record.rotates_if means that layers rotate.
 template <class J>
 bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& record) {
-  const J* value = text.find(std::string(record.rotates_if).c_str());
+  const J* value = text.find(record.rotates_if);
   if (!value) return false;
   if (value->is_boolean()) return value->template get<bool>();
   if (value->is_string()) return value->template get<std::string>() == record.rotates_word;
@@ -45,20 +45,20 @@ void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
                                 const std::string& architecture) {
   const std::string but = ", but nothing rotates in the code of " + architecture + " that is known";
   if (!text.boolean("mla_use_nope").value_or(true))
-    text.refuse("mla_use_nope",
-                "is false" + but + "; remove the key to describe the model as that code has it");
+    text.refuse("mla_use_nope", "is false", but,
+                "; remove the key to describe the model as that code has it");
   constexpr const char* kind = "position_embedding_type";
   if (text.is_text(kind) && (*text.text(kind) == "rotary" || *text.text(kind) == "rope"))
-    text.refuse(kind, "is \"" + *text.text(kind) + "\"" + but);
+    text.refuse(kind, "is \"", *text.text(kind), "\"", but);
   if (name == "t5" && text.has("rope_theta"))  // Chronos 2 calls itself t5
-    text.refuse("rope_theta", "is given" + but);
+    text.refuse("rope_theta", "is given", but);
   if (const J* attention = name == "mpt" ? text.object("attn_config") : nullptr)
     if (json_reader<J>(attention, "").boolean("rope").value_or(false))
-      text.refuse("attn_config.rope", "is true" + but);
+      text.refuse("attn_config.rope", "is true", but);
   const auto rotated = name == "glm5next" ? text.index("qk_rope_head_dim", range::whole) : std::nullopt;
   if (rotated.value_or(0) > 0)
-    text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of " + architecture +
-                                        " that is known, got " + std::to_string(*rotated));
+    text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of ", architecture,
+                " that is known, got ", *rotated);
 }
 
 template <class J>
@@ -104,7 +104,7 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
 /// The length of the list with a value per layer, for a file without the number of layers.
 template <class J>
 std::optional<Index> listed_layers(json_reader<J>& text, const hugging_face_record& record) {
-  const auto list = text.numbers(list_of_rotated(record).c_str(), range::any_number);
+  const auto list = text.numbers(list_of_rotated(record), range::any_number);
   if (!list || list->empty()) return {};
   return to_index(list->size());
 }
@@ -119,14 +119,13 @@ unrotated_model unrotated_by_layers(json_reader<J>& text, const hugging_face_rec
                                     const model_draft& model, std::optional<Index> layers) {
   const Index count = model.layers.empty() ? layers.value_or(0) : to_index(model.layers.size());
   if (count == 0 || to_index(model.layers_without_rope.size()) < count) return {};
-  const std::string list = list_of_rotated(record);
-  if (text.has(list.c_str()))
-    return {"no positions", list, "must not be 0 for every layer: then none rotates"};
-  for (const std::string_view one :
+  const std::string list(list_of_rotated(record));
+  if (text.has(list)) return {"no positions", list, "must not be 0 for every layer: then none rotates"};
+  for (const std::string_view key :
        {std::string_view("layer_types"), std::string_view("layers_block_type"), record.full_ones,
         record.full_list, record.interval, std::string_view("sliding_window_pattern")})
-    if (const std::string key(one); text.has(key.c_str()))
-      return {"no positions", key, "leaves no layer of " + model.architecture + " that rotates"};
+    if (text.has(key))
+      return {"no positions", std::string(key), "leaves no layer of " + model.architecture + " that rotates"};
   return {};  // a class default, not the file
 }
 
@@ -162,8 +161,7 @@ std::optional<Index> key_heads_of_blocks(json_reader<J>& text, model_draft& mode
     const auto group = attention.index(key);
     if (!group) continue;
     if (model.query_heads % *group != 0)
-      attention.refuse(key, "must divide the " + std::to_string(model.query_heads) + " query heads, got " +
-                                std::to_string(*group));
+      attention.refuse(key, "must divide the ", model.query_heads, " query heads, got ", *group);
     if (heads && *heads != model.query_heads / *group)
       model.warn_once(attention.path() + key +
                       " differs from layer to layer; the description has that of the first");
@@ -192,7 +190,7 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
       : refused.kind == refusal::parts
           ? "is one of several parts; give this function the description of one of them: " + reason
           : "is one with a rotation or an attention of its own, which " + reason;
-  text.refuse("model_type", rule + ", got " + architecture);
+  text.refuse("model_type", rule, ", got ", architecture);
 }
 
 /// Throws if a rope dictionary belongs to an image encoder.
@@ -226,8 +224,8 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
       }
   if (!known && !given && !interleave)
     text.refuse("model_type",
-                "is not an architecture whose layout is known; name the layout in the options, got " +
-                    architecture + hint + "; for those that are known see include/rope/models/README.md");
+                "is not an architecture whose layout is known; name the layout in the options, got ",
+                architecture, hint, "; for those that are known see include/rope/models/README.md");
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (text.boolean("rotary_emb_interleaved").value_or(false)) record.layout = layout_kind::interleaved;
   if (given) record.layout = *given;
@@ -249,7 +247,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
         "next to the other keys is of Grok 2: SGLang leaves \"original\" unscaled, llama.cpp takes it "
         "for YaRN; remove it, or give a rope_scaling dictionary");
   if (known && !record.latent && text.boolean("use_mla").value_or(false))
-    text.refuse("use_mla", "is true: the latent heads of " + architecture + " are not known");
+    text.refuse("use_mla", "is true: the latent heads of ", architecture, " are not known");
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (!text.path().empty()) {  // the text model is inside the file of a whole model
@@ -305,7 +303,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   const auto rotated = text.index("qk_rope_head_dim", range::whole);
   if (rotated.value_or(0) > 0 && !defaults.last_channels) {
     const auto nope = text.index("qk_nope_head_dim", range::whole);
-    if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
+    if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got ", *rotated);
     if (!nope && (!given || *given < *rotated))
       text.missing("qk_nope_head_dim", "the rotated channels of qk_rope_head_dim come after it");
     const Index before = nope ? *nope : *given - *rotated;
@@ -324,8 +322,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     if (!heads) text.missing("num_attention_heads", "without head_dim it is needed");
     const Index width = defaults.double_head ? 2 * *hidden_size : *hidden_size;
     if (width % *heads != 0)
-      text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " +
-                                     std::to_string(*hidden_size) + " and " + std::to_string(*heads));
+      text.refuse("hidden_size", "must be a multiple of num_attention_heads, got ", *hidden_size, " and ",
+                  *heads);
     head_dim = width / *heads;
   }
   return {*head_dim, 0, *head_dim, false};
@@ -345,8 +343,8 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
       json_reader<J> layer(item.value().is_object() ? &item.value() : nullptr, "per_layer_config.");
       const auto head_dim = layer.index("head_dim");
       if (full && head_dim && *full != *head_dim)
-        layer.refuse("head_dim", "must be one number for all layers that name it, got " +
-                                     std::to_string(*full) + " and " + std::to_string(*head_dim));
+        layer.refuse("head_dim", "must be one number for all layers that name it, got ", *full, " and ",
+                     *head_dim);
       if (head_dim) full = head_dim;
     }
   if (!full && defaults.full_head_dim > 0) full = defaults.full_head_dim;
@@ -418,13 +416,12 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
       model.warn_once(key + " gives " + std::to_string(rotary_dim + 1) +
                       " rotated channels, rounded down to " + std::to_string(rotary_dim));
   }
-  const auto refuse = [&](const char* rule) {
-    throw_invalid("import_hugging_face", "", key.c_str(), rule, rotary_dim);
-  };
   if (rotary_dim > head.head_dim)
-    refuse((" must not be above head_dim, " + std::to_string(head.head_dim) + ", got ").c_str());
+    throw_invalid("import_hugging_face", key, " must not be above head_dim, ", head.head_dim, ", got ",
+                  rotary_dim);
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-    refuse(" must give an even, positive number of rotated channels, got ");
+    throw_invalid("import_hugging_face", key, " must give an even, positive number of rotated channels, got ",
+                  rotary_dim);
   return rotary_dim;
 }
 

@@ -118,8 +118,7 @@ class hugging_face_group_maker {
       const Index count = rotary_dim / first;
       const auto heads = static_cast<double>(count);
       base = std::pow(base, heads);  // (base^heads)^(-2i / rotary_dim) is base^(-2i / first)
-      if (!is_finite(base))
-        text_.refuse(std::string(defaults_.first_pairs).c_str(), "is too small for the base");
+      if (!is_finite(base)) text_.refuse(defaults_.first_pairs, "is too small for the base");
       rule =
           derive("proportional", rotary_dim, base, proportional_scaling{.partial_rotary_factor = 1 / heads});
     }
@@ -171,7 +170,7 @@ class hugging_face_group_maker {
   /// Returns the default of the class, with a warning. Throws for a base of 0, which means unknown.
   double assumed(const std::string& what, double value) {
     if (detail::equal(value, 0))
-      text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
+      text_.missing(what, "no default of ", model_.architecture, " is known; give the base");
     const std::string path = what == "rope_theta" ? text_.path() : "";
     warn(path + what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
          model_.architecture);
@@ -184,12 +183,12 @@ class hugging_face_group_maker {
   /// The channels of the first pairs of a head that rotate: rotary_dim unless a key gives fewer.
   Index first_pairs_of(Index rotary_dim, const std::string& type) {
     const std::string key(defaults_.first_pairs);
-    const auto given = key.empty() ? std::nullopt : text_.index(key.c_str());
+    const auto given = key.empty() ? std::nullopt : text_.index(key);
     if (!given || *given == rotary_dim) return rotary_dim;
     if (*given > rotary_dim || *given % 2 != 0 || rotary_dim % *given != 0)
-      text_.refuse(key.c_str(), "must be an even divisor of head_dim, got " + std::to_string(*given));
+      text_.refuse(key, "must be an even divisor of head_dim, got ", *given);
     if (type != "default")
-      text_.refuse(key.c_str(), "is less than head_dim, for which the class has no rope type " + type);
+      text_.refuse(key, "is less than head_dim, for which the class has no rope type ", type);
     model_.warn_once(text_.path() + key + " gives the channels of the first pairs of a head, and only they " +
                      "rotate: the base is raised to the power " + std::to_string(rotary_dim / *given) +
                      " for a whole head");
@@ -205,7 +204,7 @@ class hugging_face_group_maker {
 
   /// Warns about the class defaults that were used for a group, except its base.
   void name_assumed(const rotated_share& share, const std::string& type, const group_terms& terms) {
-    const auto name = [&](const char* key, double value) {
+    const auto name = [&](const std::string& key, double value) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
            model_.architecture);
     };
@@ -221,8 +220,7 @@ class hugging_face_group_maker {
       warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
            " in transformers 5 rotates whole heads under the default rule");
     const std::string scale(defaults_.scale_key);
-    if (!head_.latent && defaults_.scale_number > 0 && !text_.has(scale.c_str()))
-      name(scale.c_str(), defaults_.scale_number);
+    if (!head_.latent && defaults_.scale_number > 0 && !text_.has(scale)) name(scale, defaults_.scale_number);
     if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
         !text_.has("attn_logit_softcapping") && !text_.has("max_attn_value"))
       name("attn_logit_softcapping", defaults_.softcap);
@@ -237,7 +235,7 @@ class hugging_face_group_maker {
       return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
     const std::string key(defaults_.scale_key);
     const double number =
-        key.empty() ? 0 : text_.number(key.c_str(), range::positive).value_or(defaults_.scale_number);
+        key.empty() ? 0 : text_.number(key, range::positive).value_or(defaults_.scale_number);
     if (detail::equal(number, 0)) return root;
     if (key == "query_pre_attn_scalar") return 1 / std::sqrt(number);
     return key == "key_multiplier" || key == "qk_scale_factor" ? root * number : number;
@@ -307,13 +305,13 @@ class hugging_face_group_maker {
       return;
     }
     const std::string key(defaults_.indexer_key);
-    const auto given = text_.index(key.c_str());
+    const auto given = text_.index(key);
     const auto interleave = text_.boolean("indexer_rope_interleave");
     if (defaults_.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
       return;
     const std::string broken =
         broken_rule_of_indexer(given.value_or(default_index_head_dim), group.rotary_dim());
-    if (!broken.empty()) text_.refuse(key.c_str(), broken);
+    if (!broken.empty()) text_.refuse(key, broken);
     group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   }

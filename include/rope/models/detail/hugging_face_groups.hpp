@@ -44,8 +44,8 @@ class hugging_face_groups {
     if (given && old) maker_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
     if (old) given = old;
     if (!given && defaults_.own_rule)
-      text_.missing("rope_parameters", "without it the class of " + model_.architecture +
-                                           " takes a scaled rule of its own; give the dictionary");
+      text_.missing("rope_parameters", "without it the class of ", model_.architecture,
+                    " takes a scaled rule of its own; give the dictionary");
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
     if (add_scaled_layers(given, path)) return;
     if (given && add_nested_groups(*given, path)) {
@@ -115,8 +115,8 @@ class hugging_face_groups {
     model_.layers.assign(static_cast<std::size_t>(*layers), "default");
     for (const double layer : *scaled) {
       if (layer >= static_cast<double>(*layers))
-        text_.refuse(key, "must have numbers below num_hidden_layers, " + std::to_string(*layers) + ", got " +
-                              exact_digits(layer));
+        text_.refuse(key, "must have numbers below num_hidden_layers, ", *layers, ", got ",
+                     exact_digits(layer));
       model_.layers[static_cast<std::size_t>(layer)] = "scaling";
     }
     if (scaled->empty())
@@ -164,8 +164,8 @@ class hugging_face_groups {
     return given != nullptr;
   }
   void refuse_flat_dictionary() {
-    text_.refuse("rope_parameters",
-                 "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
+    text_.refuse("rope_parameters", "must have a dictionary per layer type, such as ",
+                 std::string(defaults_.full_type));
   }
 
   /// Makes groups from one dictionary per layer type, or from the class defaults. Keys of an older form are
@@ -177,13 +177,12 @@ class hugging_face_groups {
     const std::string instead =
         "give rope_parameters with a dictionary for each of " + full + " and " + other;
     if (scaling_dictionary())
-      text_.refuse("rope_scaling", "is not read by the class of " + model_.architecture + "; " + instead);
+      text_.refuse("rope_scaling", "is not read by the class of ", model_.architecture, "; ", instead);
     const auto agrees = [&](const char* key, double filled) {
       const auto value = text_.number(key, range::positive);
       if (value && !detail::equal(*value, filled))
-        text_.refuse(key, "must be the " + exact_digits(filled) + " that the class of " +
-                              model_.architecture + " fills in, got " + exact_digits(*value) +
-                              "; for another " + instead);
+        text_.refuse(key, "must be the ", exact_digits(filled), " that the class of ", model_.architecture,
+                     " fills in, got ", exact_digits(*value), "; for another ", instead);
     };
     agrees("rope_theta", defaults_.filled_base);
     agrees("partial_rotary_factor", defaults_.filled_factor);
@@ -207,7 +206,7 @@ class hugging_face_groups {
     const auto add = [&](std::string_view type, const char* base_key, const J* otherwise, double base,
                          double factor) {
       const std::string name(type);
-      const J* one = given ? types.object(name.c_str()) : otherwise;
+      const J* one = given ? types.object(name) : otherwise;
       group_terms terms{
           .base = text_.number(base_key, range::above_one), .factor = factor, .base_key = base_key};
       if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker_.assumed(name, base);
@@ -247,8 +246,8 @@ class hugging_face_groups {
     const auto beside = text_.number("partial_rotary_factor", range::fraction);
     for (const double factor : factors.value_or(std::vector<double>{}))
       if (beside && !detail::equal(*beside, factor))
-        text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, " +
-                                                  exact_digits(factor) + ", got " + exact_digits(*beside));
+        text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, ",
+                     exact_digits(factor), ", got ", exact_digits(*beside));
     const J* scaling = scaling_dictionary();
     const std::string path = text_.path() + "rope_scaling.", full(defaults_.full_type);
     std::vector<std::string> types;
@@ -369,7 +368,7 @@ class hugging_face_groups {
   /// \param where  the key that contains the type
   static void check_name(const std::string& type, const std::string& where) {
     if (type.empty() || type.size() > longest_layer_type)
-      throw_invalid("import_hugging_face", "a layer type in ", where.c_str(), " must have a name of 1 to ",
+      throw_invalid("import_hugging_face", "a layer type in ", where, " must have a name of 1 to ",
                     longest_layer_type, " characters, got ", type.size());
   }
 

@@ -66,8 +66,8 @@ class hugging_face_importer {
     const bool has_record = hugging_face_record_of(plain) != nullptr;
     if ((has_record || !is_known_architecture(model_.architecture)) && parts_.is_bare() &&
         !parts_.hint(has_record).empty())
-      text_.refuse("model_type",
-                   "is of a model of several parts, got " + model_.architecture + parts_.hint(has_record));
+      text_.refuse("model_type", "is of a model of several parts, got ", model_.architecture,
+                   parts_.hint(has_record));
     defaults_ = record_of(text_, model_.architecture, given_layout_, parts_.hint());
     read_outer_sections();
     add_layers();
@@ -159,7 +159,7 @@ class hugging_face_importer {
 
   /// Whether the value n of the key gives the layers that do not rotate: the last of every n layers.
   bool is_interval_of_unrotated(const std::string& key) {
-    const Index period = text_.index(key.c_str()).value_or(0);
+    const Index period = text_.index(key).value_or(0);
     std::vector<Index> without;
     for (Index i = period - 1; period > 0 && i < layers_.value_or(0); i += period) without.push_back(i);
     return without == model_.layers_without_rope;
@@ -248,7 +248,7 @@ class hugging_face_importer {
 
   /// The description of a model in which no layer rotates.
   model_rope without_rope(const unrotated_model& none) {
-    if (without_rope_ == model_without_rope::refuse) text_.refuse(none.key.c_str(), none.refusal());
+    if (without_rope_ == model_without_rope::refuse) text_.refuse(none.key, none.refusal());
     add_sizes();
     model_.layers.clear();
     model_.layers_without_rope.clear();
@@ -256,11 +256,11 @@ class hugging_face_importer {
     model_.windows.resize(static_cast<std::size_t>(layers_.value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
     constexpr const char* because = " is not described, because nothing rotates";
-    text_.find(none.key.c_str());
+    text_.find(none.key);
     const std::vector<std::string> unasked = text_.unasked();
     std::vector<std::string> keys;  // in the dictionaries that were read before
     for (const std::string& key : {none.key, std::string("rope_parameters"), std::string("rope_scaling")})
-      if (const J* read = text_.peek(key.c_str()); read && !contains(unasked, key))
+      if (const J* read = text_.peek(key); read && !contains(unasked, key))
         add_inner_keys(*read, text_.path() + key + ".", speaks_of_rope, keys);
     for (const std::string& key : keys) model_.warn_once(key + because);
     note_keys(because);
@@ -277,7 +277,8 @@ class hugging_face_importer {
     model_.layers = layer_types_of(text_, defaults_, layers_, slides);
     if (const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
         by_pattern && *by_pattern != model_.layers)
-      warn(text_.path() + pattern_key(defaults_) + " is overruled by " + text_.path() + "layer_types");
+      warn(text_.path() + std::string(pattern_key(defaults_)) + " is overruled by " + text_.path() +
+           "layer_types");
     end_with_full_layer();
     const bool all = defaults_.others_attend ? defaults_.full_rotate || !slides || defaults_.full_every < 2
                                              : defaults_.full_every == 1;
@@ -416,8 +417,8 @@ class hugging_face_importer {
       text_.refuse(
           "model_type",
           "is no known architecture, and this one both slides and scales: give rope_parameters for each "
-          "layer type, got " +
-              model_.architecture);
+          "layer type, got ",
+          model_.architecture);
   }
 
   void warn(std::string text) { model_.warnings.push_back(std::move(text)); }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,7 +32,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// The values of a list with one value per layer.
 template <class J, class T>
 std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_face_record& defaults,
-                                           const char* key, std::optional<Index> layers,
+                                           std::string_view key, std::optional<Index> layers,
                                            std::optional<std::vector<T>> list) {
   if (!list) return list;
   if (defaults.more_in_lists && layers && static_cast<Index>(list->size()) > *layers)
@@ -43,8 +44,8 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
 }
 
 /// The key of the list that has a 0 or a 1 for the type of each layer. Empty if the class reads no such list.
-inline std::string pattern_key(const hugging_face_record& defaults) {
-  return std::string(defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones);
+inline std::string_view pattern_key(const hugging_face_record& defaults) {
+  return defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones;
 }
 
 /// The types of layers according to the list of pattern_key.
@@ -52,10 +53,9 @@ template <class J>
 std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
                                                          const hugging_face_record& defaults,
                                                          std::optional<Index> layers) {
-  const std::string key = pattern_key(defaults);
+  const std::string_view key = pattern_key(defaults);
   if (key.empty()) return {};
-  const auto given =
-      fitting_list(text, defaults, key.c_str(), layers, text.numbers(key.c_str(), range::zero_or_one));
+  const auto given = fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_one));
   if (!given) return {};
   std::vector<std::string> types;
   for (const double one : *given)
@@ -122,10 +122,10 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   if (!defaults.others_attend) {
     constexpr const char* older = "layers_block_type";
     if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);
-    const std::string list(defaults.full_list);
+    const std::string_view list = defaults.full_list;
     if (list.empty() && defaults.full_every == 0)
       text.missing("layer_types", "only some layers attend at all");
-    const auto attending = list.empty() ? std::nullopt : text.numbers(list.c_str(), range::whole);
+    const auto attending = list.empty() ? std::nullopt : text.numbers(list, range::whole);
     if (layers && (attending || defaults.full_every == 0))
       return listed_layer_types(defaults, *layers, attending.value_or(std::vector<double>{}));
   }
@@ -135,14 +135,14 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
     const std::string letters = *text.text("sliding_window_pattern");
     if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
-      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got " + letters);
+      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got ", letters);
     for (Index i = 0; i < *layers; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
     return types;
   }
   auto every = text.index("sliding_window_pattern");
   if (!every) every = text.index("_sliding_window_pattern");
   if (!every) every = text.index("global_attn_every_n_layers");
-  if (!every && !defaults.interval.empty()) every = text.index(std::string(defaults.interval).c_str());
+  if (!every && !defaults.interval.empty()) every = text.index(defaults.interval);
   const Index period = every.value_or(defaults.full_every);
   const Index full = defaults.interval == "mamba_step" ? period / 2
                      : full_comes_first(defaults)      ? 0
@@ -196,14 +196,12 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
       if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
-  const std::string list = list_of_rotated(defaults);
-  const char* const key = list.c_str();
+  const std::string_view key = list_of_rotated(defaults);
   const auto given = text.numbers(key, range::zero_or_one);
   if (given && !given->empty()) {
     const std::vector<double> rotates = *fitting_list(text, defaults, key, layers, given);
     if (types > 0 && rotates.size() != types)
-      text.refuse(key, "must have as many values as layer_types, " + std::to_string(types) + ", got " +
-                           std::to_string(rotates.size()));
+      text.refuse(key, "must have as many values as layer_types, ", types, ", got ", rotates.size());
     for (std::size_t i = 0; i < rotates.size(); ++i)
       if (equal(rotates[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
@@ -268,7 +266,7 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   if (!text.is_text(key)) return !text.boolean(key).value_or(false) && causal;
   const std::string both_ways = text.text(key).value_or("");
   if (both_ways != "all" && both_ways != "vision")
-    text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
+    text.refuse(key, "must be true, false, \"all\" or \"vision\", got ", both_ways);
   return causal && both_ways == "vision";
 }
 
@@ -376,13 +374,12 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
                           (!defaults.others_attend && text.has("layers_block_type"));
   if (model.layers.empty() || other_keys) return {};
   const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
-  if (!defaults.full_list.empty() && text.has(std::string(defaults.full_list).c_str())) return {};
+  if (text.has(defaults.full_list)) return {};
   if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
-  const std::string pattern = pattern_key(defaults);
-  for (const char* key :
-       {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers", pattern.c_str()})
+  for (const std::string_view key :
+       {std::string_view("sliding_window_pattern"), std::string_view("_sliding_window_pattern"),
+        std::string_view("global_attn_every_n_layers"), pattern_key(defaults), defaults.interval})
     if (text.has(key)) return {};
-  if (!defaults.interval.empty() && text.has(std::string(defaults.interval).c_str())) return {};
   if (defaults.full_every == 1) return "every layer attends fully";
   return one_of_every(defaults.full_every, full_comes_first(defaults) != defaults.from_end,
                       defaults.from_end) +

@@ -72,8 +72,7 @@ std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& 
   const Index time = given.value_or(20);
   if (time > pairs || (pairs - time) % 2 != 0) {
     if (!given) return {};  // the class has no rule for other head sizes
-    reader.refuse(key, "must leave an even number of the " + std::to_string(pairs) + " pairs, got " +
-                           std::to_string(time));
+    reader.refuse(key, "must leave an even number of the ", pairs, " pairs, got ", time);
   }
   if (!given)
     model.warnings.push_back("mrope_section is not given; assumed " + std::to_string(time) +
@@ -95,13 +94,12 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   const Index pairs = group.frequencies.pairs();
   std::vector<Index>& sections = group.mrope_sections;
   if (given && static_cast<Index>(given->size()) > max_sections)
-    rope.refuse(key, "must have at most " + std::to_string(max_sections) + " values, got " +
-                         std::to_string(given->size()));
+    rope.refuse(key, "must have at most ", max_sections, " values, got ", given->size());
   if (given)
     for (const double count : *given) sections.push_back(static_cast<Index>(count));
   if (defaults.mrope_time_last && given) {
     if (sections.size() != 3 || sections[0] != sections[1])
-      rope.refuse(key, "must be height, width and time, the first two equal, got [" + joined(sections) + "]");
+      rope.refuse(key, "must be height, width and time, the first two equal, got [", joined(sections), "]");
     sections = {sections[2], sections[0], sections[1]};
   } else if (defaults.mrope_time_last) {
     sections = sections_of_allocation(text, rope, pairs, model);
@@ -139,13 +137,12 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   Index left = pairs;
   for (const Index count : sections) left -= (std::min)(count, left + 1);
   if (left != 0)
-    rope.refuse(key, "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" +
-                         joined(sections) + "]");
+    rope.refuse(key, "must add up to the number of pairs, ", pairs, ", got [", joined(sections), "]");
   const std::string broken = order == mrope_order::alternating ? broken_rule_of_alternating(sections) : "";
   if (!broken.empty()) rope.refuse(key, broken);
   if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
-    rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [" +
-                         joined(sections) + "]");
+    rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [",
+                joined(sections), "]");
 }
 
 // The frequencies of one rope dictionary in a Hugging Face config.json. `config` has the keys next to the
@@ -192,9 +189,8 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
     if (type == one) return type;
     known += known.empty() ? one : std::string(", ") + one;
   }
-  rope.refuse(key, "is not a known rope type, got " + given + "; known are " + known +
-                       "; for another rule see <rope/frequencies.hpp>");
-  return type;
+  rope.refuse(key, "is not a known rope type, got ", given, "; known are ", known,
+              "; for another rule see <rope/frequencies.hpp>");
 }
 
 /// The config keys for the longest context.
@@ -247,8 +243,7 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
       model.warn_once(assumed + exact_digits(*context) + ", which is " + context_key);
       return *context;
     }
-  config.missing("max_position_embeddings", needed + " where " + key + " is not given");
-  return 0;
+  config.missing("max_position_embeddings", needed, " where ", key, " is not given");
 }
 
 /// alpha in the base of Qwen, base alpha^(d / (d - 2)). alpha grows with each doubling of seq_length: 1, 3,
@@ -329,7 +324,6 @@ class schedule_reader {
     for (const char* key : context_keys)
       if (const auto context = config_.number(key, range::positive)) return *context;
     config_.missing("max_position_embeddings", needed_);
-    return 0;
   }
   double original() { return original_max_position(config_, rope_, defaults_, model_, by_type_, needed_); }
 
@@ -361,8 +355,8 @@ class schedule_reader {
   derived derive_yarn(const std::string& type, Index rotary_dim, double base) {
     const yarn_scaling rule = yarn(type);
     if (rule.beta_fast < rule.beta_slow)
-      rope_.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(rule.beta_fast) + " and " +
-                                    exact_digits(rule.beta_slow));
+      rope_.refuse("beta_fast", "must be at least beta_slow, got ", exact_digits(rule.beta_fast), " and ",
+                   exact_digits(rule.beta_slow));
     derived result = derive("yarn", rotary_dim, base, rule);
     result.softmax_multiplier = softmax_multiplier_of(rope_, rule);
     return result;
@@ -378,8 +372,7 @@ class schedule_reader {
     for (const auto* list : {&longrope.short_factor, &longrope.long_factor})
       if (static_cast<Index>(list->size()) != pairs)
         rope_.refuse(list == &longrope.short_factor ? "short_factor" : "long_factor",
-                     "must have one value per pair, " + std::to_string(pairs) + ", got " +
-                         std::to_string(list->size()));
+                     "must have one value per pair, ", pairs, ", got ", list->size());
     longrope.factor = rope_.number("factor", range::positive);
     // In Phi-3.5-MoE, the short and the long list each have their own magnitude.
     const auto short_mscale = rope_.number("short_mscale", range::positive),
@@ -397,9 +390,8 @@ class schedule_reader {
         .high_freq_factor = rope_.required_number("high_freq_factor", range::positive, needed_),
         .original_max_position = original()};
     if (llama3.high_freq_factor < llama3.low_freq_factor)
-      rope_.refuse("high_freq_factor", "must be at least low_freq_factor, got " +
-                                           exact_digits(llama3.high_freq_factor) + " and " +
-                                           exact_digits(llama3.low_freq_factor));
+      rope_.refuse("high_freq_factor", "must be at least low_freq_factor, got ",
+                   exact_digits(llama3.high_freq_factor), " and ", exact_digits(llama3.low_freq_factor));
     return llama3;
   }
 

@@ -97,10 +97,10 @@ class group_allowance {
     ++groups_;
     pairs_ += pairs;
     if (groups_ > max_groups)
-      throw_invalid(function, where.c_str(), " must not make more than ", max_groups,
-                    " groups of layers, got ", groups_);
+      throw_invalid(function, where, " must not make more than ", max_groups, " groups of layers, got ",
+                    groups_);
     if (pairs_ > max_pairs_of_groups)
-      throw_invalid(function, where.c_str(), " must not bring the pairs of all groups of layers above ",
+      throw_invalid(function, where, " must not bring the pairs of all groups of layers above ",
                     max_pairs_of_groups, ", got ", pairs_);
   }
 

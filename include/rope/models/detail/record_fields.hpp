@@ -237,9 +237,9 @@ constexpr bool types_slide(const hugging_face_record& r) {
 }
 
 /// The key of the list that has a 0 for each layer that does not rotate: bases, or ones for the others.
-inline std::string list_of_rotated(const hugging_face_record& record) {
+constexpr std::string_view list_of_rotated(const hugging_face_record& record) {
   if (record.form == dictionary_form::base_per_layer) return "layer_rope_theta";
-  return std::string(record.rope_ones.empty() ? "no_rope_layers" : record.rope_ones);
+  return record.rope_ones.empty() ? "no_rope_layers" : record.rope_ones;
 }
 
 /// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
