@@ -132,34 +132,30 @@ class gguf_importer {
     model_.source = "GGUF";
     model_.architecture = reader_.architecture();
     read_record();
-    layers_ = gguf_layer_count(reader_, model_.warnings);
+    layers_.count = layers_.counted();
     if (const auto none = unrotated_model_of(reader_, record_); none.is_so()) return without_rope(none);
-    sliding_ = gguf_sliding_layers(reader_, record_, layers_);
-    model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
-    if (layers_ == 0 && sliding_.empty() &&
+    layers_.sliding = layers_.listed_as_sliding();
+    model_.layers_without_rope = layers_.without_rope();
+    if (layers_.listed() == 0 &&
         (record_.no_rope_every > 0 || record_.attends_every > 0 || !record_.full_rotate))
-      model_.warnings.push_back(reader_.key("block_count") +
-                                " is not given, so the layers that do not rotate are not listed");
-    const Index count = layers_ > 0 ? layers_ : to_index(sliding_.size());
-    if (const auto none = unrotated_by_layers(reader_, record_, model_.layers_without_rope, count);
+      layers_.say("block_count", " is not given, so the layers that do not rotate are not listed");
+    if (const auto none = unrotated_by_layers(reader_, record_, model_.layers_without_rope, layers_.listed());
         none.is_so())
       return without_rope(none);
     add_sizes();
-    model_.sliding_window = gguf_window(reader_, record_).value_or(0);
-    if (none_slides(reader_, record_, layers_)) model_.sliding_window = 0;
+    if (!layers_.none_slides()) model_.sliding_window = layers_.window().value_or(0);
     factors_ = read_pair_factors(reader_, model_.max_position, length_);
-    note_sliding_pattern(reader_, record_, layers_, model_.warnings);
-    model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
-    model_.window_of_sliding =
-        gguf_window_of_sliding(reader_, record_, !none_slides(reader_, record_, layers_));
+    layers_.note_sliding_pattern();
+    model_.windows = layers_.windows();
+    model_.window_of_sliding = layers_.window_of_sliding();
     // Source: llama.cpp, llama4.cpp, which sets this length for every file.
-    if (record_.window == window_kind::chunks && !sliding_.empty()) model_.attention_chunk = 8192;
-    if (!record_.compressed) note_unknown_windows(reader_, record_, layers_, sliding_, model_);
-    model_.causal = gguf_is_causal(reader_, record_);
+    if (record_.window == window_kind::chunks && !layers_.sliding.empty()) model_.attention_chunk = 8192;
+    if (!record_.compressed) layers_.note_unknown_windows();
+    model_.causal = layers_.is_causal();
     model_.sink_logits = record_.sink_logits;
-    if (record_.sinks_slide) read_layers_with_sinks(reader_, layers_, sliding_, model_);
+    if (record_.sinks_slide) layers_.read_layers_with_sinks();
     add_query_scaling(reader_, record_, model_);
-    const auto bases = reader_.numbers_or_one("rope.freq_base_per_layer", range::above_one, layers_);
+    const auto bases = reader_.numbers_or_one("rope.freq_base_per_layer", range::above_one, layers_.count);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)
       add_groups_of_layers(bases, dimensions);
@@ -168,8 +164,8 @@ class gguf_importer {
     else
       add_groups_of_types();
     note_scaling();
-    name_assumed(reader_, record_, sliding_, model_);
-    note_unread_keys(reader_, record_, shape().base(false), layers_, model_);
+    layers_.name_assumed();
+    layers_.note_unread_keys(shape().base(false));
     if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
     return std::move(model_).finished();
   }
@@ -197,7 +193,7 @@ class gguf_importer {
     constexpr const char* heads = "attention.head_count";
     model_.query_heads = reader_.heads(heads);
     if (const auto list = reader_.numbers_if_list(heads, range::whole))
-      gguf_layer_list(reader_, heads, layers_, *list);
+      layers_.fitting_list(heads, layers_.count, *list);
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
   }
@@ -207,7 +203,7 @@ class gguf_importer {
     if (without_rope_ == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
     add_sizes();
     model_.layers_without_rope.clear();
-    model_.windows.resize(static_cast<std::size_t>((std::max)(layers_, Index{1})), not_known_window);
+    model_.windows.resize(static_cast<std::size_t>((std::max)(layers_.count, Index{1})), not_known_window);
     model_.instead_of_rope = none.instead;
     return std::move(model_).finished();
   }
@@ -227,20 +223,19 @@ class gguf_importer {
         (reader_.number("rope.freq_base_swa", range::above_one) && record_.sliding != sliding_rule::same) ||
         reader_.number("rope.dimension_count_swa", range::count) ||
         shape().head_dim(true) != shape().head_dim(false) || record_.needs_swa_base || record_.half_of_full ||
-        (own_base && model_.sliding_window > 0) || (unscaled && !sliding_.empty() && any_scaling);
-    if (!two_types || record_.all_slide || none_slides(reader_, record_, layers_) ||
-        (plain && sliding_.empty()))
+        (own_base && model_.sliding_window > 0) || (unscaled && !layers_.sliding.empty() && any_scaling);
+    if (!two_types || record_.all_slide || layers_.none_slides() || (plain && layers_.sliding.empty()))
       return add_group("", false, shape().base(false), shape().dimension(false));
     add_group("full_attention", false, shape().base(false), shape().dimension(false));
     add_group("sliding_attention", true, shape().base(true), shape().dimension(true));
-    for (const bool slides : sliding_)
+    for (const bool slides : layers_.sliding)
       model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
   }
 
   /// DeepSeek V4 has sliding layers and two kinds of layers with compressed keys. These two kinds rotate
   /// alike.
   void add_compressed() {
-    model_.layers = gguf_compressed_types(reader_, layers_);
+    model_.layers = layers_.types_by_compression();
     add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
     const double base = reader_.required_number("attention.compress_rope_freq_base", range::above_one);
     for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
@@ -250,8 +245,7 @@ class gguf_importer {
     for (const std::string& type : model_.layers)
       model_.windows.push_back(type == "sliding_attention" ? model_.window_of_sliding : not_known_window);
     if (model_.window_of_sliding == not_known_window)
-      model_.warnings.push_back(reader_.key("attention.sliding_window") +
-                                " is not given; the window of layers that slide is not known");
+      layers_.say("attention.sliding_window", " is not given; the window of layers that slide is not known");
     model_.no_window_because = reader_.key("attention.compress_ratios") +
                                ": a window cannot express which compressed keys a layer sees";
     model_.warnings.push_back(model_.no_window_because);
@@ -266,9 +260,10 @@ class gguf_importer {
     constexpr const char *base_key = "rope.freq_base_per_layer",
                          *dimension_key = "rope.dimension_count_per_layer";
     const std::size_t given = bases ? bases->size() : dimensions->size();
-    const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(given));
+    const Index expected =
+        layers_.count > 0 ? layers_.count : (std::max)(Index{1}, static_cast<Index>(given));
     const auto fit = [&](std::optional<std::vector<double>>& list, const char* key) {
-      if (list) *list = gguf_layer_list(reader_, key, expected, *list, "one value per layer");
+      if (list) *list = layers_.fitting_list(key, expected, *list, "one value per layer");
     };
     fit(bases, base_key);
     fit(dimensions, dimension_key);
@@ -283,7 +278,7 @@ class gguf_importer {
       }
     };
     const auto kinds = layers_by(count, [&](std::size_t i) {
-      const bool slides = i < sliding_.size() && sliding_[i];
+      const bool slides = i < layers_.sliding.size() && layers_.sliding[i];
       auto dimension = shape().dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
@@ -293,7 +288,7 @@ class gguf_importer {
     // As in the import of config.json, a name has the numbers in which groups of one type differ.
     for (const auto& [own, layers] : kinds) {
       const kind& k = own;
-      std::string name = sliding_.empty() ? "" : k.slides ? "sliding_attention" : "full_attention";
+      std::string name = layers_.sliding.empty() ? "" : k.slides ? "sliding_attention" : "full_attention";
       const auto add = [&](const auto& number_of, const std::string& text) {
         for (const auto& [other, of_other] : kinds)
           if (other.slides == k.slides && !detail::equal(number_of(other), number_of(k))) {
@@ -307,7 +302,7 @@ class gguf_importer {
       add_group(name, k.slides, k.base, k.dimension);
       for (const Index layer : layers) model_.layers[static_cast<std::size_t>(layer)] = name;
     }
-    if (kinds.size() == 1 && sliding_.empty()) model_.layers.clear();  // one group without a name
+    if (kinds.size() == 1 && layers_.sliding.empty()) model_.layers.clear();  // one group without a name
   }
 
   /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown
@@ -322,11 +317,11 @@ class gguf_importer {
     if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known || record_.compressed) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
-        const char* which = none_slides(reader_, record_, layers_) ? " is applied to every layer"
-                            : sliding_.empty() && !model_.layers.empty()
+        const char* which = layers_.none_slides() ? " is applied to every layer"
+                            : layers_.sliding.empty() && !model_.layers.empty()
                                 ? " is applied to every layer; which of them slide is not known"
                                 : " is not applied to sliding layers; whether it should be is not known";
-        return model_.warnings.push_back(reader_.key("rope.scaling") + which);
+        return layers_.say("rope.scaling", which);
       }
   }
 
@@ -354,7 +349,7 @@ class gguf_importer {
                       .first_channel = record_.last_channels ? head - rotary_dim : 0,
                       .frequencies = std::move(rule.frequencies),
                       .softmax_multiplier = rule.softmax_multiplier,
-                      .scale = gguf_scale_of(reader_, record_, head, layers_, rule.softmax_multiplier),
+                      .scale = gguf_scale_of(reader_, record_, head, layers_.count, rule.softmax_multiplier),
                       .softcap = gguf_softcap_of(reader_, record_),
                       .rule = std::move(rule.rule),
                       .base = base,
@@ -370,10 +365,9 @@ class gguf_importer {
     if (record_.compressed && group.layer_type != "compressed_sparse_attention") return;
     if (record_.indexer == indexer_kind::no_indexer || !head_dim) {
       if (head_dim)
-        model_.warnings.push_back(reader_.key(name) + " is that of an indexer; what it rotates is not known");
+        layers_.say(name, " is that of an indexer; what it rotates is not known");
       else if (record_.indexer != indexer_kind::no_indexer)
-        model_.warnings.push_back(reader_.key(name) +
-                                  " is missing, so the rotation of the indexer is unknown");
+        layers_.say(name, " is missing, so the rotation of the indexer is unknown");
       return;
     }
     const auto width = static_cast<Index>(*head_dim);
@@ -410,11 +404,10 @@ class gguf_importer {
   std::optional<layout_kind> given_layout_;
   model_without_rope without_rope_;
   gguf_record record_ = {};
-  Index layers_ = 0;           // 0: unknown
-  std::vector<bool> sliding_;  // as gguf_sliding_layers returns it
   gguf_pair_factors factors_ = {};
   group_allowance allowance_ = {};
   model_draft model_ = {};
+  gguf_layers<L> layers_ = {reader_, record_, model_};
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -142,7 +142,7 @@ struct gguf_shape {
 // The frequencies that llama.cpp makes from the scaling keys and factor tensors of a GGUF file.
 
 /// What the record and the file give for layers with one schedule.
-struct gguf_layers {
+struct gguf_schedule_terms {
   const gguf_record& record;
   Index rotary_dim;
   double base;
@@ -159,7 +159,7 @@ struct gguf_magnitude {
 
 /// \param factor  the factor of YaRN
 template <class L>
-gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& layers, double factor) {
+gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_schedule_terms& layers, double factor) {
   const wide_real log_factor = log(wide_real(factor));
   const auto g = [&](double k) { return factor <= 1 ? 1 : k * log_factor / 10 + 1; };
   double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
@@ -208,7 +208,7 @@ struct gguf_scaling {
 };
 
 template <class L>
-gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layers) {
+gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_schedule_terms& layers) {
   const std::string type = reader.text("rope.scaling.type", "linear");
   if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
     reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got ", type,
@@ -236,7 +236,8 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
 ///
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
-double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
+double score_growth(const gguf_reader<L>& reader, const gguf_schedule_terms& layers,
+                    const gguf_scaling& scaling) {
   if (!layers.record.scores_grow) return 1;
   const gguf_magnitude magnitude = magnitude_of(reader, layers, scaling.factor);
   const auto log_factor = static_cast<double>(log(wide_real(scaling.factor)));
@@ -247,8 +248,8 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
 }
 
 template <class L>
-derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling,
-                         const ggml_pair_factors& factors) {
+derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_schedule_terms& layers,
+                         const gguf_scaling& scaling, const ggml_pair_factors& factors) {
   if (equal(scaling.original_max_position, 0)) reader.required_number("context_length", range::positive);
   weighted_yarn rule{
       .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
@@ -293,7 +294,7 @@ double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) 
 }
 
 template <class L>
-derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
+derived derive_gguf(const gguf_reader<L>& reader, const gguf_schedule_terms& layers,
                     const gguf_pair_factors& given_factors) {
   const gguf_scaling scaling = read_scaling(reader, layers);
   ggml_pair_factors factors;
