@@ -73,7 +73,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
       "text(key) and numbers(key), such as that of examples/gguf_file.hpp");
   if constexpr (gguf_lookup<L>) {
     detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
-    return detail::gguf_importer<L>(lookup, options.length, options.layout, options.without_rope).result();
+    return detail::gguf_importer<L, gguf_options>(lookup, options).result();
   }
 }
 

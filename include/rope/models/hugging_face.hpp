@@ -86,8 +86,7 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
                             : config.is_null()  ? "null"
                                                 : "a number or a truth value");
     detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
-    return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
-        .result();
+    return detail::hugging_face_importer<J, hugging_face_options>(config, options).result();
   }
 }
 

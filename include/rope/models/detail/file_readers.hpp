@@ -304,6 +304,12 @@ class gguf_reader {
     return required(number(name, rule), key(name));
   }
 
+  std::optional<Index> index(const std::string& name, const number_rule& rule = range::count) const {
+    const auto value = number(name, rule);
+    if (!value) return {};
+    return static_cast<Index>(*value);
+  }
+
   std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
     return list(key(name), rule);
   }
@@ -344,7 +350,7 @@ class gguf_reader {
   /// with a value per layer. 0 if there is no such number.
   Index heads(const std::string& name) const {
     const auto per_layer = numbers_if_list(name, range::whole);
-    if (!per_layer) return static_cast<Index>(number(name, range::whole).value_or(0));
+    if (!per_layer) return index(name, range::whole).value_or(0);
     for (const double count : *per_layer)
       if (count > 0) return static_cast<Index>(count);
     return 0;

@@ -26,40 +26,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Reads the factors that multiply queries by their position.
-///
-/// \param model  its max_position must be set
-///
-/// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
-template <class L>
-void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, model_draft& model) {
-  constexpr const char *scale_key = "attention.temperature_scale",
-                       *length_key = "attention.temperature_length";
-  const auto scale = reader.number(scale_key, range::not_negative),
-             length = reader.number(length_key, range::positive);
-  const auto unused = [&](const char* key) {
-    model.warnings.push_back(reader.key(key) + " is not used");
-    if (record.names.empty()) model.scaled = scaled_queries::not_known;
-  };
-  const bool of_length = record.temperature == gguf_temperature::of_length,
-             of_context = record.temperature == gguf_temperature::of_context;
-  if (scale && !of_length && !of_context) unused(scale_key);
-  if (length && !of_length) unused(length_key);
-  if (record.temperature == gguf_temperature::fixed) {
-    // Without chunks, llama.cpp defines no factors for the one layer that does not rotate.
-    const bool chunks = reader.number("attention.sliding_window", range::window) != 0.0;
-    model.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
-    model.query_rule.rule = llama4_query_scaling{};
-    return;
-  }
-  if (equal(scale.value_or(0), 0) || (!of_length && !of_context)) return;
-  const double floor = of_length ? reader.required_number(length_key, range::positive)
-                                 : original_max_position_of(reader, model.max_position);
-  if (equal(floor, 0)) reader.required_number("context_length", range::positive);
-  model.scaled = scaled_queries::every_layer;
-  model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
-}
-
 /// Architectures in which no layer rotates, and what they have instead.
 struct gguf_unrotated {
   std::string_view names, instead;
@@ -80,71 +46,27 @@ const Record* gguf_unrotated_of(std::string_view architecture) {
   return record_in(records, architecture);
 }
 
-/// Whether no layer of a GGUF model rotates, and which key shows it.
-template <class L>
-unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
-  const std::string &architecture = reader.architecture(),
-                    bare = "is one without rotary embeddings, got " + architecture;
-  if (const auto* unrotated = gguf_unrotated_of(architecture)) {
-    const std::string instead(unrotated->instead);
-    return {instead, "general.architecture", bare + ", which has " + instead};
-  }
-  const auto layers = reader.number("block_count", range::layers);
-  if (record.alibi_layers > 0 && layers == static_cast<double>(record.alibi_layers))
-    return {"ALiBi biases", "general.architecture",
-            bare + " of " + std::to_string(record.alibi_layers) + " layers, which has ALiBi biases"};
-  const auto finetuned = reader.number("rope.scaling.finetuned", range::zero_or_one);
-  if (record.finetuned && finetuned == 0.0)
-    return {"no positions", reader.key("rope.scaling.finetuned"),
-            "is false, so for " + architecture + " no layer rotates"};
-  return {};
-}
-
-/// Whether a key of a GGUF file leaves no layer that rotates.
-///
-/// \param without  the layers that do not rotate
-/// \param layers   the number of layers. 0: unknown
-template <class L>
-unrotated_model unrotated_by_layers(const gguf_reader<L>& reader, const gguf_record& record,
-                                    const std::vector<Index>& without, Index layers) {
-  if (layers == 0 || to_index(without.size()) < layers) return {};
-  for (const auto& [name, reads] :
-       {std::pair{"attention.rope_pattern", record.rope_pattern},
-        std::pair{"attention.recurrent_layers", true},
-        std::pair{"attention.head_count_kv", reader.is_list("attention.head_count_kv")},
-        std::pair{"attention.sliding_window_pattern", !record.full_rotate},
-        std::pair{"full_attention_interval", record.attends_every > 0}})
-    if (reads && reader.has(name))
-      return {"no positions", reader.key(name),
-              "leaves no layer of " + reader.architecture() + " that rotates"};
-  return {};
-}
-
-template <class L>
+/// \tparam Options  gguf_options, which the header that includes this one defines
+template <class L, class Options>
 class gguf_importer {
  public:
-  /// \param length, layout, without_rope  as in gguf_options
-  gguf_importer(const L& lookup, double length, std::optional<layout_kind> layout,
-                model_without_rope without_rope)
-      : reader_(lookup), length_(length), given_layout_(layout), without_rope_(without_rope) {}
+  gguf_importer(const L& lookup, const Options& options) : reader_(lookup), options_(options) {}
 
   model_rope result() {
     model_.source = "GGUF";
     model_.architecture = reader_.architecture();
     read_record();
     layers_.count = layers_.counted();
-    if (const auto none = unrotated_model_of(reader_, record_); none.is_so()) return without_rope(none);
+    if (const auto none = unrotated_by_record(); none.is_so()) return without_rope(none);
     layers_.sliding = layers_.listed_as_sliding();
     model_.layers_without_rope = layers_.without_rope();
     if (layers_.listed() == 0 &&
         (record_.no_rope_every > 0 || record_.attends_every > 0 || !record_.full_rotate))
       layers_.say("block_count", " is not given, so the layers that do not rotate are not listed");
-    if (const auto none = unrotated_by_layers(reader_, record_, model_.layers_without_rope, layers_.listed());
-        none.is_so())
-      return without_rope(none);
+    if (const auto none = unrotated_by_layers(); none.is_so()) return without_rope(none);
     add_sizes();
     if (!layers_.none_slides()) model_.sliding_window = layers_.window().value_or(0);
-    factors_ = read_pair_factors(reader_, model_.max_position, length_);
+    schedule_.factors = schedule_.read_pair_factors(options_.length);
     layers_.note_sliding_pattern();
     model_.windows = layers_.windows();
     model_.window_of_sliding = layers_.window_of_sliding();
@@ -154,7 +76,7 @@ class gguf_importer {
     model_.causal = layers_.is_causal();
     model_.sink_logits = record_.sink_logits;
     if (record_.sinks_slide) layers_.read_layers_with_sinks();
-    add_query_scaling(reader_, record_, model_);
+    add_query_scaling();
     const auto bases = reader_.numbers_or_one("rope.freq_base_per_layer", range::above_one, layers_.count);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)
@@ -165,7 +87,7 @@ class gguf_importer {
       add_groups_of_types();
     note_scaling();
     layers_.name_assumed();
-    layers_.note_unread_keys(shape().base(false));
+    layers_.note_unread_keys(schedule_.base(false));
     if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
     return std::move(model_).finished();
   }
@@ -175,7 +97,7 @@ class gguf_importer {
     const gguf_record* known = gguf_record_of(reader_.architecture());
     const std::string_view refusal = gguf_refusal_of(reader_.architecture());
     if (!refusal.empty()) reader_.refuse("general.architecture", std::string(refusal));
-    if (!known && !given_layout_ && !gguf_unrotated_of(reader_.architecture()))
+    if (!known && !options_.layout && !gguf_unrotated_of(reader_.architecture()))
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got ",
                      reader_.architecture(), "; for those that are known see include/rope/models/README.md");
@@ -184,7 +106,41 @@ class gguf_importer {
     if (known) record_ = *known;
     if (record_.half_split_sections && reader_.has("rope.dimension_sections"))
       record_.layout = layout_kind::half_split;
-    if (given_layout_) record_.layout = *given_layout_;
+    record_.layout = options_.layout.value_or(record_.layout);
+  }
+
+  /// Whether no layer of a GGUF model rotates, and which key shows it.
+  unrotated_model unrotated_by_record() const {
+    const std::string &architecture = reader_.architecture(),
+                      bare = "is one without rotary embeddings, got " + architecture;
+    if (const auto* unrotated = gguf_unrotated_of(architecture)) {
+      const std::string instead(unrotated->instead);
+      return {instead, "general.architecture", bare + ", which has " + instead};
+    }
+    if (record_.alibi_layers > 0 && reader_.index("block_count", range::layers) == record_.alibi_layers)
+      return {"ALiBi biases", "general.architecture",
+              bare + " of " + std::to_string(record_.alibi_layers) + " layers, which has ALiBi biases"};
+    const auto finetuned = reader_.number("rope.scaling.finetuned", range::zero_or_one);
+    if (record_.finetuned && finetuned == 0.0)
+      return {"no positions", reader_.key("rope.scaling.finetuned"),
+              "is false, so for " + architecture + " no layer rotates"};
+    return {};
+  }
+
+  /// Whether a key of a GGUF file leaves no layer that rotates.
+  unrotated_model unrotated_by_layers() const {
+    const Index layers = layers_.listed();
+    if (layers == 0 || to_index(model_.layers_without_rope.size()) < layers) return {};
+    for (const auto& [name, reads] :
+         {std::pair{"attention.rope_pattern", record_.rope_pattern},
+          std::pair{"attention.recurrent_layers", true},
+          std::pair{"attention.head_count_kv", reader_.is_list("attention.head_count_kv")},
+          std::pair{"attention.sliding_window_pattern", !record_.full_rotate},
+          std::pair{"full_attention_interval", record_.attends_every > 0}})
+      if (reads && reader_.has(name))
+        return {"no positions", reader_.key(name),
+                "leaves no layer of " + reader_.architecture() + " that rotates"};
+    return {};
   }
 
   /// Reads the number of heads and the longest context.
@@ -200,7 +156,7 @@ class gguf_importer {
 
   /// The description of a model in which no layer rotates.
   model_rope without_rope(const unrotated_model& none) {
-    if (without_rope_ == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
+    if (options_.without_rope == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
     add_sizes();
     model_.layers_without_rope.clear();
     model_.windows.resize(static_cast<std::size_t>((std::max)(layers_.count, Index{1})), not_known_window);
@@ -208,7 +164,37 @@ class gguf_importer {
     return std::move(model_).finished();
   }
 
-  gguf_shape<L> shape() const { return {reader_, record_, model_.query_heads}; }
+  /// Reads the factors that multiply queries by their position.
+  ///
+  /// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
+  void add_query_scaling() {
+    constexpr const char *scale_key = "attention.temperature_scale",
+                         *length_key = "attention.temperature_length";
+    const auto scale = reader_.number(scale_key, range::not_negative),
+               length = reader_.number(length_key, range::positive);
+    const auto unused = [&](const char* key) {
+      layers_.say(key, " is not used");
+      if (record_.names.empty()) model_.scaled = scaled_queries::not_known;
+    };
+    const bool of_length = record_.temperature == gguf_temperature::of_length,
+               of_context = record_.temperature == gguf_temperature::of_context;
+    if (scale && !of_length && !of_context) unused(scale_key);
+    if (length && !of_length) unused(length_key);
+    if (record_.temperature == gguf_temperature::fixed) {
+      // Without chunks, llama.cpp defines no factors for the one layer that does not rotate.
+      const bool chunks = reader_.number("attention.sliding_window", range::window) != 0.0;
+      model_.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
+      model_.query_rule.rule = llama4_query_scaling{};
+      return;
+    }
+    if (equal(scale.value_or(0), 0) || (!of_length && !of_context)) return;
+    const double floor =
+        of_length ? reader_.required_number(length_key, range::positive) : schedule_.original_max_position();
+    if (equal(floor, 0)) reader_.required_number("context_length", range::positive);
+    model_.scaled = scaled_queries::every_layer;
+    model_.query_rule.rule =
+        llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
+  }
 
   /// One group for all layers, or two if sliding layers rotate differently.
   void add_groups_of_types() {
@@ -217,17 +203,18 @@ class gguf_importer {
                unscaled = plain || bare || record_.sliding == sliding_rule::unscaled;
     const bool any_scaling = reader_.number("rope.scaling.factor", range::not_negative) ||
                              reader_.number("rope.scale_linear", range::not_negative) ||
-                             factors_.tensor != nullptr ||
+                             schedule_.factors.tensor != nullptr ||
                              ((bare || plain) && reader_.number("rope.scaling.attn_factor", range::positive));
     const bool two_types =
         (reader_.number("rope.freq_base_swa", range::above_one) && record_.sliding != sliding_rule::same) ||
         reader_.number("rope.dimension_count_swa", range::count) ||
-        shape().head_dim(true) != shape().head_dim(false) || record_.needs_swa_base || record_.half_of_full ||
-        (own_base && model_.sliding_window > 0) || (unscaled && !layers_.sliding.empty() && any_scaling);
+        schedule_.head_dim(true) != schedule_.head_dim(false) || record_.needs_swa_base ||
+        record_.half_of_full || (own_base && model_.sliding_window > 0) ||
+        (unscaled && !layers_.sliding.empty() && any_scaling);
     if (!two_types || record_.all_slide || layers_.none_slides() || (plain && layers_.sliding.empty()))
-      return add_group("", false, shape().base(false), shape().dimension(false));
-    add_group("full_attention", false, shape().base(false), shape().dimension(false));
-    add_group("sliding_attention", true, shape().base(true), shape().dimension(true));
+      return add_group("", false, schedule_.base(false), schedule_.dimension(false));
+    add_group("full_attention", false, schedule_.base(false), schedule_.dimension(false));
+    add_group("sliding_attention", true, schedule_.base(true), schedule_.dimension(true));
     for (const bool slides : layers_.sliding)
       model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
   }
@@ -236,10 +223,10 @@ class gguf_importer {
   /// alike.
   void add_compressed() {
     model_.layers = layers_.types_by_compression();
-    add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
+    add_group("sliding_attention", true, schedule_.base(false), schedule_.dimension(true));
     const double base = reader_.required_number("attention.compress_rope_freq_base", range::above_one);
     for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
-      add_group(type, false, base, shape().dimension(false));
+      add_group(type, false, base, schedule_.dimension(false));
     model_.windows.clear();
     model_.keys_are_values = true;
     for (const std::string& type : model_.layers)
@@ -279,10 +266,10 @@ class gguf_importer {
     };
     const auto kinds = layers_by(count, [&](std::size_t i) {
       const bool slides = i < layers_.sliding.size() && layers_.sliding[i];
-      auto dimension = shape().dimension(slides);
+      auto dimension = schedule_.dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
-      return kind{bases ? (*bases)[i] : shape().base(slides), dimension, slides};
+      return kind{bases ? (*bases)[i] : schedule_.base(slides), dimension, slides};
     });
     model_.layers.resize(count);
     // As in the import of config.json, a name has the numbers in which groups of one type differ.
@@ -326,7 +313,7 @@ class gguf_importer {
   }
 
   void add_group(const std::string& layer_type, bool slides, double base, const rotated_channels& dimension) {
-    const Index head = shape().head_dim(slides), rotary_dim = dimension.count;
+    const Index head = schedule_.head_dim(slides), rotary_dim = dimension.count;
     if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head)
       reader_.refuse(reader_.key(dimension.key), "must be even, positive and not above the head, ", head,
                      ", got ", rotary_dim);
@@ -335,22 +322,18 @@ class gguf_importer {
         record_.unscaled ||
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
     const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
-    derived rule = derive_gguf(reader_,
-                               {.record = record_,
-                                .rotary_dim = rotary_dim,
-                                .base = base,
-                                .unscaled = plain || (slides && !as_full),
-                                .max_position = model_.max_position,
-                                .unit_magnitude = plain || record_.compressed},
-                               factors_);
+    derived rule = schedule_.frequencies_of({.rotary_dim = rotary_dim,
+                                             .base = base,
+                                             .unscaled = plain || (slides && !as_full),
+                                             .unit_magnitude = plain || record_.compressed});
     layer_group group{.layer_type = layer_type,
                       .layout = record_.layout,
                       .head_dim = head,
                       .first_channel = record_.last_channels ? head - rotary_dim : 0,
                       .frequencies = std::move(rule.frequencies),
                       .softmax_multiplier = rule.softmax_multiplier,
-                      .scale = gguf_scale_of(reader_, record_, head, layers_.count, rule.softmax_multiplier),
-                      .softcap = gguf_softcap_of(reader_, record_),
+                      .scale = schedule_.scale_of(head, layers_.count, rule.softmax_multiplier),
+                      .softcap = schedule_.softcap(),
                       .rule = std::move(rule.rule),
                       .base = base,
                       .numbers = std::move(rule.numbers)};
@@ -361,7 +344,7 @@ class gguf_importer {
 
   void add_indexer(layer_group& group) {
     constexpr const char* name = "attention.indexer.key_length";
-    const auto head_dim = reader_.number(name, range::count);
+    const auto head_dim = reader_.index(name);
     if (record_.compressed && group.layer_type != "compressed_sparse_attention") return;
     if (record_.indexer == indexer_kind::no_indexer || !head_dim) {
       if (head_dim)
@@ -370,10 +353,9 @@ class gguf_importer {
         layers_.say(name, " is missing, so the rotation of the indexer is unknown");
       return;
     }
-    const auto width = static_cast<Index>(*head_dim);
-    const std::string broken = broken_rule_of_indexer(width, group.rotary_dim());
+    const std::string broken = broken_rule_of_indexer(*head_dim, group.rotary_dim());
     if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
-    group.indexer = indexer_of(record_.indexer, width, group.rotary_dim());
+    group.indexer = indexer_of(record_.indexer, *head_dim, group.rotary_dim());
   }
 
   void add_sections(layer_group& group) const {
@@ -400,14 +382,12 @@ class gguf_importer {
   }
 
   gguf_reader<L> reader_;
-  double length_;
-  std::optional<layout_kind> given_layout_;
-  model_without_rope without_rope_;
+  const Options& options_;
   gguf_record record_ = {};
-  gguf_pair_factors factors_ = {};
   group_allowance allowance_ = {};
   model_draft model_ = {};
   gguf_layers<L> layers_ = {reader_, record_, model_};
+  gguf_schedule<L> schedule_ = {reader_, record_, model_};
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -47,8 +47,8 @@ struct gguf_layers {
   /// The number of layers, without the layers for multi-token prediction, which come last. 0: unknown.
   Index counted() const {
     constexpr const char* name = "nextn_predict_layers";
-    const auto all = static_cast<Index>(reader.number("block_count", range::layers).value_or(0));
-    const auto more = static_cast<Index>(reader.number(name, range::whole).value_or(0));
+    const Index all = reader.index("block_count", range::layers).value_or(0),
+                more = reader.index(name, range::whole).value_or(0);
     if (all == 0 || more == 0) return all;
     if (more >= all) reader.refuse(reader.key(name), "must be below block_count, ", all, ", got ", more);
     say(name, ": the last layers, " + std::to_string(more) +
@@ -61,7 +61,7 @@ struct gguf_layers {
   /// \param layers, what  as in broken_rule_of_layer_list
   std::vector<double> fitting_list(const char* name, Index layers, std::vector<double> list,
                                    const char* what = "block_count values") const {
-    const auto more = static_cast<Index>(reader.number("nextn_predict_layers", range::whole).value_or(0));
+    const Index more = reader.index("nextn_predict_layers", range::whole).value_or(0);
     const auto size = static_cast<Index>(list.size());
     if (layers > 0 && size > layers && size <= layers + more) list.resize(static_cast<std::size_t>(layers));
     const std::string broken = broken_rule_of_layer_list(
@@ -107,7 +107,7 @@ struct gguf_layers {
     constexpr const char* name = "attention.sliding_window_pattern";
     const auto window = reader.number("attention.sliding_window", range::window);
     const auto given = reader.numbers_if_list(name, range::zero_or_one);
-    const auto every = given ? std::nullopt : reader.number(name, range::count);
+    const auto every = given ? std::nullopt : reader.index(name);
     if (record.needs_pattern && !given && !every)
       reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
     if (record.pattern == pattern_form::list && every)
@@ -118,7 +118,7 @@ struct gguf_layers {
       for (const double slides : fitting_list(name, count, *given)) slide.push_back(!equal(slides, 0));
       return slide;
     }
-    const Index period = every ? static_cast<Index>(*every) : record.period;
+    const Index period = every.value_or(record.period);
     if (period == 0 || window == 0.0) return slide;
     for (Index i = 0; i < count; ++i) slide.push_back(i % period != (record.full_first ? 0 : period - 1));
     return slide;
@@ -152,8 +152,7 @@ struct gguf_layers {
     if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
       add_where(fitting_list(recurrent, listed(), *flags, what), false);
     } else if (record.attends_every > 0) {
-      const auto every = reader.number("full_attention_interval", range::count);
-      const Index period = every ? static_cast<Index>(*every) : record.attends_every;
+      const Index period = reader.index("full_attention_interval").value_or(record.attends_every);
       for (Index i = 0; i < listed(); ++i)
         if ((i + 1) % period != 0) without.push_back(i);
     }
@@ -256,8 +255,8 @@ struct gguf_layers {
       for (std::size_t i = 0; i < list.size(); ++i)
         if (equal(list[i], 0)) without.push_back(static_cast<Index>(i));
     }
-    const auto dense = static_cast<std::size_t>(
-        record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
+    const Index dense =
+        record.dense_rotate ? reader.index("leading_dense_block_count", range::whole).value_or(0) : 0;
     // If no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of unrotated layers to the
     // number of layers. The last layer of Llama 4 then does not rotate. All layers of SmallThinker do.
     const bool chunks = record.window == window_kind::chunks;
@@ -267,7 +266,7 @@ struct gguf_layers {
     for (Index i = record.no_rope_first ? 0 : every - 1; every > 0 && i < count; i += every)
       without.push_back(i);
     if (!record.full_rotate)
-      for (std::size_t i = dense; i < sliding.size(); ++i)
+      for (auto i = static_cast<std::size_t>(dense); i < sliding.size(); ++i)
         if (!sliding[i]) without.push_back(static_cast<Index>(i));
     sort_distinct(without);
     return without;

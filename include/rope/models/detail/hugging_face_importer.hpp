@@ -31,18 +31,12 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-template <class J>
+/// \tparam Options  hugging_face_options, which the header that includes this one defines
+template <class J, class Options>
 class hugging_face_importer {
  public:
-  /// \param length, layout, without_rope  as in hugging_face_options
-  hugging_face_importer(const J& config, double length, std::optional<layout_kind> layout,
-                        model_without_rope without_rope)
-      : length_(length),
-        given_layout_(layout),
-        without_rope_(without_rope),
-        parts_(config),
-        outer_(parts_.outer()),
-        text_(parts_.text()) {}
+  hugging_face_importer(const J& config, const Options& options)
+      : options_(options), parts_(config), outer_(parts_.outer()), text_(parts_.text()) {}
 
   model_rope result() {
     model_.source = "Hugging Face";
@@ -68,14 +62,14 @@ class hugging_face_importer {
         !parts_.hint(has_record).empty())
       text_.refuse("model_type", "is of a model of several parts, got ", model_.architecture,
                    parts_.hint(has_record));
-    defaults_ = record_of(text_, model_.architecture, given_layout_, parts_.hint());
+    defaults_ = record_of(text_, model_.architecture, options_.layout, parts_.hint());
     read_outer_sections();
     add_layers();
     if (const auto none = unrotated_by_layers(text_, defaults_, model_, layers_); none.is_so())
       return without_rope(none);
     add_windows();
     add_query_scaling(text_, defaults_, model_);
-    hugging_face_groups<J>(text_, defaults_, length_, model_).add();
+    hugging_face_groups<J>(text_, defaults_, options_.length, model_).add();
     name_assumed_layers(text_, defaults_, layers_, model_);
     model_.name_types_by_window();
     note_unknown_types();
@@ -248,7 +242,7 @@ class hugging_face_importer {
 
   /// The description of a model in which no layer rotates.
   model_rope without_rope(const unrotated_model& none) {
-    if (without_rope_ == model_without_rope::refuse) text_.refuse(none.key, none.refusal());
+    if (options_.without_rope == model_without_rope::refuse) text_.refuse(none.key, none.refusal());
     add_sizes();
     model_.layers.clear();
     model_.layers_without_rope.clear();
@@ -423,9 +417,7 @@ class hugging_face_importer {
 
   void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
 
-  double length_;
-  std::optional<layout_kind> given_layout_;
-  model_without_rope without_rope_;
+  const Options& options_;
   parts_of_config<J> parts_;
   std::vector<json_reader<J>> outer_;  // the dictionaries around the text model, the whole file first
   json_reader<J> text_;
