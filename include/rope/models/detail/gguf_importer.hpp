@@ -149,7 +149,7 @@ class gguf_importer {
     constexpr const char* heads = "attention.head_count";
     model_.query_heads = reader_.heads(heads);
     if (const auto list = reader_.numbers_if_list(heads, range::whole))
-      layers_.fitting_list(heads, layers_.count, *list);
+      layers_.fitting(heads, layers_.count, *list);
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
   }
@@ -250,7 +250,7 @@ class gguf_importer {
     const Index expected =
         layers_.count > 0 ? layers_.count : (std::max)(Index{1}, static_cast<Index>(given));
     const auto fit = [&](std::optional<std::vector<double>>& list, const char* key) {
-      if (list) *list = layers_.fitting_list(key, expected, *list, "one value per layer");
+      if (list) *list = layers_.fitting(key, expected, *list, "one value per layer");
     };
     fit(bases, base_key);
     fit(dimensions, dimension_key);

@@ -59,8 +59,8 @@ struct gguf_layers {
   /// The values of a list with one value per layer, without layers for multi-token prediction.
   ///
   /// \param layers, what  as in broken_rule_of_layer_list
-  std::vector<double> fitting_list(const char* name, Index layers, std::vector<double> list,
-                                   const char* what = "block_count values") const {
+  std::vector<double> fitting(const char* name, Index layers, std::vector<double> list,
+                              const char* what = "block_count values") const {
     const Index more = reader.index("nextn_predict_layers", range::whole).value_or(0);
     const auto size = static_cast<Index>(list.size());
     if (layers > 0 && size > layers && size <= layers + more) list.resize(static_cast<std::size_t>(layers));
@@ -115,7 +115,7 @@ struct gguf_layers {
     std::vector<bool> slide;
     if (none_slides() || record.all_slide || record.compressed) return slide;
     if (given) {
-      for (const double slides : fitting_list(name, count, *given)) slide.push_back(!equal(slides, 0));
+      for (const double slides : fitting(name, count, *given)) slide.push_back(!equal(slides, 0));
       return slide;
     }
     const Index period = every.value_or(record.period);
@@ -148,9 +148,9 @@ struct gguf_layers {
         if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
     };
     if (const auto list = reader.numbers_if_list(heads, range::whole))
-      add_where(fitting_list(heads, listed(), *list, what), true);
+      add_where(fitting(heads, listed(), *list, what), true);
     if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
-      add_where(fitting_list(recurrent, listed(), *flags, what), false);
+      add_where(fitting(recurrent, listed(), *flags, what), false);
     } else if (record.attends_every > 0) {
       const Index period = reader.index("full_attention_interval").value_or(record.attends_every);
       for (Index i = 0; i < listed(); ++i)
@@ -251,7 +251,7 @@ struct gguf_layers {
     constexpr const char* name = "attention.rope_pattern";
     if (const auto rotates = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
                                                  : std::optional<std::vector<double>>()) {
-      const std::vector<double> list = fitting_list(name, count, *rotates);
+      const std::vector<double> list = fitting(name, count, *rotates);
       for (std::size_t i = 0; i < list.size(); ++i)
         if (equal(list[i], 0)) without.push_back(static_cast<Index>(i));
     }

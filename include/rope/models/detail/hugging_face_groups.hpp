@@ -225,8 +225,8 @@ class hugging_face_groups {
 
   /// A number for all layers, or one for each of them.
   std::optional<std::vector<double>> number_or_list(const char* key, const number_rule& rule) {
-    const auto count = static_cast<Index>(model_.layers.size());
-    if (text_.is_list(key)) return fitting_list(text_, defaults_, key, count, text_.numbers(key, rule));
+    const hugging_face_layers<J> layers{text_, defaults_, to_index(model_.layers.size())};
+    if (text_.is_list(key)) return layers.fitting(key, text_.numbers(key, rule));
     const auto one = text_.number(key, rule);
     if (!one) return {};
     return std::vector<double>(model_.layers.size(), *one);
@@ -306,8 +306,8 @@ class hugging_face_groups {
   /// Makes a group for each pair of layer type and base, from layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
     std::vector<std::string>& layers = model_.layers;
-    const auto bases = layer_bases_of(
-        text_, defaults_, layers.empty() ? std::optional<Index>() : static_cast<Index>(layers.size()));
+    const auto count = layers.empty() ? std::nullopt : std::optional(to_index(layers.size()));
+    const auto bases = hugging_face_layers<J>{text_, defaults_, count}.bases();
     if (!bases) return false;
     if (defaults_.one_base) {
       add_group_of_one_base(given, path, *bases);

@@ -65,12 +65,12 @@ class hugging_face_importer {
     defaults_ = record_of(text_, model_.architecture, options_.layout, parts_.hint());
     read_outer_sections();
     add_layers();
-    if (const auto none = unrotated_by_layers(text_, defaults_, model_, layers_); none.is_so())
+    if (const auto none = unrotated_by_layers(text_, defaults_, model_, layers_.count); none.is_so())
       return without_rope(none);
     add_windows();
     add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, options_.length, model_).add();
-    name_assumed_layers(text_, defaults_, layers_, model_);
+    layers_.name_assumed(model_);
     model_.name_types_by_window();
     note_unknown_types();
     refuse_unknown_scaling();
@@ -155,7 +155,7 @@ class hugging_face_importer {
   bool is_interval_of_unrotated(const std::string& key) {
     const Index period = text_.index(key).value_or(0);
     std::vector<Index> without;
-    for (Index i = period - 1; period > 0 && i < layers_.value_or(0); i += period) without.push_back(i);
+    for (Index i = period - 1; period > 0 && i < layers_.count.value_or(0); i += period) without.push_back(i);
     return without == model_.layers_without_rope;
   }
 
@@ -246,8 +246,8 @@ class hugging_face_importer {
     add_sizes();
     model_.layers.clear();
     model_.layers_without_rope.clear();
-    if (!layers_) layers_ = count_of_layers();
-    model_.windows.resize(static_cast<std::size_t>(layers_.value_or(1)), not_known_window);
+    if (!layers_.count) layers_.count = count_of_layers();
+    model_.windows.resize(static_cast<std::size_t>(layers_.count.value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
     constexpr const char* because = " is not described, because nothing rotates";
     text_.find(none.key);
@@ -262,31 +262,30 @@ class hugging_face_importer {
   }
 
   void add_layers() {
-    layers_ = count_of_layers();
-    if (!layers_ && !text_.peek("layer_types")) layers_ = listed_layers(text_, defaults_);
-    const char* const key = window_key(text_, defaults_);
+    layers_.count = count_of_layers();
+    if (!layers_.count && !text_.peek("layer_types")) layers_.count = listed_layers(text_, defaults_);
+    const char* const key = layers_.window_key();
     const auto window = text_.number(key, range::window);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
-    model_.layers = layer_types_of(text_, defaults_, layers_, slides);
-    if (const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
-        by_pattern && *by_pattern != model_.layers)
+    model_.layers = layers_.types(slides);
+    if (const auto by_pattern = layers_.types_by_pattern(); by_pattern && *by_pattern != model_.layers)
       warn(text_.path() + std::string(pattern_key(defaults_)) + " is overruled by " + text_.path() +
            "layer_types");
     end_with_full_layer();
     const bool all = defaults_.others_attend ? defaults_.full_rotate || !slides || defaults_.full_every < 2
                                              : defaults_.full_every == 1;
-    if (!all && !layers_ && model_.layers.empty())
+    if (!all && !layers_.count && model_.layers.empty())
       warn(text_.path() + "num_hidden_layers is not given, so the layers that do not rotate are not listed");
-    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers_, model_.layers, slides);
+    model_.layers_without_rope = layers_.without_rope(model_.layers, slides);
   }
 
   void add_windows() {
-    const auto window = text_.number(window_key(text_, defaults_), range::window),
+    const auto window = text_.number(layers_.window_key(), range::window),
                local = text_.number("local_attention", range::positive);
-    model_.windows = windows_of(text_, defaults_, model_.layers, layers_, model_.layers_without_rope);
-    model_.window_of_sliding = sliding_window_of(text_, defaults_, !model_.layers.empty());
-    model_.causal = is_causal(text_, defaults_);
+    model_.windows = layers_.windows(model_.layers, model_.layers_without_rope);
+    model_.window_of_sliding = layers_.window_of_sliding(!model_.layers.empty());
+    model_.causal = layers_.is_causal();
     if (const J* causal = text_.peek("causal"); causal && causal->is_boolean())
       if (causal->template get<bool>() == model_.causal) text_.find("causal");  // agrees: no warning
     model_.sink_logits = defaults_.sink_logits;
@@ -321,9 +320,9 @@ class hugging_face_importer {
     if (defaults_.window == window_span::chunks)
       return "layers that rotate attend in chunks, which no window says";
     if (model_.keys_are_values) return "a window cannot express which compressed keys a layer sees";
-    const std::string key = text_.path() + window_key(text_, defaults_);
-    if (!layers_ && model_.layers.empty()) return text_.path() + "num_hidden_layers is not given";
-    if (!text_.has(window_key(text_, defaults_))) return key + " is not given";
+    const std::string key = text_.path() + layers_.window_key();
+    if (!layers_.count && model_.layers.empty()) return text_.path() + "num_hidden_layers is not given";
+    if (!text_.has(layers_.window_key())) return key + " is not given";
     return model_.causal ? "which layers slide is not known of this architecture"
                          : "how far a token sees to either side is not known from " + key;
   }
@@ -370,8 +369,7 @@ class hugging_face_importer {
   /// Warns if layers slide by the window of the class because the file has none.
   void note_assumed_window() {
     const double assumed = (std::abs)(defaults_.sliding_window);
-    if (detail::equal(assumed, 0) || text_.has(window_key(text_, defaults_)) ||
-        text_.has("local_attention") ||
+    if (detail::equal(assumed, 0) || text_.has(layers_.window_key()) || text_.has("local_attention") ||
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;
     const bool both_sides = defaults_.window == window_span::both_sides;
@@ -422,7 +420,7 @@ class hugging_face_importer {
   std::vector<json_reader<J>> outer_;  // the dictionaries around the text model, the whole file first
   json_reader<J> text_;
   hugging_face_record defaults_ = {};
-  std::optional<Index> layers_ = {};  // their number
+  hugging_face_layers<J> layers_ = {text_, defaults_};
   model_draft model_ = {};
 };
 

@@ -27,41 +27,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The type of each layer, and the layers that do not rotate.
-
-/// The values of a list with one value per layer.
-template <class J, class T>
-std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_face_record& defaults,
-                                           std::string_view key, std::optional<Index> layers,
-                                           std::optional<std::vector<T>> list) {
-  if (!list) return list;
-  if (defaults.more_in_lists && layers && static_cast<Index>(list->size()) > *layers)
-    list->resize(static_cast<std::size_t>(*layers));
-  const std::string broken =
-      broken_rule_of_layer_list(list->size(), layers.value_or(0), "num_hidden_layers values");
-  if (!broken.empty()) text.refuse(key, broken);
-  return list;
-}
-
 /// The key of the list that has a 0 or a 1 for the type of each layer. Empty if the class reads no such list.
 inline std::string_view pattern_key(const hugging_face_record& defaults) {
   return defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones;
-}
-
-/// The types of layers according to the list of pattern_key.
-template <class J>
-std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
-                                                         const hugging_face_record& defaults,
-                                                         std::optional<Index> layers) {
-  const std::string_view key = pattern_key(defaults);
-  if (key.empty()) return {};
-  const auto given = fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_one));
-  if (!given) return {};
-  std::vector<std::string> types;
-  for (const double one : *given)
-    types.emplace_back(equal(one, 1) == defaults.full_ones.empty() ? defaults.other_type
-                                                                   : defaults.full_type);
-  return types;
 }
 
 /// Whether layers of this type attend to all tokens, or to tokens that an indexer chooses among all. In
@@ -77,288 +45,10 @@ inline bool is_full(const hugging_face_record& defaults, const std::string& type
          (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
 }
 
-/// The types of layers of a file with a list of attending layers.
-inline std::vector<std::string> listed_layer_types(const hugging_face_record& defaults, Index layers,
-                                                   const std::vector<double>& attending) {
-  std::vector<std::string> types(static_cast<std::size_t>(layers), std::string(defaults.other_type));
-  for (const double layer : attending)
-    if (layer < static_cast<double>(layers)) types[static_cast<std::size_t>(layer)] = defaults.full_type;
-  return types;
-}
-
-/// The number of dense layers at the start, if the model has such layers.
-template <class J>
-Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
-}
-
-/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
-template <class J>
-std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugging_face_record& defaults,
-                                                std::optional<Index> layers) {
-  constexpr const char* key = "compress_ratios";
-  const auto ratios = fitting_list(text, defaults, key, layers, text.numbers(key, range::whole));
-  if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers rotate by two schedules");
-  return compressed_types(*ratios, [&](const std::string& rule) { text.refuse(key, rule); });
-}
-
 /// Whether the first of every full_every layers attends fully.
 constexpr bool full_comes_first(const hugging_face_record& defaults) {
   return defaults.first_of_every || (defaults.full_every == 1 && defaults.interval.empty());
 }
-
-/// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all
-/// alike.
-///
-/// \param slides  whether there is a sliding window
-template <class J>
-std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                        std::optional<Index> layers, bool slides) {
-  auto by_pattern = types_by_pattern(text, defaults, layers);
-  if (auto given = fitting_list(text, defaults, "layer_types", layers, text.texts("layer_types")))
-    return *std::move(given);
-  if (by_pattern) return *std::move(by_pattern);
-  if (defaults.form == dictionary_form::compressed) return compressed_layer_types(text, defaults, layers);
-  if (!defaults.others_attend) {
-    constexpr const char* older = "layers_block_type";
-    if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);
-    const std::string_view list = defaults.full_list;
-    if (list.empty() && defaults.full_every == 0)
-      text.missing("layer_types", "only some layers attend at all");
-    const auto attending = list.empty() ? std::nullopt : text.numbers(list, range::whole);
-    if (layers && (attending || defaults.full_every == 0))
-      return listed_layer_types(defaults, *layers, attending.value_or(std::vector<double>{}));
-  }
-  if (!layers || defaults.full_every == 0 || !slides) return {};
-  std::vector<std::string> types;
-  const auto add = [&](bool full) { types.emplace_back(full ? defaults.full_type : defaults.other_type); };
-  if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
-    const std::string letters = *text.text("sliding_window_pattern");
-    if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
-      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got ", letters);
-    for (Index i = 0; i < *layers; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
-    return types;
-  }
-  auto every = text.index("sliding_window_pattern");
-  if (!every) every = text.index("_sliding_window_pattern");
-  if (!every) every = text.index("global_attn_every_n_layers");
-  if (!every && !defaults.interval.empty()) every = text.index(defaults.interval);
-  const Index period = every.value_or(defaults.full_every);
-  const Index full = defaults.interval == "mamba_step" ? period / 2
-                     : full_comes_first(defaults)      ? 0
-                                                       : period - 1;
-  const Index rest = defaults.rest_full ? *layers / period * period : *layers;
-  const Index dense = dense_layers_of(text, defaults),
-              of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
-  for (Index i = 0; i < *layers; ++i) {
-    const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
-    add(i < dense ? i % of_dense == of_dense - 1
-                  : at % period == full || i >= rest || (i == 0 && defaults.first_full));
-  }
-  if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
-  return types;
-}
-
-/// For each layer, whether it is a dense layer that rotates whatever its window is (Cohere 2 MoE).
-template <class J>
-std::vector<bool> dense_layers_that_rotate(json_reader<J>& text, const hugging_face_record& defaults,
-                                           std::size_t layers) {
-  std::vector<bool> rotates(layers, false);
-  if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
-    return rotates;
-  const auto count = static_cast<Index>(layers);
-  const auto kinds = fitting_list(text, defaults, "mlp_layer_types", count, text.texts("mlp_layer_types"));
-  const Index dense = dense_layers_of(text, defaults);
-  for (std::size_t i = 0; i < layers; ++i)
-    rotates[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
-  return rotates;
-}
-
-/// The base of each layer, if a file lists bases. 0: the layer does not rotate.
-template <class J>
-std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                                  std::optional<Index> layers) {
-  if (defaults.form != dictionary_form::base_per_layer) return {};
-  constexpr const char* key = "layer_rope_theta";
-  return fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_above_one));
-}
-
-/// The layers that do not rotate, from `layer_rope_theta` (layer_bases_of), or from `no_rope_layers`: a list
-/// with 1 for a rotated layer and 0 for others, or a period.
-///
-/// \param types  the number of layers that have a type, or 0
-template <class J>
-std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
-                                      std::optional<Index> layers, std::size_t types) {
-  std::vector<Index> without;
-  if (const auto bases = layer_bases_of(text, defaults, layers)) {
-    for (std::size_t i = 0; i < bases->size(); ++i)
-      if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
-    return without;
-  }
-  const std::string_view key = list_of_rotated(defaults);
-  const auto given = text.numbers(key, range::zero_or_one);
-  if (given && !given->empty()) {
-    const std::vector<double> rotates = *fitting_list(text, defaults, key, layers, given);
-    if (types > 0 && rotates.size() != types)
-      text.refuse(key, "must have as many values as layer_types, ", types, ", got ", rotates.size());
-    for (std::size_t i = 0; i < rotates.size(); ++i)
-      if (equal(rotates[i], 0)) without.push_back(static_cast<Index>(i));
-    return without;
-  }
-  const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
-  if (period == 0) return without;
-  if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
-  for (Index i = defaults.from_end ? (*layers - 1) % period : period - 1; i < *layers; i += period)
-    without.push_back(i);
-  return without;
-}
-
-/// The layers that do not rotate, in increasing order.
-///
-/// \param types   of the layers, or empty
-/// \param slides  as in layer_types_of
-template <class J>
-std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                          std::optional<Index> layers, const std::vector<std::string>& types,
-                                          bool slides) {
-  std::vector<Index> without = named_without_rope(text, defaults, layers, types.size());
-  if (defaults.crosses)
-    for (const double layer : text.numbers("cross_attention_layers", range::whole)
-                                  .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
-      if (layer < static_cast<double>(types.empty() ? layers.value_or(max_layers) : to_index(types.size())))
-        without.push_back(static_cast<Index>(layer));
-  const std::vector<bool> dense = dense_layers_that_rotate(text, defaults, types.size());
-  for (std::size_t i = 0; i < types.size(); ++i) {
-    const bool full = is_full(defaults, types[i]);
-    if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
-      without.push_back(static_cast<Index>(i));
-  }
-  // Both rules may name the same layer.
-  sort_distinct(without);
-  return without;
-}
-
-// The attention window of each layer.
-
-/// The key with the window of sliding layers.
-template <class J>
-const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
-  for (const char* other : {"sliding_window_size", "window_size"})
-    if (!defaults.names.empty() && !text.has("sliding_window") && text.has(other)) return other;
-  return "sliding_window";
-}
-
-/// Whether is_causal makes the masks of every class of transformers reach to both sides.
-///
-/// Source: Hugging Face transformers, create_causal_mask of masking_utils.py
-template <class J>
-bool asks_both_ways(json_reader<J>& text) {
-  return !text.boolean("is_causal").value_or(true);
-}
-
-/// Whether a token attends only to earlier tokens. Gemma 4 also has "all", which means true, and "vision",
-/// with which text tokens remain causal.
-template <class J>
-bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
-  const char* const key = "use_bidirectional_attention";
-  const bool causal = defaults.causal && !asks_both_ways(text);
-  if (!text.is_text(key)) return !text.boolean(key).value_or(false) && causal;
-  const std::string both_ways = text.text(key).value_or("");
-  if (both_ways != "all" && both_ways != "vision")
-    text.refuse(key, "must be true, false, \"all\" or \"vision\", got ", both_ways);
-  return causal && both_ways == "vision";
-}
-
-/// attention_options::window of sliding layers. 0 if no layer slides, or not_known_window.
-///
-/// In encoders, tokens on both sides are visible. In ModernBERT, local_attention / 2 or sliding_window tokens
-/// are visible on each side. In Gemma 3 and 4 with use_bidirectional_attention, half of sliding_window is
-/// visible on each side. With is_causal: false, transformers shows sliding_window tokens on each side
-/// (sliding_window_bidirectional_overlay). A window of attention_options also counts the token itself.
-///
-/// \param typed  whether the file has the type (sliding or not) of every layer
-template <class J>
-Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
-  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // for any use_sliding_window
-  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
-  const char* const key = window_key(text, defaults);
-  if (text.hides(key)) return 0;
-  const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
-  if (!asked || text.is_null(key) || window == Index{0}) return 0;
-  const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
-  if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
-    return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
-  if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
-  if (both_sides && !window) return *both_sides / 2;
-  if (!is_causal(text, defaults)) {
-    const bool each_side = asks_both_ways(text),
-               if_asked = defaults.window == window_span::both_sides_if_asked,
-               known = each_side ? !if_asked && has_class_not_in("", first_name(defaults)) : if_asked;
-    const Index tokens = window.value_or(assumed);
-    return known && tokens > 0 ? (each_side ? tokens : tokens / 2) + 1 : not_known_window;
-  }
-  if (window) return *window;
-  if (assumed > 0) return assumed;
-  const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
-  return none ? 0 : not_known_window;
-}
-
-/// model_rope::windows.
-///
-/// \param types    of the layers, or empty
-/// \param layers   the number of layers, or nothing if unknown
-/// \param without  the layers that do not rotate, in increasing order
-template <class J>
-std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
-                              const std::vector<std::string>& types, std::optional<Index> layers,
-                              const std::vector<Index>& without) {
-  const Index window = sliding_window_of(text, defaults, !types.empty());
-  if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
-    return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
-  const bool from = defaults.slides == which_slide::from_max_window_layers,
-             even = defaults.slides == which_slide::even_below_max_window_layers,
-             bare = defaults.slides == which_slide::without_rope;
-  // The layer at which sliding begins or ends. It is not a std::optional, because g++ 12 warns that one is
-  // uninitialised.
-  constexpr Index not_known = -1;
-  const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
-              first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
-                                   : not_known;
-  const bool chunks = defaults.window == window_span::chunks;
-  if (chunks && text.is_null("attention_chunk_size")) return {0};  // no chunk mask
-  std::vector<Index> windows;
-  const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
-  const Index of_full = all_that_attend ? window : 0;
-  const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
-  for (const std::string& type : types)
-    windows.push_back(is_full(defaults, type)                                 ? of_full
-                      : type == defaults.other_type && defaults.others_attend ? of_type
-                                                                              : not_known_window);
-  if (!windows.empty()) return windows;
-  // Whether the file has a key for a window.
-  const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
-  if ((chunks || defaults.crosses) && !given)
-    for (Index i = 0; i < layers.value_or(0); ++i)
-      windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
-                                                                                        : not_known_window);
-  if (!windows.empty()) return windows;
-  if (chunks || defaults.crosses) return {not_known_window};
-  if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
-  if (layers && (bare || first != not_known)) {
-    for (Index i = 0; i < *layers; ++i) {
-      const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
-                          : even ? i % 2 == 0 && i < first
-                                 : i >= first;
-      windows.push_back(slides ? window : 0);
-    }
-    return windows;
-  }
-  const bool pattern = window > 0 && defaults.full_every > 1;
-  return {given || pattern || defaults.slides != which_slide::by_type ? not_known_window : 0};
-}
-
-// Warnings about class defaults that differ from layer to layer.
 
 /// "the last of every 4 layers"
 inline std::string one_of_every(Index period, bool first, bool from_end) {
@@ -366,62 +56,343 @@ inline std::string one_of_every(Index period, bool first, bool from_end) {
          (from_end ? ", counted from the end," : "");
 }
 
-/// The pattern of layer types in the record, in words. Empty if the pattern was not used.
+/// Reads the type and the window of each layer.
 template <class J>
-std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
-                            const model_draft& model) {
-  const bool other_keys = defaults.form == dictionary_form::compressed || text.has("layer_types") ||
-                          (!defaults.others_attend && text.has("layers_block_type"));
-  if (model.layers.empty() || other_keys) return {};
-  const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
-  if (text.has(defaults.full_list)) return {};
-  if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
-  for (const std::string_view key :
-       {std::string_view("sliding_window_pattern"), std::string_view("_sliding_window_pattern"),
-        std::string_view("global_attn_every_n_layers"), pattern_key(defaults), defaults.interval})
-    if (text.has(key)) return {};
-  if (defaults.full_every == 1) return "every layer attends fully";
-  return one_of_every(defaults.full_every, full_comes_first(defaults) != defaults.from_end,
-                      defaults.from_end) +
-         does + (defaults.first_full ? ", and so does the first" : "");
-}
+struct hugging_face_layers {
+  json_reader<J>& text;
+  const hugging_face_record& defaults;
+  std::optional<Index> count = {};  // of layers, or nothing if unknown
 
-/// Warns about the class defaults in use that differ from layer to layer.
-///
-/// \param layers  the number of layers, or nothing if unknown
-/// \param model   with its groups
-template <class J>
-void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaults,
-                         std::optional<Index> layers, model_draft& model) {
-  const auto name = [&](const char* key, const std::string& what) {
-    model.warnings.push_back(text.path() + key + " is not given; assumed " + what + ", the default of " +
-                             model.architecture);
-  };
-  if (const std::string pattern = assumed_pattern(text, defaults, model); !pattern.empty())
-    name("layer_types", "that " + pattern);
-  const bool by_base = defaults.form == dictionary_form::base_per_layer;
-  if (defaults.no_rope_every > 0 && !model.layers_without_rope.empty() && !text.has("no_rope_layers") &&
-      !text.has("no_rope_layer_interval") && !(by_base && text.has("layer_rope_theta")))
-    name(by_base ? "layer_rope_theta" : "no_rope_layers",
-         "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
-  if (defaults.crosses && !text.has("cross_attention_layers") && !model.layers_without_rope.empty())
-    name("cross_attention_layers", joined(model.layers_without_rope));
-  const bool from = defaults.slides == which_slide::from_max_window_layers,
-             even = defaults.slides == which_slide::even_below_max_window_layers;
-  if ((from || even) && defaults.max_window_layers > 0 && layers && model.layers.empty() &&
-      !text.has("max_window_layers") && sliding_window_of(text, defaults) > 0)
-    name("max_window_layers", std::to_string(defaults.max_window_layers));
+  // The type of each layer, and the layers that do not rotate.
 
-  if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;
-  bool told = false;
-  if (const J* each = text.object("per_layer_config"))
-    for (const auto& item : each->items())
-      told = told || (item.value().is_object() && item.value().contains("head_dim"));
-  const bool used = std::any_of(model.groups.begin(), model.groups.end(), [](const layer_group& group) {
-    return group.layer_type == "full_attention";
-  });
-  if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
-}
+  /// The values of a list with one value per layer.
+  template <class T>
+  std::optional<std::vector<T>> fitting(std::string_view key, std::optional<std::vector<T>> list) const {
+    if (!list) return list;
+    if (defaults.more_in_lists && count && to_index(list->size()) > *count)
+      list->resize(static_cast<std::size_t>(*count));
+    const std::string broken =
+        broken_rule_of_layer_list(list->size(), count.value_or(0), "num_hidden_layers values");
+    if (!broken.empty()) text.refuse(key, broken);
+    return list;
+  }
+
+  /// The types of layers according to the list of pattern_key.
+  std::optional<std::vector<std::string>> types_by_pattern() const {
+    const std::string_view key = pattern_key(defaults);
+    if (key.empty()) return {};
+    const auto given = fitting(key, text.numbers(key, range::zero_or_one));
+    if (!given) return {};
+    std::vector<std::string> types;
+    for (const double one : *given)
+      types.emplace_back(equal(one, 1) == defaults.full_ones.empty() ? defaults.other_type
+                                                                     : defaults.full_type);
+    return types;
+  }
+
+  /// The number of dense layers at the start, if the model has such layers.
+  Index dense() const {
+    return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
+  }
+
+  /// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
+  std::vector<std::string> types_by_compression() const {
+    constexpr const char* key = "compress_ratios";
+    const auto ratios = fitting(key, text.numbers(key, range::whole));
+    if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers rotate by two schedules");
+    return compressed_types(*ratios, [&](const std::string& rule) { text.refuse(key, rule); });
+  }
+
+  /// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all
+  /// alike.
+  ///
+  /// \param slides  whether there is a sliding window
+  std::vector<std::string> types(bool slides) const {
+    auto by_pattern = types_by_pattern();
+    if (auto given = fitting("layer_types", text.texts("layer_types"))) return *std::move(given);
+    if (by_pattern) return *std::move(by_pattern);
+    if (defaults.form == dictionary_form::compressed) return types_by_compression();
+    if (!defaults.others_attend) {
+      constexpr const char* older = "layers_block_type";
+      if (auto given = fitting(older, text.texts(older))) return *std::move(given);
+      const std::string_view list = defaults.full_list;
+      if (list.empty() && defaults.full_every == 0)
+        text.missing("layer_types", "only some layers attend at all");
+      const auto attending = list.empty() ? std::nullopt : text.numbers(list, range::whole);
+      if (count && (attending || defaults.full_every == 0)) {
+        std::vector<std::string> types(static_cast<std::size_t>(*count), std::string(defaults.other_type));
+        for (const double layer : attending.value_or(std::vector<double>{}))
+          if (layer < static_cast<double>(*count))
+            types[static_cast<std::size_t>(layer)] = defaults.full_type;
+        return types;
+      }
+    }
+    if (!count || defaults.full_every == 0 || !slides) return {};
+    std::vector<std::string> types;
+    const auto add = [&](bool full) { types.emplace_back(full ? defaults.full_type : defaults.other_type); };
+    if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
+      const std::string letters = *text.text("sliding_window_pattern");
+      if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
+        text.refuse("sliding_window_pattern", "must be a number or made of L and G, got ", letters);
+      for (Index i = 0; i < *count; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
+      return types;
+    }
+    auto every = text.index("sliding_window_pattern");
+    if (!every) every = text.index("_sliding_window_pattern");
+    if (!every) every = text.index("global_attn_every_n_layers");
+    if (!every && !defaults.interval.empty()) every = text.index(defaults.interval);
+    const Index period = every.value_or(defaults.full_every);
+    const Index full = defaults.interval == "mamba_step" ? period / 2
+                       : full_comes_first(defaults)      ? 0
+                                                         : period - 1;
+    const Index rest = defaults.rest_full ? *count / period * period : *count;
+    const Index first_dense = dense(),
+                of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
+    for (Index i = 0; i < *count; ++i) {
+      const Index at = defaults.from_end ? *count - 1 - i : i - first_dense;
+      add(i < first_dense ? i % of_dense == of_dense - 1
+                          : at % period == full || i >= rest || (i == 0 && defaults.first_full));
+    }
+    if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
+    return types;
+  }
+
+  /// For each layer, whether it is a dense layer that rotates whatever its window is (Cohere 2 MoE).
+  std::vector<bool> dense_that_rotate(std::size_t layers) const {
+    std::vector<bool> rotates(layers, false);
+    if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
+      return rotates;
+    constexpr const char* key = "mlp_layer_types";
+    const auto kinds = hugging_face_layers{text, defaults, to_index(layers)}.fitting(key, text.texts(key));
+    for (std::size_t i = 0; i < layers; ++i)
+      rotates[i] = kinds ? (*kinds)[i] == "dense" : to_index(i) < dense();
+    return rotates;
+  }
+
+  /// The base of each layer, if a file lists bases. 0: the layer does not rotate.
+  std::optional<std::vector<double>> bases() const {
+    if (defaults.form != dictionary_form::base_per_layer) return {};
+    constexpr const char* key = "layer_rope_theta";
+    return fitting(key, text.numbers(key, range::zero_or_above_one));
+  }
+
+  /// The layers that do not rotate, from `layer_rope_theta` (bases), or from `no_rope_layers`: a
+  /// list with 1 for a rotated layer and 0 for others, or a period.
+  ///
+  /// \param typed  the number of layers that have a type, or 0
+  std::vector<Index> named_without_rope(std::size_t typed) const {
+    std::vector<Index> without;
+    const auto add_zeros = [&](const std::vector<double>& list) {
+      for (std::size_t i = 0; i < list.size(); ++i)
+        if (equal(list[i], 0)) without.push_back(to_index(i));
+    };
+    if (const auto listed = bases()) {
+      add_zeros(*listed);
+      return without;
+    }
+    const std::string_view key = list_of_rotated(defaults);
+    const auto given = text.numbers(key, range::zero_or_one);
+    if (given && !given->empty()) {
+      const std::vector<double> rotates = *fitting(key, given);
+      if (typed > 0 && rotates.size() != typed)
+        text.refuse(key, "must have as many values as layer_types, ", typed, ", got ", rotates.size());
+      add_zeros(rotates);
+      return without;
+    }
+    const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
+    if (period == 0) return without;
+    if (!count) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
+    for (Index i = defaults.from_end ? (*count - 1) % period : period - 1; i < *count; i += period)
+      without.push_back(i);
+    return without;
+  }
+
+  /// The layers that do not rotate, in increasing order.
+  ///
+  /// \param types   of the layers, or empty
+  /// \param slides  as in types
+  std::vector<Index> without_rope(const std::vector<std::string>& types, bool slides) const {
+    std::vector<Index> without = named_without_rope(types.size());
+    if (defaults.crosses)
+      for (const double layer : text.numbers("cross_attention_layers", range::whole)
+                                    .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
+        if (layer < static_cast<double>(types.empty() ? count.value_or(max_layers) : to_index(types.size())))
+          without.push_back(static_cast<Index>(layer));
+    const std::vector<bool> dense_rotates = dense_that_rotate(types.size());
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      const bool full = is_full(defaults, types[i]);
+      if ((full && !defaults.full_rotate && slides && !dense_rotates[i]) ||
+          (!full && !defaults.others_attend))
+        without.push_back(static_cast<Index>(i));
+    }
+    // Both rules may name the same layer.
+    sort_distinct(without);
+    return without;
+  }
+
+  // The attention window of each layer.
+
+  /// The key with the window of sliding layers.
+  const char* window_key() const {
+    for (const char* other : {"sliding_window_size", "window_size"})
+      if (!defaults.names.empty() && !text.has("sliding_window") && text.has(other)) return other;
+    return "sliding_window";
+  }
+
+  /// Whether is_causal makes the masks of every class of transformers reach to both sides.
+  ///
+  /// Source: Hugging Face transformers, create_causal_mask of masking_utils.py
+  bool asks_both_ways() const { return !text.boolean("is_causal").value_or(true); }
+
+  /// Whether a token attends only to earlier tokens. Gemma 4 also has "all", which means true, and "vision",
+  /// with which text tokens remain causal.
+  bool is_causal() const {
+    const char* const key = "use_bidirectional_attention";
+    const bool causal = defaults.causal && !asks_both_ways();
+    if (!text.is_text(key)) return !text.boolean(key).value_or(false) && causal;
+    const std::string both_ways = text.text(key).value_or("");
+    if (both_ways != "all" && both_ways != "vision")
+      text.refuse(key, "must be true, false, \"all\" or \"vision\", got ", both_ways);
+    return causal && both_ways == "vision";
+  }
+
+  /// attention_options::window of sliding layers. 0 if no layer slides, or not_known_window.
+  ///
+  /// In encoders, tokens on both sides are visible. In ModernBERT, local_attention / 2 or sliding_window
+  /// tokens are visible on each side. In Gemma 3 and 4 with use_bidirectional_attention, half of
+  /// sliding_window is visible on each side. With is_causal: false, transformers shows sliding_window tokens
+  /// on each side (sliding_window_bidirectional_overlay). A window of attention_options also counts the token
+  /// itself.
+  ///
+  /// \param typed  whether the file has the type (sliding or not) of every layer
+  Index window_of_sliding(bool typed = false) const {
+    const bool by_type = typed && defaults.slides == which_slide::without_rope;  // for any use_sliding_window
+    const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
+    const char* const key = window_key();
+    if (text.hides(key)) return 0;
+    const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
+    if (!asked || text.is_null(key) || window == Index{0}) return 0;
+    const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
+    if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
+      return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
+    if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
+    if (both_sides && !window) return *both_sides / 2;
+    if (!is_causal()) {
+      const bool each_side = asks_both_ways(), if_asked = defaults.window == window_span::both_sides_if_asked,
+                 known = each_side ? !if_asked && has_class_not_in("", first_name(defaults)) : if_asked;
+      const Index tokens = window.value_or(assumed);
+      return known && tokens > 0 ? (each_side ? tokens : tokens / 2) + 1 : not_known_window;
+    }
+    if (window) return *window;
+    if (assumed > 0) return assumed;
+    const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
+    return none ? 0 : not_known_window;
+  }
+
+  /// model_rope::windows.
+  ///
+  /// \param types    of the layers, or empty
+  /// \param without  the layers that do not rotate, in increasing order
+  std::vector<Index> windows(const std::vector<std::string>& types, const std::vector<Index>& without) const {
+    const Index window = window_of_sliding(!types.empty());
+    if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
+      return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
+    const bool from = defaults.slides == which_slide::from_max_window_layers,
+               even = defaults.slides == which_slide::even_below_max_window_layers,
+               bare = defaults.slides == which_slide::without_rope;
+    // The layer at which sliding begins or ends. It is not a std::optional, because g++ 12 warns that one is
+    // uninitialised.
+    constexpr Index not_known = -1;
+    const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
+                first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
+                                     : not_known;
+    const bool chunks = defaults.window == window_span::chunks;
+    if (chunks && text.is_null("attention_chunk_size")) return {0};  // no chunk mask
+    std::vector<Index> windows;
+    const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
+    const Index of_full = all_that_attend ? window : 0;
+    const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
+    for (const std::string& type : types)
+      windows.push_back(is_full(defaults, type)                                 ? of_full
+                        : type == defaults.other_type && defaults.others_attend ? of_type
+                                                                                : not_known_window);
+    if (!windows.empty()) return windows;
+    // Whether the file has a key for a window.
+    const bool given = text.has(window_key()) || text.has("local_attention");
+    if ((chunks || defaults.crosses) && !given)
+      for (Index i = 0; i < count.value_or(0); ++i)
+        windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
+                                                                                          : not_known_window);
+    if (!windows.empty()) return windows;
+    if (chunks || defaults.crosses) return {not_known_window};
+    if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
+    if (count && (bare || first != not_known)) {
+      for (Index i = 0; i < *count; ++i) {
+        const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
+                            : even ? i % 2 == 0 && i < first
+                                   : i >= first;
+        windows.push_back(slides ? window : 0);
+      }
+      return windows;
+    }
+    const bool pattern = window > 0 && defaults.full_every > 1;
+    return {given || pattern || defaults.slides != which_slide::by_type ? not_known_window : 0};
+  }
+
+  // Warnings about class defaults that differ from layer to layer.
+
+  /// The pattern of layer types in the record, in words. Empty if the pattern was not used.
+  std::string assumed_pattern(const model_draft& model) const {
+    const bool other_keys = defaults.form == dictionary_form::compressed || text.has("layer_types") ||
+                            (!defaults.others_attend && text.has("layers_block_type"));
+    if (model.layers.empty() || other_keys) return {};
+    const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
+    if (text.has(defaults.full_list)) return {};
+    if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
+    for (const std::string_view key :
+         {std::string_view("sliding_window_pattern"), std::string_view("_sliding_window_pattern"),
+          std::string_view("global_attn_every_n_layers"), pattern_key(defaults), defaults.interval})
+      if (text.has(key)) return {};
+    if (defaults.full_every == 1) return "every layer attends fully";
+    return one_of_every(defaults.full_every, full_comes_first(defaults) != defaults.from_end,
+                        defaults.from_end) +
+           does + (defaults.first_full ? ", and so does the first" : "");
+  }
+
+  /// Warns about the class defaults in use that differ from layer to layer.
+  ///
+  /// \param model   with its groups
+  void name_assumed(model_draft& model) const {
+    const auto name = [&](const char* key, const std::string& what) {
+      model.warnings.push_back(text.path() + key + " is not given; assumed " + what + ", the default of " +
+                               model.architecture);
+    };
+    if (const std::string pattern = assumed_pattern(model); !pattern.empty())
+      name("layer_types", "that " + pattern);
+    const bool by_base = defaults.form == dictionary_form::base_per_layer;
+    if (defaults.no_rope_every > 0 && !model.layers_without_rope.empty() && !text.has("no_rope_layers") &&
+        !text.has("no_rope_layer_interval") && !(by_base && text.has("layer_rope_theta")))
+      name(by_base ? "layer_rope_theta" : "no_rope_layers",
+           "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
+    if (defaults.crosses && !text.has("cross_attention_layers") && !model.layers_without_rope.empty())
+      name("cross_attention_layers", joined(model.layers_without_rope));
+    const bool from = defaults.slides == which_slide::from_max_window_layers,
+               even = defaults.slides == which_slide::even_below_max_window_layers;
+    if ((from || even) && defaults.max_window_layers > 0 && count && model.layers.empty() &&
+        !text.has("max_window_layers") && window_of_sliding() > 0)
+      name("max_window_layers", std::to_string(defaults.max_window_layers));
+
+    if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;
+    bool told = false;
+    if (const J* each = text.object("per_layer_config"))
+      for (const auto& item : each->items())
+        told = told || (item.value().is_object() && item.value().contains("head_dim"));
+    const bool used = std::any_of(model.groups.begin(), model.groups.end(), [](const layer_group& group) {
+      return group.layer_type == "full_attention";
+    });
+    if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
+  }
+};
 
 }  // namespace rope::inline ROPE_ABI::detail
 
