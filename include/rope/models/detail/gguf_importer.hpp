@@ -88,7 +88,7 @@ class gguf_importer {
     note_scaling();
     layers_.name_assumed();
     layers_.note_unread_keys(schedule_.base(false));
-    if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
+    if (!record_.note.empty()) model_.warn(std::string(record_.note));
     return std::move(model_).finished();
   }
 
@@ -235,9 +235,8 @@ class gguf_importer {
       layers_.say("attention.sliding_window", " is not given; the window of layers that slide is not known");
     model_.no_window_because = reader_.key("attention.compress_ratios") +
                                ": a window cannot express which compressed keys a layer sees";
-    model_.warnings.push_back(model_.no_window_because);
-    model_.warnings.push_back(
-        "keys are values too: the output of attention is un-rotated by the position of its query");
+    model_.warn(model_.no_window_because);
+    model_.warn("keys are values too: the output of attention is un-rotated by the position of its query");
   }
 
   /// Adds groups for files with bases or dimensions per layer. Layers with equal base, dimension and type

@@ -40,9 +40,7 @@ struct gguf_layers {
   Index listed() const { return count > 0 ? count : to_index(sliding.size()); }
 
   /// Warns about a key.
-  void say(const char* name, const std::string& what) const {
-    model.warnings.push_back(reader.key(name) + what);
-  }
+  void say(const char* name, const std::string& what) const { model.warn(reader.key(name) + what); }
 
   /// The number of layers, without the layers for multi-token prediction, which come last. 0: unknown.
   Index counted() const {
@@ -210,10 +208,9 @@ struct gguf_layers {
     }
     for (std::size_t i = 0; i < sliding.size(); ++i)
       if (!sliding[i]) model.layers_without_sinks.push_back(static_cast<Index>(i));
-    model.warnings.push_back(
-        "sink logits are assumed in layers that slide, and in no others, as in the models of " +
-        reader.architecture() +
-        " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
+    model.warn("sink logits are assumed in layers that slide, and in no others, as in the models of " +
+               reader.architecture() +
+               " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
   }
 
   /// Warns if the window of an attending layer is unknown, with the reason, and records it in

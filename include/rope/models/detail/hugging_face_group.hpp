@@ -99,7 +99,7 @@ class hugging_face_group_maker {
            const group_terms& terms = {}) {
     json_reader<J> rope(given, path);
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
-    const std::string type = rope_type_of(rope, model_.warnings);
+    const std::string type = rope_type_of(rope, model_);
     double base = base_of(rope, terms, layer_type);
     const rotated_share share =
         rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
@@ -123,15 +123,17 @@ class hugging_face_group_maker {
           derive("proportional", rotary_dim, base, proportional_scaling{.partial_rotary_factor = 1 / heads});
     }
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
-      warn(path + "rope_type " + type +
-           " depends on the length of the sequence; these frequencies are for a short one; for a longer one "
-           "set options.length");
+      model_.warn(
+          path + "rope_type " + type +
+          " depends on the length of the sequence; these frequencies are for a short one; for a longer one "
+          "set options.length");
     if (type == "default" && defaults_.stretches && text_.boolean("use_dynamic_ntk").value_or(true)) {
       const double alpha = alpha_of_doublings(text_, length_);
       if (alpha > 1) rule = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
       if (detail::equal(length_, 0))
-        warn(text_.path() + "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
-             "frequencies are for a short one; for a longer one set options.length");
+        model_.warn(text_.path() +
+                    "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
+                    "frequencies are for a short one; for a longer one set options.length");
     }
     if (defaults_.backwards) rule.frequencies = backwards(rule.frequencies);
     layer_group group{
@@ -153,7 +155,7 @@ class hugging_face_group_maker {
       if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
       std::vector<std::string> keys = {path + key};
       add_inner_keys(value, path + key + ".", speaks_of_rope, keys);
-      for (const std::string& one : keys) warn(one + " is not used by rope type " + type);
+      for (const std::string& one : keys) model_.warn(one + " is not used by rope type " + type);
     });
     model_.groups.push_back(std::move(group));
   }
@@ -172,12 +174,9 @@ class hugging_face_group_maker {
     if (detail::equal(value, 0))
       text_.missing(what, "no default of ", model_.architecture, " is known; give the base");
     const std::string path = what == "rope_theta" ? text_.path() : "";
-    warn(path + what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
-         model_.architecture);
+    model_.warn_assumed(path + what + " base", exact_digits(value));
     return value;
   }
-
-  void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
 
  private:
   /// The channels of the first pairs of a head that rotate: rotary_dim unless a key gives fewer.
@@ -205,8 +204,7 @@ class hugging_face_group_maker {
   /// Warns about the class defaults that were used for a group, except its base.
   void name_assumed(const rotated_share& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const std::string& key, double value) {
-      warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
-           model_.architecture);
+      model_.warn_assumed(text_.path() + key, exact_digits(value));
     };
     if (defaults_.head_dim > 0 && !head_.latent && !text_.has("head_dim") && !text_.has("kv_channels") &&
         !text_.has("hidden_size_per_head"))
@@ -217,8 +215,8 @@ class hugging_face_group_maker {
       name("partial_rotary_factor", defaults_.partial_rotary_factor);
     if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
         !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
-      warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
-           " in transformers 5 rotates whole heads under the default rule");
+      model_.warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
+                  " in transformers 5 rotates whole heads under the default rule");
     const std::string scale(defaults_.scale_key);
     if (!head_.latent && defaults_.scale_number > 0 && !text_.has(scale)) name(scale, defaults_.scale_number);
     if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
@@ -276,18 +274,18 @@ class hugging_face_group_maker {
       const auto differs = [&](const std::optional<double>& base) {
         return base && !detail::equal(*base, *terms.overruling_base);
       };
-      if (differs(inside)) warn(rope.path() + "rope_theta is overruled by " + by);
-      if (!compressed && differs(beside)) warn(key + " is overruled by " + by);
+      if (differs(inside)) model_.warn(rope.path() + "rope_theta is overruled by " + by);
+      if (!compressed && differs(beside)) model_.warn(key + " is overruled by " + by);
       return *terms.overruling_base;
     }
     if (inside) {
       // Sliding layers with their own base never use the base next to the dictionary.
       const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
       const std::string by = " is overruled by " + rope.path() + "rope_theta";
-      if (beside && !own && !detail::equal(*beside, *inside)) warn(key + by);
+      if (beside && !own && !detail::equal(*beside, *inside)) model_.warn(key + by);
       if (terms.base && *terms.base_key && text_.path() + terms.base_key != key &&
           !detail::equal(*terms.base, *inside))
-        warn(text_.path() + terms.base_key + by);
+        model_.warn(text_.path() + terms.base_key + by);
       return *inside;
     }
     if (terms.base) return *terms.base;

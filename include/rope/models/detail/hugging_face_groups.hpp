@@ -41,7 +41,7 @@ class hugging_face_groups {
     const J* given = text_.object("rope_parameters");
     const J* old = scaling_dictionary();
     const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
-    if (given && old) maker_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
+    if (given && old) model_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
     if (old) given = old;
     if (!given && defaults_.own_rule)
       text_.missing("rope_parameters", "without it the class of ", model_.architecture,
@@ -50,7 +50,7 @@ class hugging_face_groups {
     if (add_scaled_layers(given, path)) return;
     if (given && add_nested_groups(*given, path)) {
       if (has_class_not_in(dictionary_by_type, first_name(defaults_)))
-        maker_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
+        model_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
                     "though the class of " + model_.architecture + " in transformers 5 does not read them");
       return;
     }
@@ -67,7 +67,7 @@ class hugging_face_groups {
     // A second base means a second kind of layer: Gemma 3 and ModernBERT before rope_parameters.
     const auto local = local_base();
     if (given && defaults_.full_head_dim > 0)
-      maker_.warn(
+      model_.warn(
           path.substr(0, path.size() - 1) + " is not read by the class of " + model_.architecture +
           " in this form: it has a dictionary for each layer type, and layers that attend fully have " +
           "heads of their own, global_head_dim");
@@ -96,7 +96,7 @@ class hugging_face_groups {
   void note_unused(const J& given, const std::string& path, const std::string& because) {
     std::vector<std::string> keys = {path.substr(0, path.size() - 1)};
     add_inner_keys(given, path, speaks_of_rope, keys);
-    for (const std::string& key : keys) maker_.warn(key + " has no effect, because " + because);
+    for (const std::string& key : keys) model_.warn(key + " has no effect, because " + because);
   }
 
   /// Molmo 2: rope_scaling holds for the layers whose numbers rope_scaling_layers has. Others are unscaled.
@@ -107,7 +107,7 @@ class hugging_face_groups {
     const auto scaled = text_.numbers(key, range::whole);
     if (!scaled) return false;
     if (!given) {
-      maker_.warn(text_.path() + key + " has no effect without rope_scaling");
+      model_.warn(text_.path() + key + " has no effect without rope_scaling");
       return false;
     }
     const auto layers = text_.index("num_hidden_layers", range::layers);
@@ -220,7 +220,7 @@ class hugging_face_groups {
   /// Warns about keys that stand next to the dictionaries of layer types and have no effect.
   void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
-      maker_.warn(types.path() + key + " is next to the layer types and has no effect");
+      model_.warn(types.path() + key + " is next to the layer types and has no effect");
   }
 
   /// A number for all layers, or one for each of them.
@@ -238,7 +238,7 @@ class hugging_face_groups {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (add_given_types()) {
       if (text_.is_list("rope_theta"))
-        maker_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
+        model_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
       return;
     }
     const auto bases = number_or_list("rope_theta", range::above_one),
@@ -267,12 +267,12 @@ class hugging_face_groups {
     if (scaling && !contains(types, full)) {
       note_unused(*scaling, path, "no layer has type " + full);
     } else if (scaling && (scaled ? *scaled != std::vector<std::string>{full} : types.size() > 1)) {
-      maker_.warn(
+      model_.warn(
           text_.path() + "yarn_only_types is not " + full +
           " alone: rope_scaling holds for those layers, as in transformers; mlx-lm and vLLM scale the "
           "types that it lists, or all");
     } else if (!scaling && scaled) {
-      maker_.warn(text_.path() + "yarn_only_types has no effect without rope_scaling");
+      model_.warn(text_.path() + "yarn_only_types has no effect without rope_scaling");
     }
   }
 
@@ -293,7 +293,7 @@ class hugging_face_groups {
     if (has_base && stretched) {
       const auto inside = json_reader<J>(compress, path + "compress.").number("rope_theta", range::above_one);
       if (inside && !detail::equal(*inside, *stretched))
-        maker_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
+        model_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
     }
     terms.base = stretched;
     if (!stretched && !has_base) terms.base = maker_.assumed("compress_rope_theta", defaults_.filled_base);
@@ -355,7 +355,7 @@ class hugging_face_groups {
     maker_.add("", given, path, {.overruling_base = by_list ? std::optional(distinct[0]) : std::nullopt});
     const double base = model_.groups.front().base;
     if (distinct.size() > 1 || !detail::equal(distinct[0], base))
-      maker_.warn(text_.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
+      model_.warn(text_.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
                   "; rope_theta holds, as the class has one rotary embedding for all layers");
   }
 
@@ -424,7 +424,7 @@ class hugging_face_groups {
       text_.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
     for (const std::string& key : unrotated) leave_out(key);
     for (const std::string& key : beside)
-      maker_.warn(path + key + " is next to the layer types and has no effect");
+      model_.warn(path + key + " is next to the layer types and has no effect");
     return true;
   }
 

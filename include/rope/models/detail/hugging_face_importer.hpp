@@ -47,7 +47,7 @@ class hugging_face_importer {
       text_.hide(keys_not_read(*known));
       if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
       if (first_name(*known) == "jvlm")
-        for (std::string& overruled : read_block_config(text_)) warn(std::move(overruled));
+        for (std::string& overruled : read_block_config(text_)) model_.warn(std::move(overruled));
     }
     if (!outer_.empty()) {
       const std::string whole = name_of_part(outer_.back());
@@ -74,9 +74,9 @@ class hugging_face_importer {
     model_.name_types_by_window();
     note_unknown_types();
     refuse_unknown_scaling();
-    if (!defaults_.note.empty()) warn(std::string(defaults_.note));
+    if (!defaults_.note.empty()) model_.warn(std::string(defaults_.note));
     if (!outer_.empty() && plain_architecture(name_of_part(outer_.front())).ends_with("assistant"))
-      warn("queries of an assistant attend to keys and values of the model that it assists");
+      model_.warn("queries of an assistant attend to keys and values of the model that it assists");
     note_keys(" is not understood and has no effect");
     return std::move(model_).finished();
   }
@@ -89,7 +89,7 @@ class hugging_face_importer {
       name = name_of_part(outer_[i - 1]);
       std::string by_default = default_text_architecture(name);
       if (by_default.empty()) continue;
-      warn(text_.path() + "model_type is not given; assumed " + by_default + ", the default of " + name);
+      model_.warn_assumed(text_.path() + "model_type", by_default, name);
       return by_default;
     }
     if (name.empty()) text_.missing("model_type", "it decides the layout");
@@ -98,7 +98,7 @@ class hugging_face_importer {
     name = architecture_by_keys(text_, name);
     if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
     // The code of DeepSeek-VL2 and DeepSeek-OCR then uses the attention class of Llama.
-    warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
+    model_.warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
     return "deepseek_ocr2_text";
   }
 
@@ -110,8 +110,7 @@ class hugging_face_importer {
     if (outer_.empty() || plain_architecture(name_of_part(outer_.back())) != "bailingmoev3vl") return;
     const auto given = outer_.back().numbers(key, range::whole);
     model_.sections = given.value_or(std::vector<double>{12, 10, 10});
-    if (!given)
-      warn(outer_.back().path() + key + " is not given; assumed [12, 10, 10], the default of Ling 3 VL");
+    if (!given) model_.warn_assumed(outer_.back().path() + key, "[12, 10, 10]", "Ling 3 VL");
   }
 
   /// Warns about each key about positions that has no effect, and about each size that was assumed.
@@ -122,19 +121,18 @@ class hugging_face_importer {
       if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
       if (names_key(defaults_.note, key)) continue;
       if (text_.hides(key))
-        warn(text_.path() + key + " is not read by the class of " + model_.architecture +
-             " and has no effect");
+        model_.warn(text_.path() + key + " is not read by the class of " + model_.architecture +
+                    " and has no effect");
       else if (speaks_of_rope(key))
         note_text_key(key, because);
     }
     for (std::size_t i = 0; i < outer_.size(); ++i)
       for (const std::string& key : outer_[i].unasked())
         if (speaks_of_rope(key))
-          warn(outer_[i].path() + key + " is next to " + parts_.keys()[i] + " and has no effect");
+          model_.warn(outer_[i].path() + key + " is next to " + parts_.keys()[i] + " and has no effect");
     note_inner_keys(because);
     text_.each_assumed([&](const std::string& key, double value, const std::string& of) {
-      warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
-           (of.empty() ? model_.architecture : of));
+      model_.warn_assumed(text_.path() + key, exact_digits(value), of);
     });
   }
 
@@ -148,7 +146,7 @@ class hugging_face_importer {
       by = "layer_types";
     if (key == "no_rope_layer_interval" && text_.has("no_rope_layers")) by = "no_rope_layers";
     if (by == "no_rope_layers" && is_interval_of_unrotated(key)) return;
-    warn(text_.path() + key + (by.empty() ? because : " is overruled by " + text_.path() + by));
+    model_.warn(text_.path() + key + (by.empty() ? because : " is overruled by " + text_.path() + by));
   }
 
   /// Whether the value n of the key gives the layers that do not rotate: the last of every n layers.
@@ -194,7 +192,7 @@ class hugging_face_importer {
     add(text_, true);
     for (const json_reader<J>& reader : outer_) add(reader, false);
     sort_distinct(keys);
-    for (const std::string& key : keys) warn(key + because);
+    for (const std::string& key : keys) model_.warn(key + because);
   }
 
   /// Warns about a part of the model that is not read, if it has keys about positions.
@@ -205,7 +203,7 @@ class hugging_face_importer {
     sort_distinct(keys);
     std::string names;
     for (const std::string& key : keys) names += (names.empty() ? "" : ", ") + key;
-    warn(path + " is not read: it describes another part of the model, with " + names);
+    model_.warn(path + " is not read: it describes another part of the model, with " + names);
   }
 
   std::optional<Index> count_of_layers() {
@@ -270,13 +268,14 @@ class hugging_face_importer {
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layers_.types(slides);
     if (const auto by_pattern = layers_.types_by_pattern(); by_pattern && *by_pattern != model_.layers)
-      warn(text_.path() + std::string(pattern_key(defaults_)) + " is overruled by " + text_.path() +
-           "layer_types");
+      model_.warn(text_.path() + std::string(pattern_key(defaults_)) + " is overruled by " + text_.path() +
+                  "layer_types");
     end_with_full_layer();
     const bool all = defaults_.others_attend ? defaults_.full_rotate || !slides || defaults_.full_every < 2
                                              : defaults_.full_every == 1;
     if (!all && !layers_.count && model_.layers.empty())
-      warn(text_.path() + "num_hidden_layers is not given, so the layers that do not rotate are not listed");
+      model_.warn(text_.path() +
+                  "num_hidden_layers is not given, so the layers that do not rotate are not listed");
     model_.layers_without_rope = layers_.without_rope(model_.layers, slides);
   }
 
@@ -310,9 +309,10 @@ class hugging_face_importer {
     const auto chunk = text_.index(key);
     model_.attention_chunk = chunk.value_or(text_.is_null(key) ? 0 : by_default);
     if (chunk)
-      warn(text_.path() + key + " is " + std::to_string(*chunk) +
-           ": layers that rotate attend within chunks of so many tokens, which no window says; rotate_layer "
-           "gives the key_ranges of a chunk");
+      model_.warn(
+          text_.path() + key + " is " + std::to_string(*chunk) +
+          ": layers that rotate attend within chunks of so many tokens, which no window says; rotate_layer "
+          "gives the key_ranges of a chunk");
   }
 
   /// Why the window of an attending layer is unknown.
@@ -335,8 +335,8 @@ class hugging_face_importer {
                of_full = text_.boolean("add_full_attention_sink_bias").value_or(false);
     model_.sink_logits = of_sliding || of_full;
     if (of_sliding != of_full && model_.layers.empty())
-      warn(text_.path() + "num_hidden_layers is not given: only layers that " +
-           (of_sliding ? "slide" : "attend fully") + " have sink logits");
+      model_.warn(text_.path() + "num_hidden_layers is not given: only layers that " +
+                  (of_sliding ? "slide" : "attend fully") + " have sink logits");
     if (of_sliding != of_full)
       for (std::size_t i = 0; i < model_.layers.size(); ++i)
         if ((model_.layers[i] == defaults_.full_type ? of_full : of_sliding) == false)
@@ -344,7 +344,7 @@ class hugging_face_importer {
     const auto size = text_.number("sliding_window_size", range::window),
                window = text_.number("sliding_window", range::window);
     if (size && window && !detail::equal(*size, *window))
-      warn(text_.path() + "sliding_window_size is overruled by " + text_.path() + "sliding_window");
+      model_.warn(text_.path() + "sliding_window_size is overruled by " + text_.path() + "sliding_window");
   }
 
   /// Warns if layer_types lists sliding layers and the class does not use it.
@@ -353,8 +353,8 @@ class hugging_face_importer {
     const bool all = defaults_.slides != which_slide::by_type;
     const std::string type(all ? defaults_.full_type : defaults_.other_type);
     if (contains(model_.layers, type))
-      warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
-           " where layers slide: " + (all ? "all do, or none" : "none does"));
+      model_.warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
+                  " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
 
   /// In some classes the last layer attends fully, whatever its type in the file.
@@ -362,8 +362,8 @@ class hugging_face_importer {
     if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
     model_.layers.back() = defaults_.full_type;
     if (text_.has("layer_types"))
-      warn(text_.path() + "layer_types: the class of " + model_.architecture +
-           " takes the last layer for one of " + model_.layers.back());
+      model_.warn(text_.path() + "layer_types: the class of " + model_.architecture +
+                  " takes the last layer for one of " + model_.layers.back());
   }
 
   /// Warns if layers slide by the window of the class because the file has none.
@@ -373,8 +373,8 @@ class hugging_face_importer {
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;
     const bool both_sides = defaults_.window == window_span::both_sides;
-    warn(text_.path() + (both_sides ? "local_attention" : "sliding_window") + " is not given; assumed " +
-         exact_digits(assumed) + ", the default of " + model_.architecture);
+    model_.warn_assumed(text_.path() + (both_sides ? "local_attention" : "sliding_window"),
+                        exact_digits(assumed));
   }
 
   /// Warns about types of rotated layers that have no group. The rotation of these layers is unknown if there
@@ -396,9 +396,10 @@ class hugging_face_importer {
       names += (i > 0 ? ", " : "") + types[i].substr(0, longest_layer_type);
     if (types.empty()) return;
     if (types.size() > most) names += " and " + std::to_string(types.size() - most) + " more";
-    warn("layers of type " + names + " have no rope dictionary; " +
-         (model_.groups.size() > 1 ? "their rotation is unknown"
-                                   : "they are taken to rotate like " + model_.groups.front().layer_type));
+    model_.warn("layers of type " + names + " have no rope dictionary; " +
+                (model_.groups.size() > 1
+                     ? "their rotation is unknown"
+                     : "they are taken to rotate like " + model_.groups.front().layer_type));
   }
 
   /// Throws for an unknown architecture with sliding layers and scaling, because architectures differ in
@@ -412,8 +413,6 @@ class hugging_face_importer {
           "layer type, got ",
           model_.architecture);
   }
-
-  void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
 
   const Options& options_;
   parts_of_config<J> parts_;

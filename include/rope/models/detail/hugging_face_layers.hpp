@@ -364,8 +364,7 @@ struct hugging_face_layers {
   /// \param model   with its groups
   void name_assumed(model_draft& model) const {
     const auto name = [&](const char* key, const std::string& what) {
-      model.warnings.push_back(text.path() + key + " is not given; assumed " + what + ", the default of " +
-                               model.architecture);
+      model.warn_assumed(text.path() + key, what);
     };
     if (const std::string pattern = assumed_pattern(model); !pattern.empty())
       name("layer_types", "that " + pattern);

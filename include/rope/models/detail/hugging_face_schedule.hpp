@@ -74,9 +74,7 @@ std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& 
     if (!given) return {};  // the class has no rule for other head sizes
     reader.refuse(key, "must leave an even number of the ", pairs, " pairs, got ", time);
   }
-  if (!given)
-    model.warnings.push_back("mrope_section is not given; assumed " + std::to_string(time) +
-                             " pairs of time, the default of " + model.architecture);
+  if (!given) model.warn_assumed("mrope_section", std::to_string(time) + " pairs of time");
   return {time, (pairs - time) / 2, (pairs - time) / 2};
 }
 
@@ -108,12 +106,11 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
     const Index quarter = pairs / 4, side = defaults.mrope_side;
     sections = defaults.mrope_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
                                      : sliced_sections({0, side, side}, pairs);
-    model.warnings.push_back("mrope_section is not given; assumed [" + joined(sections) +
-                             "], the default of " + model.architecture);
+    model.warn_assumed("mrope_section", "[" + joined(sections) + "]");
   }
   if (sections.empty()) {
     if (rope.boolean("mrope_interleaved").value_or(false))
-      model.warnings.push_back(rope.path() + "mrope_interleaved has no effect without " + key);
+      model.warn(rope.path() + "mrope_interleaved has no effect without " + key);
     return;
   }
   if (alternate != defaults.mrope_interleaved && !defaults.mrope_time_last &&
@@ -129,9 +126,8 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   if (order == mrope_order::alternating && sections.size() == 3) {
     const std::vector<Index> cut = sliced_sections(sections, pairs);
     if (cut != sections)
-      model.warnings.push_back(
-          rope.path() + key + " [" + joined(sections) + "] does not fit " + std::to_string(pairs) +
-          " alternating pairs; it is cut as the class slices it, to [" + joined(cut) + "]");
+      model.warn(rope.path() + key + " [" + joined(sections) + "] does not fit " + std::to_string(pairs) +
+                 " alternating pairs; it is cut as the class slices it, to [" + joined(cut) + "]");
     sections = cut;
   }
   Index left = pairs;
@@ -169,17 +165,17 @@ std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
 
 /// The rope type under its present name. Warns about older names, and throws for unknown ones.
 template <class J>
-std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warnings) {
+std::string rope_type_of(json_reader<J>& rope, model_draft& model) {
   const auto new_key = rope.text("rope_type"), old_key = rope.text("type");
   const char* key = new_key ? "rope_type" : "type";
   const std::string given = new_key.value_or(old_key.value_or("default"));
   std::string type = present_rope_type(rope, given);
   if (type != given)
-    warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
+    model.warn(rope.path() + key + " " + given + " is another name of " + type);
   else if (!new_key && old_key)
-    warnings.push_back(rope.path() + "type is the older name of rope_type");
+    model.warn(rope.path() + "type is the older name of rope_type");
   if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
-    warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
+    model.warn(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
   refuse_axial(rope);
   for (const char* fope : {"fope_init_factor", "fope_sep_head", "num_inv_freq"})
     if (rope.has(fope))

@@ -157,8 +157,15 @@ struct model_draft : model_facts {
   std::string instead_of_rope = {};
   std::vector<double> sections = {};  // mrope_section next to text_config; empty: none
 
+  void warn(std::string text) { warnings.push_back(std::move(text)); }
   void warn_once(std::string text) {
-    if (!contains(warnings, text)) warnings.push_back(std::move(text));
+    if (!contains(warnings, text)) warn(std::move(text));
+  }
+  /// Warns that a default is used for a key of a config.json.
+  ///
+  /// \param of  the class with this default; empty: that of the architecture
+  void warn_assumed(const std::string& key, const std::string& value, const std::string& of = {}) {
+    warn(key + " is not given; assumed " + value + ", the default of " + (of.empty() ? architecture : of));
   }
 
   const layer_group* group(std::string_view layer_type) const {
