@@ -242,67 +242,21 @@ std::string describe(const Model& model) {
 template <class Model = model_rope>
 std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
                                         const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
-  std::vector<std::string> found;
+  detail::model_comparison<Model> comparison{a, b, tolerance};
   if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known about that model
+    const auto what = [](const Model& model) {
+      return "by " + (model.groups().empty() ? model.instead_of_rope() : "rotation");
+    };
     if (a.instead_of_rope() != b.instead_of_rope())
-      found.push_back("positions are encoded by " + detail::place_text(a) + " and by " +
-                      detail::place_text(b));
-    return found;
+      comparison.differ("positions are encoded", what(a), what(b));
+    return comparison.found;
   }
-  const auto missing = [&](const Model& one, const Model& other) {
-    for (const layer_group& group : one.groups())
-      if (!group.layer_type.empty() && !other.group(group.layer_type))
-        found.push_back(group.layer_type + " layers exist in " + one.source + " only");
-  };
-  missing(a, b);
-  missing(b, a);
-  const auto without = [](const Model& model) {
-    return model.layers_without_rope().empty() ? "none" : detail::joined(model.layers_without_rope());
-  };
-  if (a.layers_without_rope() != b.layers_without_rope())
-    found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
-                    " in " + b.source);
-  if (!detail::same_query_scaling<Model>(a, b, tolerance))
-    found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
-                    detail::query_scaling_text(b) + " in " + b.source);
-  for (const std::string& text : detail::attention_differences(a, b)) found.push_back(text);
-  for (std::size_t i = 0; i < (std::min)(a.layers().size(), b.layers().size()); ++i)
-    if (a.groups().size() > 1 && a.layers()[i] != b.layers()[i]) {
-      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers()[i] + " in " + a.source +
-                      " and " + b.layers()[i] + " in " + b.source);
-      break;
-    }
+  comparison.layers();
   for (const layer_group& x : a.groups())
-    for (const layer_group& y : b.groups()) {
-      if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
-      const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
-      const detail::group_comparison<Model> group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
-      group.layouts(x.layout, y.layout);
-      group.number("head_dim", static_cast<double>(x.head_dim), static_cast<double>(y.head_dim));
-      group.number("first rotated channel", static_cast<double>(x.first_channel),
-                   static_cast<double>(y.first_channel));
-      group.number("rotary_dim", static_cast<double>(x.rotary_dim()), static_cast<double>(y.rotary_dim()));
-      const bool same = group.inv_freqs(x.frequencies, y.frequencies);
-      if (!same || x.rule == y.rule) group.number("base", x.base, y.base);  // alpha: part of the base in GGUF
-      for (const char* name : {"low", "high"})
-        if (!same && x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
-          group.number(name, x.number(name, -1), y.number(name, -1));
-      group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
-      group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
-      group.number("score scale", x.scale, y.scale);
-      group.number("softcap", x.softcap, y.softcap);
-      if (x.indexer && y.indexer && detail::text_of(*x.indexer) != detail::text_of(*y.indexer))
-        group.say("the indexer is rotated by " + detail::text_of(*x.indexer) + " in " + a.source +
-                  " and by " + detail::text_of(*y.indexer) + " in " + b.source);
-      if (!x.mrope_sections.empty() && !y.mrope_sections.empty() &&
-          std::string(detail::order_of_axes(x)) != detail::order_of_axes(y))
-        group.say(std::string("the axes of M-RoPE lie ") + detail::order_of_axes(x) + " in " + a.source +
-                  " and " + detail::order_of_axes(y) + " in " + b.source);
-      if (x.mrope_sections != y.mrope_sections)
-        group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
-                  detail::joined(y.mrope_sections) + "] in " + b.source);
-    }
-  return found;
+    for (const layer_group& y : b.groups())
+      if (x.layer_type == y.layer_type || x.layer_type.empty() || y.layer_type.empty())
+        comparison.groups(x, y);
+  return comparison.found;
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 #define ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 
-#include <algorithm>  // std::find_if, std::max, std::min, std::sort
+#include <algorithm>  // std::equal, std::find_if, std::max, std::min, std::sort
 #include <cmath>
 #include <cstddef>
 #include <cstdio>  // std::snprintf
@@ -14,9 +14,12 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/models/detail/record_fields.hpp>
 #include <rope/models/detail/rule_numbers.hpp>
+#include <rope/models/layer_group.hpp>
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
+#include <rope/rotation/layout.hpp>
 
 /// Sentences about a model, its groups and its layers, and about the differences of two models.
 
@@ -30,14 +33,6 @@ std::string line(const std::string& label, const Text& text) {
   std::string padded = "  " + label;
   padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
   return padded + text + "\n";
-}
-
-// Sentences about the differences of two groups of layers.
-
-/// What gives a model the positions of its tokens, and the kind of file with this information.
-template <class Model>
-std::string place_text(const Model& model) {
-  return (model.groups().empty() ? model.instead_of_rope() : "rotation") + " in " + model.source;
 }
 
 /// Ten significant digits, because %.17g would show the rounding of decimal fractions.
@@ -55,6 +50,9 @@ std::string joined(const List& list) {
   return text;
 }
 
+/// The text of a list, or "none" for that of an empty one.
+inline std::string list_text(const std::string& list) { return list.empty() ? "none" : list; }
+
 /// How pairs are assigned to the axes of M-RoPE, in words.
 inline const char* order_of_axes(const layer_group& group) {
   switch (group.section_order) {
@@ -69,64 +67,6 @@ inline const char* order_of_axes(const layer_group& group) {
   }
   return "in blocks";
 }
-
-/// Collects the differences between the two models in one group, each with both numbers.
-template <class Model>
-struct group_comparison {
-  const Model &a, &b;
-  std::string where;
-  double tolerance;
-  std::vector<std::string>& found;
-
-  void say(const std::string& text) const { found.push_back(where + text); }
-
-  void number(const char* name, double x, double y) const {
-    if ((std::abs)(x - y) > tolerance * (std::max)((std::abs)(x), (std::abs)(y)))
-      say(std::string(name) + " is " + digits(x) + " in " + a.source + " and " + digits(y) + " in " +
-          b.source);
-  }
-
-  void layouts(layout_kind x, layout_kind y) const {
-    if (x == y) return;
-    // A converter permutes the rows of q and k from half_split in Hugging Face files to interleaved in GGUF.
-    // For GLM-4V it permutes from interleaved to half_split, because the M-RoPE of ggml is half_split.
-    const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
-      return from.source == "Hugging Face" && to.source == "GGUF" &&
-             (of_from == layout_kind::half_split || to.architecture == "glm4");
-    };
-    const bool expected = permuted(a, x, b) || permuted(b, y, a);
-    say(std::string("layout is ") + name_of(x) + " in " + a.source + " and " + name_of(y) + " in " +
-        b.source +
-        (expected
-             ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
-             : ", so one of them has the wrong weights"));
-  }
-
-  /// Returns whether the frequencies agree.
-  bool inv_freqs(const frequencies& x, const frequencies& y) const {
-    if (x.pairs() != y.pairs()) return false;  // the line about rotary_dim reports it
-    Index differing = 0, first = 0, last = 0, worst = 0;
-    double most = 0;
-    for (Index i = 0; i < x.pairs(); ++i) {
-      const double f = x.inv_freq(i, 0), g = y.inv_freq(i, 0);
-      const double larger = (std::max)((std::abs)(f), (std::abs)(g));
-      if ((std::abs)(f - g) <= tolerance * larger) continue;
-      if (differing++ == 0) first = i;
-      last = i;
-      if ((std::abs)(f - g) / larger > most) {
-        most = (std::abs)(f - g) / larger;
-        worst = i;
-      }
-    }
-    if (differing == 0) return true;
-    const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
-    say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
-        " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
-        std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
-        b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
-    return false;
-  }
-};
 
 /// True if some pair rotates by minus the position.
 inline bool any_rotates_back(const frequencies& of) {
@@ -203,65 +143,6 @@ std::vector<std::string> windows_texts(const Windows& windows) {
   return texts;
 }
 
-// Sentences about differences in the visible keys of two models.
-
-/// One sentence for each pair of different windows. Windows that are unknown on either side are skipped.
-template <class Model>
-std::vector<std::string> window_differences(const Model& a, const Model& b) {
-  if (a.windows.empty() || b.windows.empty()) return {};
-  // A list with one window holds for every layer.
-  const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
-  const std::size_t count = a.windows.size() == 1   ? b.windows.size()
-                            : b.windows.size() == 1 ? a.windows.size()
-                                                    : (std::min)(a.windows.size(), b.windows.size());
-  const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
-    return windows.size() == 1 ? windows.front() : windows[layer];
-  };
-  std::vector<std::string> texts;
-  for (const auto& [both, layers] : layers_by(
-           count, [&](std::size_t layer) { return std::pair(at(a.windows, layer), at(b.windows, layer)); })) {
-    const auto [x, y] = both;
-    if (x == y || x == not_known_window || y == not_known_window) continue;
-    texts.push_back("the window is " + window_text(x) + " in " + a.source + " and " + window_text(y) +
-                    " in " + b.source + ": " +
-                    (alone || layers.size() == count ? "every layer" : named_layers(layers)));
-  }
-  return texts;
-}
-
-/// The differences in windows, causality, learned sinks, and whether keys are also values.
-template <class Model>
-std::vector<std::string> attention_differences(const Model& a, const Model& b) {
-  auto texts = window_differences(a, b);
-  const bool both_slide = a.window_of_sliding > 0 && b.window_of_sliding > 0;
-  if (texts.empty() && both_slide && a.window_of_sliding != b.window_of_sliding)
-    texts.push_back("layers that slide have the window " + window_text(a.window_of_sliding) + " in " +
-                    a.source + " and " + window_text(b.window_of_sliding) + " in " + b.source);
-  if (a.attention_chunk > 0 && b.attention_chunk > 0 && a.attention_chunk != b.attention_chunk)
-    texts.push_back("layers attend in chunks of " + std::to_string(a.attention_chunk) + " tokens in " +
-                    a.source + " and of " + std::to_string(b.attention_chunk) + " in " + b.source);
-  if (a.causal != b.causal) {
-    const Model &causal = a.causal ? a : b, &other = a.causal ? b : a;
-    texts.push_back("attention is causal in " + causal.source + " and both ways in " + other.source);
-  }
-  if (a.sink_logits != b.sink_logits) {
-    const Model &with = a.sink_logits ? a : b, &without = a.sink_logits ? b : a;
-    texts.push_back("sink logits are in the checkpoint of " + with.source + " and not in that of " +
-                    without.source);
-  } else if (a.layers_without_sinks != b.layers_without_sinks && a.layer_count() > 0 && b.layer_count() > 0) {
-    const auto layers_of = [](const Model& model) {
-      return model.layers_without_sinks.empty() ? "none" : layers_text(model.layers_without_sinks);
-    };
-    texts.push_back("layers without sink logits are " + layers_of(a) + " in " + a.source + " and " +
-                    layers_of(b) + " in " + b.source);
-  }
-  if (a.keys_are_values != b.keys_are_values) {
-    const Model &with = a.keys_are_values ? a : b, &without = a.keys_are_values ? b : a;
-    texts.push_back("keys are values too in " + with.source + " and not in " + without.source);
-  }
-  return texts;
-}
-
 // Sentences about the factors on the queries of a model.
 
 /// The rule as a formula of the position p.
@@ -293,23 +174,188 @@ std::string query_scaling_text(const Model& model) {
   return "none";
 }
 
-/// True if both models multiply the queries of the same layers by the same factors.
-template <class Model>
-bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
-  if (a.scaled != b.scaled) return false;
-  if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
-  const auto numbers = [](const auto& scaling) {
-    std::vector<double> all;
-    const auto add = [&](const char*, double number) { all.push_back(number); };
-    std::visit([&](const auto& rule) { each_number(rule, add); }, scaling.rule);
-    return all;
-  };
-  const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
-  bool same = x.size() == y.size();
-  for (std::size_t i = 0; same && i < x.size(); ++i)
-    same = (std::abs)(x[i] - y[i]) <= tolerance * (std::max)((std::abs)(x[i]), (std::abs)(y[i]));
-  return same;
+// Sentences about the differences of two models.
+
+/// Whether two numbers differ by at most the tolerance, relative to the larger one.
+inline bool are_close(double x, double y, double tolerance) {
+  return (std::abs)(x - y) <= tolerance * (std::max)((std::abs)(x), (std::abs)(y));
 }
+
+/// Collects the differences of two models, each with both values.
+template <class Model>
+struct model_comparison {
+  const Model &a, &b;
+  double tolerance;
+  std::string where = {};  // before each sentence: empty, or the type of a group
+  std::vector<std::string> found = {};
+
+  void say(const std::string& text) { found.push_back(where + text); }
+
+  /// Says "what x in A and y in B", and more.
+  void differ(const std::string& what, const std::string& x, const std::string& y,
+              const std::string& more = {}) {
+    say(what + " " + x + " in " + a.source + " and " + y + " in " + b.source + more);
+  }
+
+  /// If something is true of one model only, says so in two parts: `before` the source of this model, and
+  /// `between` both sources.
+  void only(bool of_a, bool of_b, const char* before, const char* between) {
+    if (of_a != of_b) say(before + (of_a ? a : b).source + between + (of_a ? b : a).source);
+  }
+
+  template <class Number>
+  void number(const char* name, Number x, Number y) {
+    const auto p = static_cast<double>(x), q = static_cast<double>(y);
+    if (!are_close(p, q, tolerance)) differ(std::string(name) + " is", digits(p), digits(q));
+  }
+
+  void layouts(layout_kind x, layout_kind y) {
+    if (x == y) return;
+    // A converter permutes the rows of q and k from half_split in Hugging Face files to interleaved in GGUF.
+    // For GLM-4V it permutes from interleaved to half_split, because the M-RoPE of ggml is half_split.
+    const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
+      return from.source == "Hugging Face" && to.source == "GGUF" &&
+             (of_from == layout_kind::half_split || to.architecture == "glm4");
+    };
+    const bool expected = permuted(a, x, b) || permuted(b, y, a);
+    differ("layout is", name_of(x), name_of(y),
+           expected
+               ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
+               : ", so one of them has the wrong weights");
+  }
+
+  /// Returns whether the frequencies agree.
+  bool inv_freqs(const frequencies& x, const frequencies& y) {
+    if (x.pairs() != y.pairs()) return false;  // the line about rotary_dim reports it
+    Index differing = 0, first = 0, last = 0, worst = 0;
+    double most = 0;
+    for (Index i = 0; i < x.pairs(); ++i) {
+      const double f = x.inv_freq(i, 0), g = y.inv_freq(i, 0);
+      if (are_close(f, g, tolerance)) continue;
+      if (differing++ == 0) first = i;
+      last = i;
+      const double difference = (std::abs)(f - g) / (std::max)((std::abs)(f), (std::abs)(g));
+      if (difference > most) {
+        most = difference;
+        worst = i;
+      }
+    }
+    if (differing == 0) return true;
+    const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
+    differ("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
+               " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
+               std::to_string(worst) + ":",
+           digits(f), digits(g), equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)");
+    return false;
+  }
+
+  /// One sentence for each pair of different windows. Windows that are unknown on either side are skipped.
+  ///
+  /// \return  whether there is such a pair
+  bool windows() {
+    if (a.windows.empty() || b.windows.empty()) return false;
+    // A list with one window holds for every layer.
+    const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
+    const std::size_t count = a.windows.size() == 1   ? b.windows.size()
+                              : b.windows.size() == 1 ? a.windows.size()
+                                                      : (std::min)(a.windows.size(), b.windows.size());
+    const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
+      return windows.size() == 1 ? windows.front() : windows[layer];
+    };
+    bool any = false;
+    for (const auto& [both, layers] : layers_by(count, [&](std::size_t layer) {
+           return std::pair(at(a.windows, layer), at(b.windows, layer));
+         })) {
+      const auto [x, y] = both;
+      if (x == y || x == not_known_window || y == not_known_window) continue;
+      any = true;
+      differ("the window is", window_text(x), window_text(y),
+             ": " + (alone || layers.size() == count ? "every layer" : named_layers(layers)));
+    }
+    return any;
+  }
+
+  /// The differences in windows, causality, learned sinks, and whether keys are also values.
+  void attention() {
+    const bool both_slide = a.window_of_sliding > 0 && b.window_of_sliding > 0;
+    if (!windows() && both_slide && a.window_of_sliding != b.window_of_sliding)
+      differ("layers that slide have the window", window_text(a.window_of_sliding),
+             window_text(b.window_of_sliding));
+    if (a.attention_chunk > 0 && b.attention_chunk > 0 && a.attention_chunk != b.attention_chunk)
+      differ("layers attend in chunks", "of " + std::to_string(a.attention_chunk) + " tokens",
+             "of " + std::to_string(b.attention_chunk));
+    only(a.causal, b.causal, "attention is causal in ", " and both ways in ");
+    only(a.sink_logits, b.sink_logits, "sink logits are in the checkpoint of ", " and not in that of ");
+    if (a.sink_logits == b.sink_logits && a.layers_without_sinks != b.layers_without_sinks &&
+        a.layer_count() > 0 && b.layer_count() > 0)
+      differ("layers without sink logits are", list_text(layers_text(a.layers_without_sinks)),
+             list_text(layers_text(b.layers_without_sinks)));
+    only(a.keys_are_values, b.keys_are_values, "keys are values too in ", " and not in ");
+  }
+
+  /// The differences in the layers that rotate, their factors on queries, and the types of layers.
+  void layers() {
+    const auto missing = [&](const Model& one, const Model& other) {
+      for (const layer_group& group : one.groups())
+        if (!group.layer_type.empty() && !other.group(group.layer_type))
+          say(group.layer_type + " layers exist in " + one.source + " only");
+    };
+    missing(a, b);
+    missing(b, a);
+    if (a.layers_without_rope() != b.layers_without_rope())
+      differ("layers without rotation are", list_text(joined(a.layers_without_rope())),
+             list_text(joined(b.layers_without_rope())));
+    if (!same_query_scaling())
+      say("queries are scaled: " + query_scaling_text(a) + " in " + a.source + "; " + query_scaling_text(b) +
+          " in " + b.source);
+    attention();
+    for (std::size_t i = 0; i < (std::min)(a.layers().size(), b.layers().size()); ++i)
+      if (a.groups().size() > 1 && a.layers()[i] != b.layers()[i])
+        return differ("layer " + std::to_string(i) + " is of type", a.layers()[i], b.layers()[i]);
+  }
+
+  /// The differences of a group of `a` and a group of `b`.
+  void groups(const layer_group& x, const layer_group& y) {
+    const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
+    where = type.empty() ? "" : type + ": ";
+    layouts(x.layout, y.layout);
+    number("head_dim", x.head_dim, y.head_dim);
+    number("first rotated channel", x.first_channel, y.first_channel);
+    number("rotary_dim", x.rotary_dim(), y.rotary_dim());
+    const bool same = inv_freqs(x.frequencies, y.frequencies);
+    if (!same || x.rule == y.rule) number("base", x.base, y.base);  // alpha: part of the base in GGUF
+    for (const char* name : {"low", "high"})
+      if (!same && x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
+        number(name, x.number(name, -1), y.number(name, -1));
+    number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
+    number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
+    number("score scale", x.scale, y.scale);
+    number("softcap", x.softcap, y.softcap);
+    if (x.indexer && y.indexer && text_of(*x.indexer) != text_of(*y.indexer))
+      differ("the indexer is rotated", "by " + text_of(*x.indexer), "by " + text_of(*y.indexer));
+    const std::string order = order_of_axes(x), other = order_of_axes(y);
+    if (!x.mrope_sections.empty() && !y.mrope_sections.empty() && order != other)
+      differ("the axes of M-RoPE lie", order, other);
+    if (x.mrope_sections != y.mrope_sections)
+      differ("M-RoPE sections are", "[" + joined(x.mrope_sections) + "]",
+             "[" + joined(y.mrope_sections) + "]");
+  }
+
+  /// True if both models multiply the queries of the same layers by the same factors.
+  bool same_query_scaling() const {
+    if (a.scaled != b.scaled) return false;
+    if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
+    const auto numbers = [](const auto& scaling) {
+      std::vector<double> all;
+      const auto add = [&](const char*, double number) { all.push_back(number); };
+      std::visit([&](const auto& rule) { each_number(rule, add); }, scaling.rule);
+      return all;
+    };
+    const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(),
+                      [&](double p, double q) { return are_close(p, q, tolerance); });
+  }
+};
 
 }  // namespace rope::inline ROPE_ABI::detail
 
