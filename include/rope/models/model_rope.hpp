@@ -34,6 +34,13 @@ inline void check_layer(const char* function, Index count, Index layer) {
                          : message(function, ": layer must not be negative, got ", layer));
 }
 
+/// The group with that layer type, or nullptr. A group without a layer type matches every type.
+inline const layer_group* group_in(const std::vector<layer_group>& groups, std::string_view layer_type) {
+  for (const layer_group& group : groups)
+    if (group.layer_type == layer_type || group.layer_type.empty()) return &group;
+  return nullptr;
+}
+
 }  // namespace detail
 
 /// The type of each layer of a model, and the layers that do not rotate.
@@ -96,9 +103,7 @@ class model_rope : public model_facts {
 
   /// The group with that layer type, or nullptr. A group without a layer type matches every type.
   const layer_group* group(std::string_view layer_type) const {
-    for (const layer_group& g : groups_)
-      if (g.layer_type == layer_type || g.layer_type.empty()) return &g;
-    return nullptr;
+    return detail::group_in(groups_, layer_type);
   }
 
   /// Whether layer `layer` rotates, does not rotate, or has an unknown rotation. The import functions warn

@@ -59,7 +59,7 @@ class gguf_importer {
     layers_.count = layers_.counted();
     if (const auto none = unrotated_by_record(); none.is_so()) return without_rope(none);
     layers_.sliding = layers_.listed_as_sliding();
-    model_.layers_without_rope = layers_.without_rope();
+    model_.without_rope = layers_.without_rope();
     if (layers_.listed() == 0 &&
         (record_.no_rope_every > 0 || record_.attends_every > 0 || !record_.full_rotate))
       layers_.say("block_count", " is not given, so the layers that do not rotate are not listed");
@@ -130,7 +130,7 @@ class gguf_importer {
   /// Whether a key of a GGUF file leaves no layer that rotates.
   unrotated_model unrotated_by_layers() const {
     const Index layers = layers_.listed();
-    if (layers == 0 || to_index(model_.layers_without_rope.size()) < layers) return {};
+    if (layers == 0 || to_index(model_.without_rope.size()) < layers) return {};
     for (const auto& [name, reads] :
          {std::pair{"attention.rope_pattern", record_.rope_pattern},
           std::pair{"attention.recurrent_layers", true},
@@ -158,7 +158,7 @@ class gguf_importer {
   model_rope without_rope(const unrotated_model& none) {
     if (options_.without_rope == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
     add_sizes();
-    model_.layers_without_rope.clear();
+    model_.without_rope.clear();
     model_.windows.resize(static_cast<std::size_t>((std::max)(layers_.count, Index{1})), not_known_window);
     model_.instead_of_rope = none.instead;
     return std::move(model_).finished();
@@ -216,20 +216,20 @@ class gguf_importer {
     add_group("full_attention", false, schedule_.base(false), schedule_.dimension(false));
     add_group("sliding_attention", true, schedule_.base(true), schedule_.dimension(true));
     for (const bool slides : layers_.sliding)
-      model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
+      model_.types.push_back(slides ? "sliding_attention" : "full_attention");
   }
 
   /// DeepSeek V4 has sliding layers and two kinds of layers with compressed keys. These two kinds rotate
   /// alike.
   void add_compressed() {
-    model_.layers = layers_.types_by_compression();
+    model_.types = layers_.types_by_compression();
     add_group("sliding_attention", true, schedule_.base(false), schedule_.dimension(true));
     const double base = reader_.required_number("attention.compress_rope_freq_base", range::above_one);
     for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
       add_group(type, false, base, schedule_.dimension(false));
     model_.windows.clear();
     model_.keys_are_values = true;
-    for (const std::string& type : model_.layers)
+    for (const std::string& type : model_.types)
       model_.windows.push_back(type == "sliding_attention" ? model_.window_of_sliding : not_known_window);
     if (model_.window_of_sliding == not_known_window)
       layers_.say("attention.sliding_window", " is not given; the window of layers that slide is not known");
@@ -270,7 +270,7 @@ class gguf_importer {
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
       return kind{bases ? (*bases)[i] : schedule_.base(slides), dimension, slides};
     });
-    model_.layers.resize(count);
+    model_.types.resize(count);
     // As in the import of config.json, a name has the numbers in which groups of one type differ.
     for (const auto& [own, layers] : kinds) {
       const kind& k = own;
@@ -286,9 +286,9 @@ class gguf_importer {
       add([](const kind& x) { return static_cast<double>(x.dimension.count); },
           std::to_string(k.dimension.count) + " channels");
       add_group(name, k.slides, k.base, k.dimension);
-      for (const Index layer : layers) model_.layers[static_cast<std::size_t>(layer)] = name;
+      for (const Index layer : layers) model_.types[static_cast<std::size_t>(layer)] = name;
     }
-    if (kinds.size() == 1 && layers_.sliding.empty()) model_.layers.clear();  // one group without a name
+    if (kinds.size() == 1 && layers_.sliding.empty()) model_.types.clear();  // one group without a name
   }
 
   /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown
@@ -304,7 +304,7 @@ class gguf_importer {
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
         const char* which = layers_.none_slides() ? " is applied to every layer"
-                            : layers_.sliding.empty() && !model_.layers.empty()
+                            : layers_.sliding.empty() && !model_.types.empty()
                                 ? " is applied to every layer; which of them slide is not known"
                                 : " is not applied to sliding layers; whether it should be is not known";
         return layers_.say("rope.scaling", which);
@@ -321,21 +321,16 @@ class gguf_importer {
         record_.unscaled ||
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
     const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
-    derived rule = schedule_.frequencies_of({.rotary_dim = rotary_dim,
-                                             .base = base,
-                                             .unscaled = plain || (slides && !as_full),
-                                             .unit_magnitude = plain || record_.compressed});
-    layer_group group{.layer_type = layer_type,
-                      .layout = record_.layout,
-                      .head_dim = head,
-                      .first_channel = record_.last_channels ? head - rotary_dim : 0,
-                      .frequencies = std::move(rule.frequencies),
-                      .softmax_multiplier = rule.softmax_multiplier,
-                      .scale = schedule_.scale_of(head, layers_.count, rule.softmax_multiplier),
-                      .softcap = schedule_.softcap(),
-                      .rule = std::move(rule.rule),
-                      .base = base,
-                      .numbers = std::move(rule.numbers)};
+    layer_group group = schedule_.frequencies_of({.rotary_dim = rotary_dim,
+                                                  .base = base,
+                                                  .unscaled = plain || (slides && !as_full),
+                                                  .unit_magnitude = plain || record_.compressed});
+    group.layer_type = layer_type;
+    group.layout = record_.layout;
+    group.head_dim = head;
+    group.first_channel = record_.last_channels ? head - rotary_dim : 0;
+    group.scale = schedule_.scale_of(head, layers_.count, group.softmax_multiplier);
+    group.softcap = schedule_.softcap();
     add_sections(group);
     add_indexer(group);
     model_.groups.push_back(std::move(group));

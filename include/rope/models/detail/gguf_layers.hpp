@@ -289,8 +289,7 @@ struct gguf_layers {
       name("attention.sliding_window_pattern", std::string("that the ") +
                                                    (record.full_first ? "first" : "last") + " of every " +
                                                    std::to_string(record.period) + " layers attends fully");
-    if (record.attends_every > 0 && !reader.has("attention.recurrent_layers") &&
-        !model.layers_without_rope.empty())
+    if (record.attends_every > 0 && !reader.has("attention.recurrent_layers") && !model.without_rope.empty())
       name("full_attention_interval", std::to_string(record.attends_every));
     if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
     if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");

@@ -234,8 +234,8 @@ struct gguf_schedule {
                    "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
   }
 
-  derived yarn_of(const gguf_schedule_terms& layers, const gguf_scaling& scaling,
-                  const ggml_pair_factors& divisors) const {
+  layer_group yarn_of(const gguf_schedule_terms& layers, const gguf_scaling& scaling,
+                      const ggml_pair_factors& divisors) const {
     const double original = original_max_position();
     if (equal(original, 0)) reader.required_number("context_length", range::positive);
     weighted_yarn rule{.yarn = {.factor = scaling.factor, .original_max_position = original},
@@ -276,15 +276,15 @@ struct gguf_schedule {
   }
 
   /// The frequencies of layers with one schedule, and the multiplier of their scores.
-  derived frequencies_of(const gguf_schedule_terms& layers) const {
+  layer_group frequencies_of(const gguf_schedule_terms& layers) const {
     const gguf_scaling scaling = read_scaling(layers);
     const ggml_pair_factors divisors =
         layers.unscaled ? ggml_pair_factors{} : factors_of_pairs(layers.rotary_dim / 2);
     const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
     const char* unblended = equal(scaling.factor, 1) ? "default" : "linear";
-    derived result = equal(scaling.ext_factor, 0)
-                         ? derive(unblended, layers.rotary_dim, layers.base, linear, divisors)
-                         : yarn_of(layers, scaling, divisors);
+    layer_group result = equal(scaling.ext_factor, 0)
+                             ? derive(unblended, layers.rotary_dim, layers.base, linear, divisors)
+                             : yarn_of(layers, scaling, divisors);
     if (!divisors.divisors.factors.empty())
       result.rule = result.rule == "default" ? "pair factors" : result.rule + ", pair factors";
     result.softmax_multiplier = score_growth(scaling);

@@ -112,13 +112,13 @@ std::optional<Index> listed_layers(json_reader<J>& text, const hugging_face_reco
 /// Whether no layer rotates according to the types of layers in the file, or to a list of it with a value per
 /// layer.
 ///
-/// \param model   with its layers and layers_without_rope
+/// \param model   with its types and without_rope
 /// \param layers  the number of layers, or nothing if unknown
 template <class J>
 unrotated_model unrotated_by_layers(json_reader<J>& text, const hugging_face_record& record,
                                     const model_draft& model, std::optional<Index> layers) {
-  const Index count = model.layers.empty() ? layers.value_or(0) : to_index(model.layers.size());
-  if (count == 0 || to_index(model.layers_without_rope.size()) < count) return {};
+  const Index count = model.types.empty() ? layers.value_or(0) : to_index(model.types.size());
+  if (count == 0 || to_index(model.without_rope.size()) < count) return {};
   const std::string list(list_of_rotated(record));
   if (text.has(list)) return {"no positions", list, "must not be 0 for every layer: then none rotates"};
   for (const std::string_view key :

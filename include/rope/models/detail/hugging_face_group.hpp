@@ -110,44 +110,39 @@ class hugging_face_group_maker {
     if (model_.groups.empty()) name_assumed(share, type, terms);
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    derived rule = schedule_reader<J>(text_, rope, defaults_, model_, terms.by_type)
-                       .derive_as(type, rotary_dim, base, length_);
+    layer_group group = schedule_reader<J>(text_, rope, defaults_, model_, terms.by_type)
+                            .derive_as(type, rotary_dim, base, length_);
     if (head.latent && type != "default" && type != "yarn")
-      rule.softmax_multiplier = softmax_multiplier_of(rope);
+      group.softmax_multiplier = softmax_multiplier_of(rope);
     if (const Index first = first_pairs_of(rotary_dim, type); first < rotary_dim) {
       const Index count = rotary_dim / first;
       const auto heads = static_cast<double>(count);
       base = std::pow(base, heads);  // (base^heads)^(-2i / rotary_dim) is base^(-2i / first)
       if (!is_finite(base)) text_.refuse(defaults_.first_pairs, "is too small for the base");
-      rule =
+      group =
           derive("proportional", rotary_dim, base, proportional_scaling{.partial_rotary_factor = 1 / heads});
     }
-    if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
+    if ((group.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       model_.warn(
           path + "rope_type " + type +
           " depends on the length of the sequence; these frequencies are for a short one; for a longer one "
           "set options.length");
     if (type == "default" && defaults_.stretches && text_.boolean("use_dynamic_ntk").value_or(true)) {
       const double alpha = alpha_of_doublings(text_, length_);
-      if (alpha > 1) rule = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
+      if (alpha > 1) group = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
       if (detail::equal(length_, 0))
         model_.warn(text_.path() +
                     "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
                     "frequencies are for a short one; for a longer one set options.length");
     }
-    if (defaults_.backwards) rule.frequencies = backwards(rule.frequencies);
-    layer_group group{
-        .layer_type = layer_type,
-        .layout = defaults_.layout,
-        .head_dim = head.head_dim,
-        .first_channel = defaults_.last_channels ? head.head_dim - rotary_dim : head.first_channel,
-        .frequencies = std::move(rule.frequencies),
-        .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
-        .scale = scale_of(head, rule.softmax_multiplier),
-        .softcap = softcap_of(),
-        .rule = std::move(rule.rule),
-        .base = base,
-        .numbers = std::move(rule.numbers)};
+    if (defaults_.backwards) group.frequencies = backwards(group.frequencies);
+    group.layer_type = layer_type;
+    group.layout = defaults_.layout;
+    group.head_dim = head.head_dim;
+    group.first_channel = defaults_.last_channels ? head.head_dim - rotary_dim : head.first_channel;
+    group.scale = scale_of(head, group.softmax_multiplier);
+    group.softcap = softcap_of();
+    if (!head.latent) group.softmax_multiplier = 1;
     add_sections(text_, rope, defaults_, model_, group);
     add_indexer(group);
     add_query_scaling_of_dictionary(text_, rope, defaults_, model_, terms.by_type);

@@ -112,18 +112,18 @@ class hugging_face_groups {
     }
     const auto layers = text_.index("num_hidden_layers", range::layers);
     if (!layers) text_.missing("num_hidden_layers", "rope_scaling_layers lists some of so many");
-    model_.layers.assign(static_cast<std::size_t>(*layers), "default");
+    model_.types.assign(static_cast<std::size_t>(*layers), "default");
     for (const double layer : *scaled) {
       if (layer >= static_cast<double>(*layers))
         text_.refuse(key, "must have numbers below num_hidden_layers, ", *layers, ", got ",
                      exact_digits(layer));
-      model_.layers[static_cast<std::size_t>(layer)] = "scaling";
+      model_.types[static_cast<std::size_t>(layer)] = "scaling";
     }
     if (scaled->empty())
       note_unused(*given, path, "rope_scaling_layers is empty");
     else
       maker_.add("scaling", given, path);
-    if (contains(model_.layers, std::string("default"))) maker_.add("default", nullptr, path);
+    if (contains(model_.types, std::string("default"))) maker_.add("default", nullptr, path);
     return true;
   }
 
@@ -225,17 +225,17 @@ class hugging_face_groups {
 
   /// A number for all layers, or one for each of them.
   std::optional<std::vector<double>> number_or_list(const char* key, const number_rule& rule) {
-    const hugging_face_layers<J> layers{text_, defaults_, to_index(model_.layers.size())};
+    const hugging_face_layers<J> layers{text_, defaults_, to_index(model_.types.size())};
     if (text_.is_list(key)) return layers.fitting(key, text_.numbers(key, rule));
     const auto one = text_.number(key, rule);
     if (!one) return {};
-    return std::vector<double>(model_.layers.size(), *one);
+    return std::vector<double>(model_.types.size(), *one);
   }
 
   /// Step 3.5: lists have a base and a share of channels per layer. All layers of a type use the values of
   /// the last layer of that type.
   void add_from_lists() {
-    if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
+    if (model_.types.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (add_given_types()) {
       if (text_.is_list("rope_theta"))
         model_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
@@ -251,13 +251,13 @@ class hugging_face_groups {
     const J* scaling = scaling_dictionary();
     const std::string path = text_.path() + "rope_scaling.", full(defaults_.full_type);
     std::vector<std::string> types;
-    for (const std::string& type : model_.layers)
+    for (const std::string& type : model_.types)
       if (!contains(types, type)) types.push_back(type);
     for (const std::string& type : types) {
       check_name(type, text_.path() + "layer_types");
       group_terms terms;
-      for (std::size_t i = 0; i < model_.layers.size(); ++i) {
-        if (model_.layers[i] != type) continue;
+      for (std::size_t i = 0; i < model_.types.size(); ++i) {
+        if (model_.types[i] != type) continue;
         if (bases) terms.base = (*bases)[i];
         if (factors) terms.factor = (*factors)[i];
       }
@@ -305,7 +305,7 @@ class hugging_face_groups {
 
   /// Makes a group for each pair of layer type and base, from layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
-    std::vector<std::string>& layers = model_.layers;
+    std::vector<std::string>& layers = model_.types;
     const auto count = layers.empty() ? std::nullopt : std::optional(to_index(layers.size()));
     const auto bases = hugging_face_layers<J>{text_, defaults_, count}.bases();
     if (!bases) return false;
@@ -374,9 +374,9 @@ class hugging_face_groups {
 
   /// Adds all layers of a type to the layers that do not rotate.
   void leave_out(const std::string& type) {
-    std::vector<Index>& without = model_.layers_without_rope;
-    for (std::size_t i = 0; i < model_.layers.size(); ++i)
-      if (model_.layers[i] == type) without.push_back(static_cast<Index>(i));
+    std::vector<Index>& without = model_.without_rope;
+    for (std::size_t i = 0; i < model_.types.size(); ++i)
+      if (model_.types[i] == type) without.push_back(static_cast<Index>(i));
     sort_distinct(without);
   }
 
@@ -396,7 +396,7 @@ class hugging_face_groups {
   }
   bool is_type(const std::string& key) const {
     const bool two_kinds = defaults_.local_base > 0 || defaults_.form == dictionary_form::base_by_type;
-    return contains(model_.layers, key) || ((model_.layers.empty() || two_kinds) && is_usual_type(key));
+    return contains(model_.types, key) || ((model_.types.empty() || two_kinds) && is_usual_type(key));
   }
   bool is_usual_type(const std::string& key) const {
     return key == defaults_.full_type || key == defaults_.other_type;

@@ -154,7 +154,7 @@ class hugging_face_importer {
     const Index period = text_.index(key).value_or(0);
     std::vector<Index> without;
     for (Index i = period - 1; period > 0 && i < layers_.count.value_or(0); i += period) without.push_back(i);
-    return without == model_.layers_without_rope;
+    return without == model_.without_rope;
   }
 
   /// Warns about keys without effect in all dictionaries except rope dictionaries. Each other part of the
@@ -242,8 +242,8 @@ class hugging_face_importer {
   model_rope without_rope(const unrotated_model& none) {
     if (options_.without_rope == model_without_rope::refuse) text_.refuse(none.key, none.refusal());
     add_sizes();
-    model_.layers.clear();
-    model_.layers_without_rope.clear();
+    model_.types.clear();
+    model_.without_rope.clear();
     if (!layers_.count) layers_.count = count_of_layers();
     model_.windows.resize(static_cast<std::size_t>(layers_.count.value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
@@ -266,24 +266,24 @@ class hugging_face_importer {
     const auto window = text_.number(key, range::window);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
-    model_.layers = layers_.types(slides);
-    if (const auto by_pattern = layers_.types_by_pattern(); by_pattern && *by_pattern != model_.layers)
+    model_.types = layers_.types(slides);
+    if (const auto by_pattern = layers_.types_by_pattern(); by_pattern && *by_pattern != model_.types)
       model_.warn(text_.path() + std::string(pattern_key(defaults_)) + " is overruled by " + text_.path() +
                   "layer_types");
     end_with_full_layer();
     const bool all = defaults_.others_attend ? defaults_.full_rotate || !slides || defaults_.full_every < 2
                                              : defaults_.full_every == 1;
-    if (!all && !layers_.count && model_.layers.empty())
+    if (!all && !layers_.count && model_.types.empty())
       model_.warn(text_.path() +
                   "num_hidden_layers is not given, so the layers that do not rotate are not listed");
-    model_.layers_without_rope = layers_.without_rope(model_.layers, slides);
+    model_.without_rope = layers_.without_rope(model_.types, slides);
   }
 
   void add_windows() {
     const auto window = text_.number(layers_.window_key(), range::window),
                local = text_.number("local_attention", range::positive);
-    model_.windows = layers_.windows(model_.layers, model_.layers_without_rope);
-    model_.window_of_sliding = layers_.window_of_sliding(!model_.layers.empty());
+    model_.windows = layers_.windows(model_.types, model_.without_rope);
+    model_.window_of_sliding = layers_.window_of_sliding(!model_.types.empty());
     model_.causal = layers_.is_causal();
     if (const J* causal = text_.peek("causal"); causal && causal->is_boolean())
       if (causal->template get<bool>() == model_.causal) text_.find("causal");  // agrees: no warning
@@ -321,7 +321,7 @@ class hugging_face_importer {
       return "layers that rotate attend in chunks, which no window says";
     if (model_.keys_are_values) return "a window cannot express which compressed keys a layer sees";
     const std::string key = text_.path() + layers_.window_key();
-    if (!layers_.count && model_.layers.empty()) return text_.path() + "num_hidden_layers is not given";
+    if (!layers_.count && model_.types.empty()) return text_.path() + "num_hidden_layers is not given";
     if (!text_.has(layers_.window_key())) return key + " is not given";
     return model_.causal ? "which layers slide is not known of this architecture"
                          : "how far a token sees to either side is not known from " + key;
@@ -334,12 +334,12 @@ class hugging_face_importer {
     const bool of_sliding = text_.boolean("add_swa_attention_sink_bias").value_or(true),
                of_full = text_.boolean("add_full_attention_sink_bias").value_or(false);
     model_.sink_logits = of_sliding || of_full;
-    if (of_sliding != of_full && model_.layers.empty())
+    if (of_sliding != of_full && model_.types.empty())
       model_.warn(text_.path() + "num_hidden_layers is not given: only layers that " +
                   (of_sliding ? "slide" : "attend fully") + " have sink logits");
     if (of_sliding != of_full)
-      for (std::size_t i = 0; i < model_.layers.size(); ++i)
-        if ((model_.layers[i] == defaults_.full_type ? of_full : of_sliding) == false)
+      for (std::size_t i = 0; i < model_.types.size(); ++i)
+        if ((model_.types[i] == defaults_.full_type ? of_full : of_sliding) == false)
           model_.layers_without_sinks.push_back(static_cast<Index>(i));
     const auto size = text_.number("sliding_window_size", range::window),
                window = text_.number("sliding_window", range::window);
@@ -352,18 +352,18 @@ class hugging_face_importer {
     if (types_slide(defaults_) || !text_.has("layer_types")) return;
     const bool all = defaults_.slides != which_slide::by_type;
     const std::string type(all ? defaults_.full_type : defaults_.other_type);
-    if (contains(model_.layers, type))
+    if (contains(model_.types, type))
       model_.warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
                   " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
 
   /// In some classes the last layer attends fully, whatever its type in the file.
   void end_with_full_layer() {
-    if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
-    model_.layers.back() = defaults_.full_type;
+    if (!defaults_.ends_full || model_.types.empty() || model_.types.back() == defaults_.full_type) return;
+    model_.types.back() = defaults_.full_type;
     if (text_.has("layer_types"))
       model_.warn(text_.path() + "layer_types: the class of " + model_.architecture +
-                  " takes the last layer for one of " + model_.layers.back());
+                  " takes the last layer for one of " + model_.types.back());
   }
 
   /// Warns if layers slide by the window of the class because the file has none.
@@ -380,14 +380,14 @@ class hugging_face_importer {
   /// Warns about types of rotated layers that have no group. The rotation of these layers is unknown if there
   /// are several groups. If there is one group, they are assumed to belong to it.
   void note_unknown_types() {
-    const std::vector<Index>& without = model_.layers_without_rope;
+    const std::vector<Index>& without = model_.without_rope;
     std::vector<std::string> types;
-    for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+    for (std::size_t i = 0; i < model_.types.size(); ++i) {
       const auto layer = static_cast<Index>(i);
-      if (std::binary_search(without.begin(), without.end(), layer) || model_.group(model_.layers[i]))
+      if (std::binary_search(without.begin(), without.end(), layer) || model_.group(model_.types[i]))
         continue;
-      types.push_back(model_.layers[i]);
-      if (model_.groups.size() > 1) model_.layers_not_known.push_back(layer);
+      types.push_back(model_.types[i]);
+      if (model_.groups.size() > 1) model_.not_known.push_back(layer);
     }
     sort_distinct(types);
     constexpr std::size_t most = 4;  // largest number of names in the warning

@@ -345,7 +345,7 @@ struct hugging_face_layers {
   std::string assumed_pattern(const model_draft& model) const {
     const bool other_keys = defaults.form == dictionary_form::compressed || text.has("layer_types") ||
                             (!defaults.others_attend && text.has("layers_block_type"));
-    if (model.layers.empty() || other_keys) return {};
+    if (model.types.empty() || other_keys) return {};
     const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
     if (text.has(defaults.full_list)) return {};
     if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
@@ -369,15 +369,15 @@ struct hugging_face_layers {
     if (const std::string pattern = assumed_pattern(model); !pattern.empty())
       name("layer_types", "that " + pattern);
     const bool by_base = defaults.form == dictionary_form::base_per_layer;
-    if (defaults.no_rope_every > 0 && !model.layers_without_rope.empty() && !text.has("no_rope_layers") &&
+    if (defaults.no_rope_every > 0 && !model.without_rope.empty() && !text.has("no_rope_layers") &&
         !text.has("no_rope_layer_interval") && !(by_base && text.has("layer_rope_theta")))
       name(by_base ? "layer_rope_theta" : "no_rope_layers",
            "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
-    if (defaults.crosses && !text.has("cross_attention_layers") && !model.layers_without_rope.empty())
-      name("cross_attention_layers", joined(model.layers_without_rope));
+    if (defaults.crosses && !text.has("cross_attention_layers") && !model.without_rope.empty())
+      name("cross_attention_layers", joined(model.without_rope));
     const bool from = defaults.slides == which_slide::from_max_window_layers,
                even = defaults.slides == which_slide::even_below_max_window_layers;
-    if ((from || even) && defaults.max_window_layers > 0 && count && model.layers.empty() &&
+    if ((from || even) && defaults.max_window_layers > 0 && count && model.types.empty() &&
         !text.has("max_window_layers") && window_of_sliding() > 0)
       name("max_window_layers", std::to_string(defaults.max_window_layers));
 

@@ -282,7 +282,7 @@ class schedule_reader {
 
   /// \param type    the present name of the rope type
   /// \param length  tokens of the sequence, for the rules that depend on it
-  derived derive_as(const std::string& type, Index rotary_dim, double base, double length) {
+  layer_group derive_as(const std::string& type, Index rotary_dim, double base, double length) {
     needed_ = "rope type " + type + " needs it";
     if (type == "linear") return derive("linear", rotary_dim, base, linear_scaling{.factor = factor()});
     if (type == "dynamic") {
@@ -348,12 +348,12 @@ class schedule_reader {
     return yarn;
   }
 
-  derived derive_yarn(const std::string& type, Index rotary_dim, double base) {
+  layer_group derive_yarn(const std::string& type, Index rotary_dim, double base) {
     const yarn_scaling rule = yarn(type);
     if (rule.beta_fast < rule.beta_slow)
       rope_.refuse("beta_fast", "must be at least beta_slow, got ", exact_digits(rule.beta_fast), " and ",
                    exact_digits(rule.beta_slow));
-    derived result = derive("yarn", rotary_dim, base, rule);
+    layer_group result = derive("yarn", rotary_dim, base, rule);
     result.softmax_multiplier = softmax_multiplier_of(rope_, rule);
     return result;
   }

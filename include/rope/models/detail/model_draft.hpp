@@ -108,14 +108,6 @@ class group_allowance {
   Index groups_ = 0, pairs_ = 0;
 };
 
-/// Frequencies, and the numbers that made them.
-struct derived {
-  rope::frequencies frequencies;
-  std::string rule;
-  std::vector<named_number> numbers;
-  double softmax_multiplier = 1;
-};
-
 /// Appends the numbers of a rule, then numbers derived from them, to a list of named_number. This and derive
 /// are templates, so that programs without derived numbers do not compile them.
 template <class Rule>
@@ -139,10 +131,17 @@ void record(auto& numbers, const Rule& rule, const schedule& original) {
   }
 }
 
-/// Makes frequencies(rotary_dim, base, rules...) and the list of their numbers for describe().
+/// Makes a group with frequencies(rotary_dim, base, rules...) and the list of their numbers for describe().
+/// Its heads have rotary_dim channels, half_split.
 template <class... Rules>
-derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
-  derived result{.frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .numbers = {}};
+layer_group derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
+  layer_group result{.layer_type = "",
+                     .layout = layout_kind::half_split,
+                     .head_dim = rotary_dim,
+                     .first_channel = 0,
+                     .frequencies = frequencies(rotary_dim, base, rules...),
+                     .rule = name,
+                     .base = base};
   [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
   original.restart(base);
   (record(result.numbers, rules, original), ...);
@@ -150,11 +149,8 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
 }
 
 /// The parts of a model_rope. They need not fit together before all are complete.
-struct model_draft : model_facts {
+struct model_draft : model_facts, model_layers {
   std::vector<layer_group> groups = {};
-  std::vector<std::string> layers = {};
-  std::vector<Index> layers_without_rope = {}, layers_not_known = {};
-  std::string instead_of_rope = {};
   std::vector<double> sections = {};  // mrope_section next to text_config; empty: none
 
   void warn(std::string text) { warnings.push_back(std::move(text)); }
@@ -168,32 +164,25 @@ struct model_draft : model_facts {
     warn(key + " is not given; assumed " + value + ", the default of " + (of.empty() ? architecture : of));
   }
 
-  const layer_group* group(std::string_view layer_type) const {
-    for (const layer_group& one : groups)
-      if (one.layer_type == layer_type || one.layer_type.empty()) return &one;
-    return nullptr;
-  }
+  const layer_group* group(std::string_view layer_type) const { return group_in(groups, layer_type); }
 
   /// If layers of one group without types have different windows (gpt-oss, Gemma 2), they get types that
   /// distinguish them.
   void name_types_by_window() {
     const bool slide = contains(windows, window_of_sliding) && window_of_sliding > 0;
-    if (groups.size() != 1 || !layers.empty() || windows.size() < 2 || !slide || !contains(windows, Index{0}))
+    if (groups.size() != 1 || !types.empty() || windows.size() < 2 || !slide || !contains(windows, Index{0}))
       return;
     for (const Index window : windows)
-      layers.emplace_back(window == 0                   ? "full_attention"
-                          : window == window_of_sliding ? "sliding_attention"
-                                                        : "not_known");
+      types.emplace_back(window == 0                   ? "full_attention"
+                         : window == window_of_sliding ? "sliding_attention"
+                                                       : "not_known");
   }
 
   /// Throws:  as the constructor of model_rope. The draft is lost even if this throws
   model_rope finished() && {
     name_types_by_window();
     return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
-                      {.types = std::move(layers),
-                       .without_rope = std::move(layers_without_rope),
-                       .not_known = std::move(layers_not_known),
-                       .instead_of_rope = std::move(instead_of_rope)});
+                      static_cast<model_layers&&>(*this));
   }
 };
 
