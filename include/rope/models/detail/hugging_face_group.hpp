@@ -56,21 +56,6 @@ void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults
   }
 }
 
-/// Reads the rule whose keys are inside the rope dictionary: the rule of Ministral 3 and Mistral 4.
-template <class J>
-void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
-                                     const hugging_face_record& defaults, model_draft& model, bool by_type) {
-  if (defaults.queries != query_growth::beta) return;
-  constexpr const char* key = "llama_4_scaling_beta";
-  const auto beta = rope.number(key, range::not_negative);
-  if (!beta) return;
-  const double original =
-      original_max_position(text, rope, defaults, model, by_type, rope.path() + key + " needs it");
-  model.query_rule.rule =
-      llama4_query_scaling{.floor_scale = original, .attention_scale = *beta, .offset = 0};
-  model.scaled = scaled_queries::every_layer;
-}
-
 /// Numbers of a group from outside its rope dictionary.
 struct group_terms {
   std::optional<double> base = {}, factor = {};  // for a dictionary without a base or partial_rotary_factor
@@ -97,12 +82,12 @@ class hugging_face_group_maker {
   /// \param path   the prefix of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
            const group_terms& terms = {}) {
-    json_reader<J> rope(given, path);
+    rope_dictionary<J> rope{{given, path}, text_, defaults_, model_, terms.by_type};
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
-    const std::string type = rope_type_of(rope, model_);
-    double base = base_of(rope, terms, layer_type);
+    const std::string type = rope.type();
+    double base = base_of(rope.keys, terms, layer_type);
     const rotated_share share =
-        rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
+        rotated_share_of(text_, rope.keys, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
     if (*terms.factor_key && !share.key.empty() && !detail::equal(share.factor, *terms.factor))
       model_.warn_once(text_.path() + terms.factor_key + " is overruled by " + share.key);
     const Index rotary_dim =
@@ -110,10 +95,9 @@ class hugging_face_group_maker {
     if (model_.groups.empty()) name_assumed(share, type, terms);
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    layer_group group = schedule_reader<J>(text_, rope, defaults_, model_, terms.by_type)
-                            .derive_as(type, rotary_dim, base, length_);
+    layer_group group = rope.derive_as(type, rotary_dim, base, length_);
     if (head.latent && type != "default" && type != "yarn")
-      group.softmax_multiplier = softmax_multiplier_of(rope);
+      group.softmax_multiplier = rope.softmax_multiplier();
     if (const Index first = first_pairs_of(rotary_dim, type); first < rotary_dim) {
       const Index count = rotary_dim / first;
       const auto heads = static_cast<double>(count);
@@ -128,7 +112,7 @@ class hugging_face_group_maker {
           " depends on the length of the sequence; these frequencies are for a short one; for a longer one "
           "set options.length");
     if (type == "default" && defaults_.stretches && text_.boolean("use_dynamic_ntk").value_or(true)) {
-      const double alpha = alpha_of_doublings(text_, length_);
+      const double alpha = rope.alpha_of_doublings(length_);
       if (alpha > 1) group = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
       if (detail::equal(length_, 0))
         model_.warn(text_.path() +
@@ -143,10 +127,10 @@ class hugging_face_group_maker {
     group.scale = scale_of(head, group.softmax_multiplier);
     group.softcap = softcap_of();
     if (!head.latent) group.softmax_multiplier = 1;
-    add_sections(text_, rope, defaults_, model_, group);
+    rope.add_sections(group);
     add_indexer(group);
-    add_query_scaling_of_dictionary(text_, rope, defaults_, model_, terms.by_type);
-    rope.each_unasked([&](const std::string& key, const J& value) {
+    add_query_scaling_of(rope);
+    rope.keys.each_unasked([&](const std::string& key, const J& value) {
       if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
       std::vector<std::string> keys = {path + key};
       add_inner_keys(value, path + key + ".", speaks_of_rope, keys);
@@ -194,6 +178,18 @@ class hugging_face_group_maker {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = -forwards.inv_freq(i, a);
     return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
+  }
+
+  /// Reads the rule whose keys are inside the rope dictionary: the rule of Ministral 3 and Mistral 4.
+  void add_query_scaling_of(rope_dictionary<J>& rope) {
+    constexpr const char* key = "llama_4_scaling_beta";
+    if (defaults_.queries != query_growth::beta) return;
+    const auto beta = rope.keys.number(key, range::not_negative);
+    if (!beta) return;
+    rope.needed = rope.keys.path() + key + " needs it";
+    model_.query_rule.rule = llama4_query_scaling{
+        .floor_scale = rope.original_max_position(), .attention_scale = *beta, .offset = 0};
+    model_.scaled = scaled_queries::every_layer;
   }
 
   /// Warns about the class defaults that were used for a group, except its base.

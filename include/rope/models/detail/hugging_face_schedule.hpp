@@ -27,8 +27,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The M-RoPE sections of a group, from its rope dictionary and the keys next to it.
-
 /// Sections for classes that assign pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to width, and the
 /// others to time. Sections of height and width that go beyond the last pair are cut there. Time gets all
 /// other pairs.
@@ -44,106 +42,6 @@ inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, In
   return cut;
 }
 
-/// The numbers of mrope_section, or of its older name.
-template <class J>
-std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hugging_face_record& defaults,
-                                                  const char*& key) {
-  auto sections = rope.numbers(key, range::whole);
-  if (!defaults.xdrope) return sections;
-  constexpr const char* older = "xdrope_section";
-  auto other = rope.numbers(older, range::whole);
-  if (sections && other && *sections != *other) rope.refuse(older, "must agree with mrope_section");
-  if (sections || !other) return sections;
-  key = older;
-  return other;
-}
-
-/// The sections of ERNIE 4.5 VL in files without mrope_section. Time has freq_allocation pairs, and height
-/// and width share the others.
-///
-/// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
-template <class J>
-std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& rope, Index pairs,
-                                          model_draft& model) {
-  constexpr const char* key = "freq_allocation";
-  json_reader<J>& reader = rope.has(key) ? rope : text;
-  const auto given = reader.index(key, range::whole);
-  if (!text.boolean("rope_3d").value_or(true)) return {};
-  const Index time = given.value_or(20);
-  if (time > pairs || (pairs - time) % 2 != 0) {
-    if (!given) return {};  // the class has no rule for other head sizes
-    reader.refuse(key, "must leave an even number of the ", pairs, " pairs, got ", time);
-  }
-  if (!given) model.warn_assumed("mrope_section", std::to_string(time) + " pairs of time");
-  return {time, (pairs - time) / 2, (pairs - time) / 2};
-}
-
-/// Sets the sections of the group and the order of their axes.
-template <class J>
-void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face_record& defaults,
-                  model_draft& model, layer_group& group) {
-  const char* key = "mrope_section";
-  auto given = given_sections(rope, defaults, key);
-  if (given && !model.sections.empty() && *given != model.sections)
-    rope.refuse(key, "must agree with mrope_section next to text_config");
-  if (!given && !model.sections.empty()) given = model.sections;
-  const bool alternate =
-      !defaults.mrope_blocks && rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
-  const Index pairs = group.frequencies.pairs();
-  std::vector<Index>& sections = group.mrope_sections;
-  if (given && static_cast<Index>(given->size()) > max_sections)
-    rope.refuse(key, "must have at most ", max_sections, " values, got ", given->size());
-  if (given)
-    for (const double count : *given) sections.push_back(static_cast<Index>(count));
-  if (defaults.mrope_time_last && given) {
-    if (sections.size() != 3 || sections[0] != sections[1])
-      rope.refuse(key, "must be height, width and time, the first two equal, got [", joined(sections), "]");
-    sections = {sections[2], sections[0], sections[1]};
-  } else if (defaults.mrope_time_last) {
-    sections = sections_of_allocation(text, rope, pairs, model);
-  }
-  if (sections.empty() && (defaults.mrope_side > 0 || defaults.mrope_blocks)) {
-    const Index quarter = pairs / 4, side = defaults.mrope_side;
-    sections = defaults.mrope_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
-                                     : sliced_sections({0, side, side}, pairs);
-    model.warn_assumed("mrope_section", "[" + joined(sections) + "]");
-  }
-  if (sections.empty()) {
-    if (rope.boolean("mrope_interleaved").value_or(false))
-      model.warn(rope.path() + "mrope_interleaved has no effect without " + key);
-    return;
-  }
-  if (alternate != defaults.mrope_interleaved && !defaults.mrope_time_last &&
-      has_class_not_in("", first_name(defaults)))
-    model.warn_once(rope.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
-                    ": vLLM follows it, as here, but the class of " + model.architecture +
-                    " in transformers does not read it");
-  mrope_order& order = group.section_order;
-  order = defaults.mrope_time_last             ? mrope_order::time_last
-          : alternate && defaults.mrope_spread ? mrope_order::spread
-          : alternate                          ? mrope_order::alternating
-                                               : mrope_order::blocks;
-  if (order == mrope_order::alternating && sections.size() == 3) {
-    const std::vector<Index> cut = sliced_sections(sections, pairs);
-    if (cut != sections)
-      model.warn(rope.path() + key + " [" + joined(sections) + "] does not fit " + std::to_string(pairs) +
-                 " alternating pairs; it is cut as the class slices it, to [" + joined(cut) + "]");
-    sections = cut;
-  }
-  Index left = pairs;
-  for (const Index count : sections) left -= (std::min)(count, left + 1);
-  if (left != 0)
-    rope.refuse(key, "must add up to the number of pairs, ", pairs, ", got [", joined(sections), "]");
-  const std::string broken = order == mrope_order::alternating ? broken_rule_of_alternating(sections) : "";
-  if (!broken.empty()) rope.refuse(key, broken);
-  if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
-    rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [",
-                joined(sections), "]");
-}
-
-// The frequencies of one rope dictionary in a Hugging Face config.json. `config` has the keys next to the
-// dictionary, `rope` the keys inside.
-
 /// The rope types of Hugging Face transformers, `ntk` of vLLM, and the YaRN of TeleChat 3.
 inline constexpr const char* rope_types[] = {
     "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
@@ -154,139 +52,215 @@ inline constexpr struct {
 } renamed_rope_types[] = {{"su", "longrope"},    {"mrope", "default"},    {"deepseek_yarn", "yarn"},
                           {"xdrope", "dynamic"}, {"ernie_3d", "default"}, {"openpangu", "default"}};
 
-/// The present name of a rope type.
-template <class J>
-std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
-  std::string type = given;
-  for (const auto& renamed : renamed_rope_types)
-    if (given == renamed.name) type = renamed.present;
-  return type == "yarn" && rope.has("short_factor") && rope.has("long_factor") ? "longrope" : type;
-}
-
-/// The rope type under its present name. Warns about older names, and throws for unknown ones.
-template <class J>
-std::string rope_type_of(json_reader<J>& rope, model_draft& model) {
-  const auto new_key = rope.text("rope_type"), old_key = rope.text("type");
-  const char* key = new_key ? "rope_type" : "type";
-  const std::string given = new_key.value_or(old_key.value_or("default"));
-  std::string type = present_rope_type(rope, given);
-  if (type != given)
-    model.warn(rope.path() + key + " " + given + " is another name of " + type);
-  else if (!new_key && old_key)
-    model.warn(rope.path() + "type is the older name of rope_type");
-  if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
-    model.warn(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
-  refuse_axial(rope);
-  for (const char* fope : {"fope_init_factor", "fope_sep_head", "num_inv_freq"})
-    if (rope.has(fope))
-      rope.refuse(fope, "is of FoPE: angles are learned sums, and fourier_table makes the tables of heads");
-  std::string known;
-  for (const char* one : rope_types) {
-    if (type == one) return type;
-    known += known.empty() ? one : std::string(", ") + one;
-  }
-  rope.refuse(key, "is not a known rope type, got ", given, "; known are ", known,
-              "; for another rule see <rope/frequencies.hpp>");
-}
-
 /// The config keys for the longest context.
 inline constexpr const char* context_keys[] = {
     "max_position_embeddings", "n_positions",         "seq_length",        "max_seq_len",
     "max_position_embedding",  "max_sequence_length", "max_context_length"};
 
-/// The context length in training, before it was extended: the key next to the rope dictionary. If that is
-/// absent, the key inside, then the default of the class, then the longest context. No class with a
-/// dictionary per layer type reads the key next to the dictionaries. Warnings name assumed and overridden
-/// values.
-///
-/// \param by_type  whether the dictionary is one of several, one per layer type
-///
-/// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
+/// A rope dictionary in a Hugging Face config.json: its M-RoPE sections, and its frequencies.
 template <class J>
-double original_max_position(json_reader<J>& config, json_reader<J>& rope,
-                             const hugging_face_record& defaults, model_draft& model, bool by_type,
-                             const std::string& needed) {
-  constexpr const char* key = "original_max_position_embeddings";
-  const auto inside = rope.number(key, range::above_one), beside = config.number(key, range::above_one);
-  const double by_class = defaults.original_max_position;
-  if (beside && by_type) {
-    if (!inside)
-      model.warn_once(config.path() + key +
-                      " is not read beside dictionaries for types of layers; write it into " +
-                      rope.path().substr(0, rope.path().size() - 1));
-    else if (!equal(*inside, *beside))
-      model.warn_once(config.path() + key + " is overruled by " + rope.path() + key);
+struct rope_dictionary {
+  json_reader<J> keys;   // inside the dictionary
+  json_reader<J>& text;  // the keys next to the dictionary
+  const hugging_face_record& defaults;
+  model_draft& model;
+  bool by_type;             // whether the dictionary is one of several, one per layer type
+  std::string needed = {};  // why a key is required, for messages
+
+  /// The numbers of mrope_section, or of its older name.
+  std::optional<std::vector<double>> given_sections(const char*& key) {
+    auto sections = keys.numbers(key, range::whole);
+    if (!defaults.xdrope) return sections;
+    constexpr const char* older = "xdrope_section";
+    auto other = keys.numbers(older, range::whole);
+    if (sections && other && *sections != *other) keys.refuse(older, "must agree with mrope_section");
+    if (sections || !other) return sections;
+    key = older;
+    return other;
   }
-  if (beside && !by_type) {
-    if (inside && !equal(*inside, *beside))
-      model.warn_once(rope.path() + key + " is overruled by " + config.path() + key);
-    return *beside;
-  }
-  if (inside) {
-    if (by_class > 0 && !equal(*inside, by_class))
-      model.warn_once(rope.path() + key + " holds; the class of " + model.architecture +
-                      " reads that key only next to the dictionary, and would take " +
-                      exact_digits(by_class));
-    return *inside;
-  }
-  const std::string assumed = (by_type ? rope.path() : config.path()) + key + " is not given; assumed ";
-  if (by_class > 0) {
-    model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
-    return by_class;
-  }
-  for (const char* context_key : context_keys)
-    if (const auto context = config.number(context_key, range::above_one)) {
-      model.warn_once(assumed + exact_digits(*context) + ", which is " + context_key);
-      return *context;
+
+  /// The sections of ERNIE 4.5 VL in files without mrope_section. Time has freq_allocation pairs, and height
+  /// and width share the others.
+  ///
+  /// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
+  std::vector<Index> sections_of_allocation(Index pairs) {
+    constexpr const char* key = "freq_allocation";
+    json_reader<J>& reader = keys.has(key) ? keys : text;
+    const auto given = reader.index(key, range::whole);
+    if (!text.boolean("rope_3d").value_or(true)) return {};
+    const Index time = given.value_or(20);
+    if (time > pairs || (pairs - time) % 2 != 0) {
+      if (!given) return {};  // the class has no rule for other head sizes
+      reader.refuse(key, "must leave an even number of the ", pairs, " pairs, got ", time);
     }
-  config.missing("max_position_embeddings", needed, " where ", key, " is not given");
-}
+    if (!given) model.warn_assumed("mrope_section", std::to_string(time) + " pairs of time");
+    return {time, (pairs - time) / 2, (pairs - time) / 2};
+  }
 
-/// alpha in the base of Qwen, base alpha^(d / (d - 2)). alpha grows with each doubling of seq_length: 1, 3,
-/// 7, 15.
-///
-/// Source: get_ntk_alpha of Qwen's modeling_qwen.py
-template <class J>
-double alpha_of_doublings(json_reader<J>& config, double length) {
-  const double trained =
-      config.required_number("seq_length", range::above_one, "use_dynamic_ntk, true by default, needs it");
-  double doubled = 1;
-  while (doubled < length / trained) doubled *= 2;
-  return length <= trained ? 1 : 2 * doubled - 1;
-}
+  /// Sets the sections of the group and the order of their axes.
+  void add_sections(layer_group& group) {
+    const char* key = "mrope_section";
+    auto given = given_sections(key);
+    if (given && !model.sections.empty() && *given != model.sections)
+      keys.refuse(key, "must agree with mrope_section next to text_config");
+    if (!given && !model.sections.empty()) given = model.sections;
+    const bool alternate =
+        !defaults.mrope_blocks && keys.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
+    const Index pairs = group.frequencies.pairs();
+    std::vector<Index>& sections = group.mrope_sections;
+    if (given && static_cast<Index>(given->size()) > max_sections)
+      keys.refuse(key, "must have at most ", max_sections, " values, got ", given->size());
+    if (given)
+      for (const double count : *given) sections.push_back(static_cast<Index>(count));
+    if (defaults.mrope_time_last && given) {
+      if (sections.size() != 3 || sections[0] != sections[1])
+        keys.refuse(key, "must be height, width and time, the first two equal, got [", joined(sections), "]");
+      sections = {sections[2], sections[0], sections[1]};
+    } else if (defaults.mrope_time_last) {
+      sections = sections_of_allocation(pairs);
+    }
+    if (sections.empty() && (defaults.mrope_side > 0 || defaults.mrope_blocks)) {
+      const Index quarter = pairs / 4, side = defaults.mrope_side;
+      sections = defaults.mrope_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
+                                       : sliced_sections({0, side, side}, pairs);
+      model.warn_assumed("mrope_section", "[" + joined(sections) + "]");
+    }
+    if (sections.empty()) {
+      if (keys.boolean("mrope_interleaved").value_or(false))
+        model.warn(keys.path() + "mrope_interleaved has no effect without " + key);
+      return;
+    }
+    if (alternate != defaults.mrope_interleaved && !defaults.mrope_time_last &&
+        has_class_not_in("", first_name(defaults)))
+      model.warn_once(keys.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
+                      ": vLLM follows it, as here, but the class of " + model.architecture +
+                      " in transformers does not read it");
+    mrope_order& order = group.section_order;
+    order = defaults.mrope_time_last             ? mrope_order::time_last
+            : alternate && defaults.mrope_spread ? mrope_order::spread
+            : alternate                          ? mrope_order::alternating
+                                                 : mrope_order::blocks;
+    if (order == mrope_order::alternating && sections.size() == 3) {
+      const std::vector<Index> cut = sliced_sections(sections, pairs);
+      if (cut != sections)
+        model.warn(keys.path() + key + " [" + joined(sections) + "] does not fit " + std::to_string(pairs) +
+                   " alternating pairs; it is cut as the class slices it, to [" + joined(cut) + "]");
+      sections = cut;
+    }
+    Index left = pairs;
+    for (const Index count : sections) left -= (std::min)(count, left + 1);
+    if (left != 0)
+      keys.refuse(key, "must add up to the number of pairs, ", pairs, ", got [", joined(sections), "]");
+    const std::string broken = order == mrope_order::alternating ? broken_rule_of_alternating(sections) : "";
+    if (!broken.empty()) keys.refuse(key, broken);
+    if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
+      keys.refuse(key, "must be time, height and width or height and width, the first not 0, got [",
+                  joined(sections), "]");
+  }
 
-/// The softmax multiplier of a latent head with mscale_all_dim, for any rope type but default.
-///
-/// Source: Hugging Face transformers, yarn_apply_mscale
-template <class J>
-double softmax_multiplier_of(json_reader<J>& rope, const yarn_scaling& rule) {
-  return checked(yarn_softmax_multiplier(rule), range::positive, "import_hugging_face",
-                 "the softmax multiplier of " + rope.path() + "mscale_all_dim");
-}
-template <class J>
-double softmax_multiplier_of(json_reader<J>& rope) {
-  return softmax_multiplier_of(rope, {.factor = rope.number("factor", range::positive).value_or(1),
-                                      .original_max_position = 1,
-                                      .mscale_all_dim = rope.number("mscale_all_dim", range::not_negative)});
-}
+  /// The rope type under its present name. Warns about older names, and throws for unknown ones.
+  std::string type() {
+    const auto new_key = keys.text("rope_type"), old_key = keys.text("type");
+    const char* key = new_key ? "rope_type" : "type";
+    const std::string given = new_key.value_or(old_key.value_or("default"));
+    std::string present = given;
+    for (const auto& renamed : renamed_rope_types)
+      if (given == renamed.name) present = renamed.present;
+    if (present == "yarn" && keys.has("short_factor") && keys.has("long_factor")) present = "longrope";
+    if (present != given)
+      model.warn(keys.path() + key + " " + given + " is another name of " + present);
+    else if (!new_key && old_key)
+      model.warn(keys.path() + "type is the older name of rope_type");
+    if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && present == "default"))
+      model.warn(keys.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
+    refuse_axial(keys);
+    for (const char* fope : {"fope_init_factor", "fope_sep_head", "num_inv_freq"})
+      if (keys.has(fope))
+        keys.refuse(fope, "is of FoPE: angles are learned sums, and fourier_table makes the tables of heads");
+    std::string known;
+    for (const char* one : rope_types) {
+      if (present == one) return present;
+      known += known.empty() ? one : std::string(", ") + one;
+    }
+    keys.refuse(key, "is not a known rope type, got ", given, "; known are ", known,
+                "; for another rule see <rope/frequencies.hpp>");
+  }
 
-/// Makes the frequencies of a rope dictionary.
-template <class J>
-class schedule_reader {
- public:
-  /// \param config   the keys next to the dictionary
-  /// \param by_type  whether the dictionary is one of several, one per layer type
-  schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
-                  model_draft& model, bool by_type)
-      : config_(config), rope_(rope), defaults_(defaults), model_(model), by_type_(by_type) {}
+  /// The context length in training, before it was extended: the key next to the rope dictionary. If that is
+  /// absent, the key inside, then the default of the class, then the longest context. No class with a
+  /// dictionary per layer type reads the key next to the dictionaries. Warnings name assumed and overridden
+  /// values.
+  ///
+  /// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
+  double original_max_position() {
+    constexpr const char* key = "original_max_position_embeddings";
+    const auto inside = keys.number(key, range::above_one), beside = text.number(key, range::above_one);
+    const double by_class = defaults.original_max_position;
+    if (beside && by_type) {
+      if (!inside)
+        model.warn_once(text.path() + key +
+                        " is not read beside dictionaries for types of layers; write it into " +
+                        keys.path().substr(0, keys.path().size() - 1));
+      else if (!equal(*inside, *beside))
+        model.warn_once(text.path() + key + " is overruled by " + keys.path() + key);
+    }
+    if (beside && !by_type) {
+      if (inside && !equal(*inside, *beside))
+        model.warn_once(keys.path() + key + " is overruled by " + text.path() + key);
+      return *beside;
+    }
+    if (inside) {
+      if (by_class > 0 && !equal(*inside, by_class))
+        model.warn_once(keys.path() + key + " holds; the class of " + model.architecture +
+                        " reads that key only next to the dictionary, and would take " +
+                        exact_digits(by_class));
+      return *inside;
+    }
+    const std::string assumed = (by_type ? keys.path() : text.path()) + key + " is not given; assumed ";
+    if (by_class > 0) {
+      model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
+      return by_class;
+    }
+    for (const char* context_key : context_keys)
+      if (const auto context = text.number(context_key, range::above_one)) {
+        model.warn_once(assumed + exact_digits(*context) + ", which is " + context_key);
+        return *context;
+      }
+    text.missing("max_position_embeddings", needed, " where ", key, " is not given");
+  }
+
+  /// alpha in the base of Qwen, base alpha^(d / (d - 2)). alpha grows with each doubling of seq_length: 1, 3,
+  /// 7, 15.
+  ///
+  /// Source: get_ntk_alpha of Qwen's modeling_qwen.py
+  double alpha_of_doublings(double length) {
+    const double trained =
+        text.required_number("seq_length", range::above_one, "use_dynamic_ntk, true by default, needs it");
+    double doubled = 1;
+    while (doubled < length / trained) doubled *= 2;
+    return length <= trained ? 1 : 2 * doubled - 1;
+  }
+
+  /// The softmax multiplier of a latent head with mscale_all_dim, for any rope type but default.
+  ///
+  /// Source: Hugging Face transformers, yarn_apply_mscale
+  double softmax_multiplier(const yarn_scaling& rule) const {
+    return checked(yarn_softmax_multiplier(rule), range::positive, "import_hugging_face",
+                   "the softmax multiplier of " + keys.path() + "mscale_all_dim");
+  }
+  double softmax_multiplier() {
+    return softmax_multiplier({.factor = keys.number("factor", range::positive).value_or(1),
+                               .original_max_position = 1,
+                               .mscale_all_dim = keys.number("mscale_all_dim", range::not_negative)});
+  }
 
   /// \param type    the present name of the rope type
   /// \param length  tokens of the sequence, for the rules that depend on it
   layer_group derive_as(const std::string& type, Index rotary_dim, double base, double length) {
-    needed_ = "rope type " + type + " needs it";
+    needed = "rope type " + type + " needs it";
     if (type == "linear") return derive("linear", rotary_dim, base, linear_scaling{.factor = factor()});
     if (type == "dynamic") {
-      if (const auto alpha = rope_.number("alpha", range::positive))
+      if (const auto alpha = keys.number("alpha", range::positive))
         return derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = *alpha});
       return derive("dynamic", rotary_dim, base,
                     dynamic_ntk_scaling{.factor = factor(), .max_position = context(), .length = length});
@@ -295,85 +269,82 @@ class schedule_reader {
     if (type == "longrope") return derive("longrope", rotary_dim, base, longrope(rotary_dim / 2, length));
     if (type == "llama3") return derive("llama3", rotary_dim, base, llama3());
     if (type == "proportional") {
-      auto partial = rope_.number("partial_rotary_factor", range::fraction);
-      if (!partial) partial = config_.number("partial_rotary_factor", range::fraction);
+      auto partial = keys.number("partial_rotary_factor", range::fraction);
+      if (!partial) partial = text.number("partial_rotary_factor", range::fraction);
       return derive("proportional", rotary_dim, base,
                     proportional_scaling{.partial_rotary_factor = partial.value_or(1),
-                                         .factor = rope_.number("factor", range::positive).value_or(1)});
+                                         .factor = keys.number("factor", range::positive).value_or(1)});
     }
     if (type == "ntk")
       return derive(
           "ntk", rotary_dim, base,
-          mixed_ntk_scaling{.factor = factor(), .mixed_b = rope_.number("mixed_b", range::positive)});
+          mixed_ntk_scaling{.factor = factor(), .mixed_b = keys.number("mixed_b", range::positive)});
     return derive("default", rotary_dim, base);
   }
 
- private:
-  double factor() { return noted(rope_.required_number("factor", range::positive, needed_)); }
+  double factor() { return noted(keys.required_number("factor", range::positive, needed)); }
   double noted(double factor) {
     if (factor < 1)
-      model_.warn_once(rope_.path() + "factor is " + exact_digits(factor) +
-                       ", below 1, and raises frequencies; transformers warns of it and computes the same");
+      model.warn_once(keys.path() + "factor is " + exact_digits(factor) +
+                      ", below 1, and raises frequencies; transformers warns of it and computes the same");
     return factor;
   }
   double context() {
     for (const char* key : context_keys)
-      if (const auto context = config_.number(key, range::positive)) return *context;
-    config_.missing("max_position_embeddings", needed_);
+      if (const auto context = text.number(key, range::positive)) return *context;
+    text.missing("max_position_embeddings", needed);
   }
-  double original() { return original_max_position(config_, rope_, defaults_, model_, by_type_, needed_); }
 
   yarn_scaling yarn(const std::string& type) {
     // 0 means the default, as in transformers: `beta_fast or 32`.
     const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
-    yarn_scaling yarn{.factor = 1, .original_max_position = original()};
+    yarn_scaling yarn{.factor = 1, .original_max_position = original_max_position()};
     // A null factor means the quotient of the two context lengths.
     yarn.factor =
-        rope_.is_null("factor")
+        keys.is_null("factor")
             ? noted(checked(context() / yarn.original_max_position, range::positive, "import_hugging_face",
                             "max_position_embeddings / original_max_position_embeddings"))
             : factor();
-    yarn.beta_fast = or_default(rope_.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
-    yarn.beta_slow = or_default(rope_.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
-    yarn.truncate = rope_.boolean("truncate").value_or(true);
-    yarn.attention_factor = rope_.number("attention_factor", range::positive);
-    if (!yarn.attention_factor && defaults_.form == dictionary_form::compressed) yarn.attention_factor = 1;
+    yarn.beta_fast = or_default(keys.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
+    yarn.beta_slow = or_default(keys.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
+    yarn.truncate = keys.boolean("truncate").value_or(true);
+    yarn.attention_factor = keys.number("attention_factor", range::positive);
+    if (!yarn.attention_factor && defaults.form == dictionary_form::compressed) yarn.attention_factor = 1;
     if (type == "telechat3-yarn") {  // m = 0.07 ln s + 1: vLLM, patch_legacy_rope_type
       if (!yarn.attention_factor)
         yarn.attention_factor = static_cast<double>(7 * log(wide_real(yarn.factor)) / 100 + 1);
       return yarn;
     }
-    yarn.mscale = rope_.number("mscale", range::not_negative);
-    yarn.mscale_all_dim = rope_.number("mscale_all_dim", range::not_negative);
+    yarn.mscale = keys.number("mscale", range::not_negative);
+    yarn.mscale_all_dim = keys.number("mscale_all_dim", range::not_negative);
     return yarn;
   }
 
   layer_group derive_yarn(const std::string& type, Index rotary_dim, double base) {
     const yarn_scaling rule = yarn(type);
     if (rule.beta_fast < rule.beta_slow)
-      rope_.refuse("beta_fast", "must be at least beta_slow, got ", exact_digits(rule.beta_fast), " and ",
-                   exact_digits(rule.beta_slow));
+      keys.refuse("beta_fast", "must be at least beta_slow, got ", exact_digits(rule.beta_fast), " and ",
+                  exact_digits(rule.beta_slow));
     layer_group result = derive("yarn", rotary_dim, base, rule);
-    result.softmax_multiplier = softmax_multiplier_of(rope_, rule);
+    result.softmax_multiplier = softmax_multiplier(rule);
     return result;
   }
 
   longrope_scaling longrope(Index pairs, double length) {
-    longrope_scaling longrope{
-        .short_factor = rope_.required_numbers("short_factor", range::positive, needed_),
-        .long_factor = rope_.required_numbers("long_factor", range::positive, needed_),
-        .original_max_position = original(),
-        .max_position = context(),
-        .length = length};
+    longrope_scaling longrope{.short_factor = keys.required_numbers("short_factor", range::positive, needed),
+                              .long_factor = keys.required_numbers("long_factor", range::positive, needed),
+                              .original_max_position = original_max_position(),
+                              .max_position = context(),
+                              .length = length};
     for (const auto* list : {&longrope.short_factor, &longrope.long_factor})
       if (static_cast<Index>(list->size()) != pairs)
-        rope_.refuse(list == &longrope.short_factor ? "short_factor" : "long_factor",
-                     "must have one value per pair, ", pairs, ", got ", list->size());
-    longrope.factor = rope_.number("factor", range::positive);
+        keys.refuse(list == &longrope.short_factor ? "short_factor" : "long_factor",
+                    "must have one value per pair, ", pairs, ", got ", list->size());
+    longrope.factor = keys.number("factor", range::positive);
     // In Phi-3.5-MoE, the short and the long list each have their own magnitude.
-    const auto short_mscale = rope_.number("short_mscale", range::positive),
-               long_mscale = rope_.number("long_mscale", range::positive);
-    longrope.attention_factor = rope_.number("attention_factor", range::positive);
+    const auto short_mscale = keys.number("short_mscale", range::positive),
+               long_mscale = keys.number("long_mscale", range::positive);
+    longrope.attention_factor = keys.number("attention_factor", range::positive);
     if (!longrope.attention_factor)
       longrope.attention_factor = longrope.uses_long() ? long_mscale : short_mscale;
     return longrope;
@@ -382,20 +353,14 @@ class schedule_reader {
   llama3_scaling llama3() {
     const llama3_scaling llama3{
         .factor = factor(),
-        .low_freq_factor = rope_.required_number("low_freq_factor", range::positive, needed_),
-        .high_freq_factor = rope_.required_number("high_freq_factor", range::positive, needed_),
-        .original_max_position = original()};
+        .low_freq_factor = keys.required_number("low_freq_factor", range::positive, needed),
+        .high_freq_factor = keys.required_number("high_freq_factor", range::positive, needed),
+        .original_max_position = original_max_position()};
     if (llama3.high_freq_factor < llama3.low_freq_factor)
-      rope_.refuse("high_freq_factor", "must be at least low_freq_factor, got ",
-                   exact_digits(llama3.high_freq_factor), " and ", exact_digits(llama3.low_freq_factor));
+      keys.refuse("high_freq_factor", "must be at least low_freq_factor, got ",
+                  exact_digits(llama3.high_freq_factor), " and ", exact_digits(llama3.low_freq_factor));
     return llama3;
   }
-
-  json_reader<J>&config_, &rope_;
-  const hugging_face_record& defaults_;
-  model_draft& model_;
-  bool by_type_;
-  std::string needed_ = {};  // why a key is required, for messages
 };
 
 }  // namespace rope::inline ROPE_ABI::detail
