@@ -2,7 +2,6 @@
 #ifndef ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 #define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 
-#include <algorithm>  // std::find
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -181,29 +180,25 @@ inline std::string name_in_code(const std::string& layer_type) {
 template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
+  const auto window_of = [&](std::size_t i) {
+    const auto at = model.windows.size() == 1 || layers[i] < 0 ? 0 : static_cast<std::size_t>(layers[i]);
+    return at < model.windows.size() ? model.windows[at] : not_known_window;
+  };
+  auto windows = layers_by(layers.size(), window_of);  // each with the places of its layers in the list
   std::string text;
-  std::vector<Index> windows;
   if (layers.empty()) {
     const bool unused = !model.layers().empty();
-    const auto types = model.attention_types();
     if (unused && model.keys_are_values) return "/* " + name + ": no layer of this model has this type */\n";
-    if (std::find(types.begin(), types.end(), group.layer_type) == types.end())
+    if (!contains(model.attention_types(), group.layer_type))
       return "/* " + name + ": the window is not known from this file, set attention_options yourself */\n";
     text = unused ? "/* no layer of this model has this type */\n"
                   : "/* it is not known from this file which layers these are */\n";
-    windows.push_back(model.attention_of_group(group.layer_type).window);
+    windows.push_back({model.attention_of_group(group.layer_type).window, {}});
   }
-  const auto window_of = [&](Index layer) {
-    const auto at = model.windows.size() == 1 || layer < 0 ? 0 : static_cast<std::size_t>(layer);
-    return at < model.windows.size() ? model.windows[at] : not_known_window;
-  };
-  for (const Index layer : layers)
-    if (std::find(windows.begin(), windows.end(), window_of(layer)) == windows.end())
-      windows.push_back(window_of(layer));
-  for (const Index window : windows) {
+  for (const auto& [window, places] : windows) {
     Layers own;
-    for (const Index layer : layers)
-      if (layer >= 0 && window_of(layer) == window) own.push_back(layer);
+    for (const Index place : places)
+      if (const Index layer = layers[static_cast<std::size_t>(place)]; layer >= 0) own.push_back(layer);
     const std::string which = own.empty() ? "every layer" : named_layers(own);
     const Index chunk = own.empty() ? 0 : model.chunk_of_layer(own.front());
     if (window == not_known_window && chunk == 0) {

@@ -371,42 +371,36 @@ void find_number(keyed_number& found, json_reader<J>& reader, const char* key, c
     model.warn_once(reader.path() + key + " is overruled by " + found.key);
 }
 
-/// The share of a head that rotates, and the key that gives it (empty for a default).
-struct rotated_share {
-  double factor;
-  std::string key = {};
-};
-
-/// The share in the rope dictionary, or else the share next to the dictionary. A warning names each unused
-/// share.
+/// The share of a head that rotates: in the rope dictionary, or else next to the dictionary, or else the
+/// default, which has no key. A warning names each unused share.
 ///
 /// Source:  Hugging Face transformers, convert_rope_params_to_dict
 template <class J>
-rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, double default_factor,
-                               model_draft& model) {
+keyed_number rotated_share_of(json_reader<J>& text, json_reader<J>& rope, double default_factor,
+                              model_draft& model) {
   keyed_number share;
   find_number(share, rope, "partial_rotary_factor", range::fraction, model);
   for (const char* key : {"partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction"})
     find_number(share, text, key, range::fraction, model);
-  return {share.value.value_or(default_factor), share.key};
+  return share.value ? share : keyed_number{default_factor};
 }
 
 /// The number of rotated channels.
 template <class J>
-Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_share& share,
+Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const keyed_number& share,
                     model_draft& model) {
-  const auto by_share = static_cast<Index>(static_cast<double>(head.max_rotary_dim) * share.factor);
+  const auto by_share = static_cast<Index>(static_cast<double>(head.max_rotary_dim) * *share.value);
   const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
   const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
   // The share of a whole head may also give the channels of a latent head.
   const bool agrees = by_share == given.value_or(head.max_rotary_dim) ||
-                      (head.latent && static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) ==
+                      (head.latent && static_cast<Index>(static_cast<double>(head.head_dim) * *share.value) ==
                                           head.max_rotary_dim);
   if ((head.latent || given) && !share.key.empty() && !agrees)
     model.warn_once(share.key + " is overruled by " + text.path() + wider);
   if (head.latent) return head.max_rotary_dim;
   const char* const name = given                    ? "rotary_dim"
-                           : equal(share.factor, 1) ? "head_dim"
+                           : equal(*share.value, 1) ? "head_dim"
                                                     : "partial_rotary_factor";
   const std::string key = given || share.key.empty() ? text.path() + name : share.key;
   Index rotary_dim = given.value_or(by_share);

@@ -72,11 +72,7 @@ class hugging_face_group_maker {
   /// \param length  as in hugging_face_options
   hugging_face_group_maker(json_reader<J>& text, const hugging_face_record& defaults, double length,
                            model_draft& model)
-      : text_(text),
-        defaults_(defaults),
-        length_(length),
-        model_(model),
-        head_(head_shape_of(text, defaults)) {}
+      : text_(text), defaults_(defaults), length_(length), model_(model) {}
 
   /// \param given  the rope dictionary. nullptr means one without keys
   /// \param path   the prefix of its keys in messages
@@ -86,9 +82,9 @@ class hugging_face_group_maker {
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope.type();
     double base = base_of(rope.keys, terms, layer_type);
-    const rotated_share share =
+    const keyed_number share =
         rotated_share_of(text_, rope.keys, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
-    if (*terms.factor_key && !share.key.empty() && !detail::equal(share.factor, *terms.factor))
+    if (*terms.factor_key && !share.key.empty() && !detail::equal(*share.value, *terms.factor))
       model_.warn_once(text_.path() + terms.factor_key + " is overruled by " + share.key);
     const Index rotary_dim =
         type == "proportional" ? head.max_rotary_dim : rotary_dim_of(text_, head, share, model_);
@@ -119,7 +115,9 @@ class hugging_face_group_maker {
                     "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
                     "frequencies are for a short one; for a longer one set options.length");
     }
-    if (defaults_.backwards) group.frequencies = backwards(group.frequencies);
+    if (defaults_.backwards)
+      group.frequencies =
+          frequencies::custom(-group.frequencies.inv_freq(), group.frequencies.attention_factor());
     group.layer_type = layer_type;
     group.layout = defaults_.layout;
     group.head_dim = head.head_dim;
@@ -173,13 +171,6 @@ class hugging_face_group_maker {
     return *given;
   }
 
-  static frequencies backwards(const frequencies& forwards) {
-    number_array<double> inv_freq(forwards.pairs(), forwards.axes());
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = -forwards.inv_freq(i, a);
-    return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
-  }
-
   /// Reads the rule whose keys are inside the rope dictionary: the rule of Ministral 3 and Mistral 4.
   void add_query_scaling_of(rope_dictionary<J>& rope) {
     constexpr const char* key = "llama_4_scaling_beta";
@@ -193,7 +184,7 @@ class hugging_face_group_maker {
   }
 
   /// Warns about the class defaults that were used for a group, except its base.
-  void name_assumed(const rotated_share& share, const std::string& type, const group_terms& terms) {
+  void name_assumed(const keyed_number& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const std::string& key, double value) {
       model_.warn_assumed(text_.path() + key, exact_digits(value));
     };
@@ -205,7 +196,7 @@ class hugging_face_group_maker {
     if (partial && !text_.has("rotary_dim") && share.key.empty())
       name("partial_rotary_factor", defaults_.partial_rotary_factor);
     if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
-        !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
+        !detail::equal(*share.value, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
       model_.warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
                   " in transformers 5 rotates whole heads under the default rule");
     const std::string scale(defaults_.scale_key);
@@ -311,7 +302,7 @@ class hugging_face_group_maker {
   const hugging_face_record& defaults_;
   double length_;
   model_draft& model_;
-  head_shape head_;
+  head_shape head_ = head_shape_of(text_, defaults_);
   group_allowance allowance_ = {};
 };
 
