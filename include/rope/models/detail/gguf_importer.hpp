@@ -254,38 +254,18 @@ class gguf_importer {
     fit(bases, base_key);
     fit(dimensions, dimension_key);
     const std::size_t count = bases ? bases->size() : dimensions->size();
-    struct kind {
-      double base;
-      rotated_channels dimension;
-      bool slides;
-      bool operator==(const kind& other) const {
-        return slides == other.slides && detail::equal(base, other.base) &&
-               dimension.count == other.dimension.count;
-      }
-    };
     const auto kinds = layers_by(count, [&](std::size_t i) {
       const bool slides = i < layers_.sliding.size() && layers_.sliding[i];
       auto dimension = schedule_.dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
-      return kind{bases ? (*bases)[i] : schedule_.base(slides), dimension, slides};
+      const char* type = layers_.sliding.empty() ? "" : slides ? "sliding_attention" : "full_attention";
+      return layer_kind{type, bases ? (*bases)[i] : schedule_.base(slides), dimension.count, dimension.key};
     });
     model_.types.resize(count);
-    // As in the import of config.json, a name has the numbers in which groups of one type differ.
-    for (const auto& [own, layers] : kinds) {
-      const kind& k = own;
-      std::string name = layers_.sliding.empty() ? "" : k.slides ? "sliding_attention" : "full_attention";
-      const auto add = [&](const auto& number_of, const std::string& text) {
-        for (const auto& [other, of_other] : kinds)
-          if (other.slides == k.slides && !detail::equal(number_of(other), number_of(k))) {
-            name += (name.empty() ? "" : ", ") + text;
-            return;
-          }
-      };
-      add([](const kind& x) { return x.base; }, "base " + exact_digits(k.base));
-      add([](const kind& x) { return static_cast<double>(x.dimension.count); },
-          std::to_string(k.dimension.count) + " channels");
-      add_group(name, k.slides, k.base, k.dimension);
+    for (const auto& [kind, layers] : kinds) {
+      const std::string name = name_of_kind(kind, kinds);
+      add_group(name, kind.type == "sliding_attention", kind.base, {kind.rotary_dim, kind.rotary_dim_key});
       for (const Index layer : layers) model_.types[static_cast<std::size_t>(layer)] = name;
     }
     if (kinds.size() == 1 && layers_.sliding.empty()) model_.types.clear();  // one group without a name

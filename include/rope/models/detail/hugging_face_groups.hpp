@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
-#include <algorithm>  // std::all_of, std::count_if
+#include <algorithm>  // std::all_of
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -313,32 +313,21 @@ class hugging_face_groups {
       add_group_of_one_base(given, path, *bases);
       return true;
     }
-    struct kind {
-      std::string type;
-      double base;
-      bool operator==(const kind& other) const {
-        return type == other.type && detail::equal(base, other.base);
-      }
-    };
     layers.resize(bases->size());
-    auto kinds = layers_by(layers.size(), [&](std::size_t i) { return kind{layers[i], (*bases)[i]}; });
+    auto kinds = layers_by(layers.size(), [&](std::size_t i) { return layer_kind{layers[i], (*bases)[i]}; });
     std::erase_if(kinds, [](const auto& one) { return detail::equal(one.first.base, 0); });
     if (kinds.empty()) refuse_no_base();
-    const kind& first = kinds.front().first;
+    const double first = kinds.front().first.base;
     if (std::all_of(kinds.begin(), kinds.end(),
-                    [&](const auto& one) { return detail::equal(one.first.base, first.base); })) {
-      maker_.add("", given, path, {.overruling_base = first.base});
+                    [&](const auto& one) { return detail::equal(one.first.base, first); })) {
+      maker_.add("", given, path, {.overruling_base = first});
       return true;
     }
-    for (const auto& one : kinds) {
-      const auto& [type, base] = one.first;
-      const auto same_type = [&](const auto& other) { return other.first.type == one.first.type; };
-      std::string name = type;
-      if (!name.empty()) check_name(name, text_.path() + "layer_types");
-      if (name.empty() || std::count_if(kinds.begin(), kinds.end(), same_type) > 1)
-        name += (name.empty() ? "base " : ", base ") + exact_digits(base);
-      maker_.add(name, given, path, {.overruling_base = base});
-      for (const Index layer : one.second) layers[static_cast<std::size_t>(layer)] = name;
+    for (const auto& [kind, own] : kinds) {
+      if (!kind.type.empty()) check_name(kind.type, text_.path() + "layer_types");
+      const std::string name = name_of_kind(kind, kinds);
+      maker_.add(name, given, path, {.overruling_base = kind.base});
+      for (const Index layer : own) layers[static_cast<std::size_t>(layer)] = name;
     }
     return true;
   }

@@ -87,6 +87,36 @@ inline std::string broken_rule_of_alternating(const std::vector<Index>& sections
   return {};
 }
 
+/// Layers that rotate alike, in a file with bases or numbers of rotated channels per layer.
+struct layer_kind {
+  std::string type;
+  double base;
+  Index rotary_dim = 0;
+  const char* rotary_dim_key = "";  // named in messages, and not compared
+
+  bool operator==(const layer_kind& other) const {
+    return type == other.type && equal(base, other.base) && rotary_dim == other.rotary_dim;
+  }
+};
+
+/// The name of a group: its type, and the numbers in which kinds of this type differ.
+///
+/// \param kinds  pairs of a kind and its layers
+template <class Kinds>
+std::string name_of_kind(const layer_kind& own, const Kinds& kinds) {
+  std::string name = own.type;
+  const auto add = [&](auto number, const std::string& text) {
+    for (const auto& one : kinds)
+      if (one.first.type == own.type && !equal(one.first.*number, own.*number)) {
+        name += (name.empty() ? "" : ", ") + text;
+        return;
+      }
+  };
+  add(&layer_kind::base, "base " + exact_digits(own.base));
+  add(&layer_kind::rotary_dim, std::to_string(own.rotary_dim) + " channels");
+  return name;
+}
+
 /// Counts the groups of a file and their pairs, to keep them below the limits.
 class group_allowance {
  public:
