@@ -22,23 +22,6 @@
 /// frequencies_on_axes makes frequencies on several axes from the M-RoPE sections of a layer group.
 
 namespace rope::inline ROPE_ABI {
-namespace detail {
-
-/// The axes of pairs if height and width alternate from pair 0 on, and time has the last pairs.
-///
-/// \param sections  (time, height, width)
-///
-/// Throws:  std::invalid_argument unless there are three sections, and height and width are equal
-/// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
-inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
-  if (sections.size() != 3 || sections[1] != sections[2])
-    throw_invalid("frequencies_on_axes",
-                  "with time last, the sections must be time, height and width, the latter two equal, got ",
-                  sections.size(), " sections");
-  return height_width_then_time(sections[1], sections[0]);
-}
-
-}  // namespace detail
 
 /// The frequencies of a group on the axes of its positions: on_axes with the mrope_sections of the group. If
 /// the group has no sections, its frequencies are returned unchanged. The axes are (time, height, width),
@@ -61,18 +44,23 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
                             group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left);
     left -= pairs;
   }
-  const auto assignment = [&] {
-    switch (group.section_order) {
+  const auto assignment = [&sections = group.mrope_sections, order = group.section_order] {
+    switch (order) {
       case mrope_order::alternating:
-        return interleaved_sections(group.mrope_sections);
-      case mrope_order::time_last:
-        return detail::sections_with_time_last(group.mrope_sections);
+        return interleaved_sections(sections);
+      case mrope_order::time_last:  // Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
+        if (sections.size() != 3 || sections[1] != sections[2])
+          detail::throw_invalid("frequencies_on_axes",
+                                "with time last, the sections must be time, height and width, the latter two "
+                                "equal, got ",
+                                sections.size(), " sections");
+        return height_width_then_time(sections[1], sections[0]);
       case mrope_order::spread:
-        return spread_sections(group.mrope_sections);
+        return spread_sections(sections);
       case mrope_order::blocks:
         break;
     }
-    return contiguous_sections(group.mrope_sections);
+    return contiguous_sections(sections);
   };
   return on_axes(group.frequencies, assignment());
 }

@@ -309,6 +309,8 @@ class hugging_face_groups {
     const auto count = layers.empty() ? std::nullopt : std::optional(to_index(layers.size()));
     const auto bases = hugging_face_layers<J>{text_, defaults_, count}.bases();
     if (!bases) return false;
+    if (std::all_of(bases->begin(), bases->end(), [](double base) { return detail::equal(base, 0); }))
+      text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
     if (defaults_.one_base) {
       add_group_of_one_base(given, path, *bases);
       return true;
@@ -316,7 +318,6 @@ class hugging_face_groups {
     layers.resize(bases->size());
     auto kinds = layers_by(layers.size(), [&](std::size_t i) { return layer_kind{layers[i], (*bases)[i]}; });
     std::erase_if(kinds, [](const auto& one) { return detail::equal(one.first.base, 0); });
-    if (kinds.empty()) refuse_no_base();
     const double first = kinds.front().first.base;
     if (std::all_of(kinds.begin(), kinds.end(),
                     [&](const auto& one) { return detail::equal(one.first.base, first); })) {
@@ -338,7 +339,6 @@ class hugging_face_groups {
     std::vector<double> distinct = bases;
     std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
     sort_distinct(distinct);
-    if (distinct.empty()) refuse_no_base();
     const bool in_file = text_.has("rope_theta") || (given && given->contains("rope_theta"));
     const bool by_list = !in_file && distinct.size() == 1;
     maker_.add("", given, path, {.overruling_base = by_list ? std::optional(distinct[0]) : std::nullopt});
@@ -346,10 +346,6 @@ class hugging_face_groups {
     if (distinct.size() > 1 || !detail::equal(distinct[0], base))
       model_.warn(text_.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
                   "; rope_theta holds, as the class has one rotary embedding for all layers");
-  }
-
-  void refuse_no_base() const {
-    text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
   }
 
   /// Throws unless the name is allowed for a group.
