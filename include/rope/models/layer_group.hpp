@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/layout.hpp>
@@ -83,6 +84,19 @@ struct layer_group {
   }
 };
 
+namespace detail {
+
+/// True if every inv_freq of `a` is `sign` times that of `b`. Both are frequencies or tables.
+template <class A, class B>
+bool same_inv_freq(const A& a, const B& b, double sign = 1) {
+  bool same = a.pairs() == b.pairs() && a.axes() == b.axes();
+  for (Index axis = 0; same && axis < a.axes(); ++axis)
+    for (Index i = 0; same && i < a.pairs(); ++i)
+      same = equal(a.inv_freq(i, axis), sign * b.inv_freq(i, axis));
+  return same;
+}
+
+}  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 
 #endif  // ROPE_MODELS_LAYER_GROUP_HPP

@@ -14,6 +14,7 @@
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/axes_variants.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/tables/table.hpp>
 
@@ -149,13 +150,8 @@ class model_tables {
     for (const layer_group& group : model_.groups()) {
       const auto& f = group.frequencies;
       const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
-        if (table.pairs() != f.pairs() || table.axes() != f.axes() ||
-            !detail::equal(table.attention_factor(), f.attention_factor()))
-          return false;
-        for (Index a = 0; a < f.axes(); ++a)
-          for (Index i = 0; i < f.pairs(); ++i)
-            if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
-        return true;
+        return detail::same_inv_freq(table, f) &&
+               detail::equal(table.attention_factor(), f.attention_factor());
       });
       table_of_group_.push_back(detail::to_index(alike - tables_.begin()));
       if (alike == tables_.end()) tables_.push_back(make(f));

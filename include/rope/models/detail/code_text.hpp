@@ -19,6 +19,7 @@
 #include <rope/frequencies/scaling_variants.hpp>
 #include <rope/models/detail/description_text.hpp>
 #include <rope/models/detail/rule_numbers.hpp>
+#include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// Writes C++ that makes the result of an import, for a program that does not have the model file. The
@@ -35,13 +36,6 @@ std::string fields(const Rule& rule) {
     text += (text.empty() ? "{." : ", .") + std::string(name) + " = " + exact_digits(value);
   });
   return text + "}";
-}
-
-/// True if every inv_freq of `a` is `sign` times that of `b`, both on one axis.
-inline bool same_frequencies(const frequencies& a, const frequencies& b, double sign) {
-  bool same = a.pairs() == b.pairs();
-  for (Index i = 0; same && i < a.pairs(); ++i) same = equal(a.inv_freq(i, 0), sign * b.inv_freq(i, 0));
-  return same;
 }
 
 /// Finds a rule whose numbers give the frequencies of a group bit for bit. There is none if the caller has
@@ -135,8 +129,8 @@ class frequencies_code {
   /// Keeps a rule that gives the frequencies of the group. If only the sign or the magnitude differs,
   /// frequencies::custom applies it.
   void keep(const frequencies& made, const std::string& rest) {
-    const bool same = same_frequencies(group_.frequencies, made, 1);
-    if (!same && !same_frequencies(group_.frequencies, made, -1)) return;
+    const bool same = same_inv_freq(group_.frequencies, made);
+    if (!same && !same_inv_freq(group_.frequencies, made, -1)) return;
     const double m = group_.frequencies.attention_factor();
     found_ = "(" + std::to_string(group_.rotary_dim()) + ", " + exact_digits(group_.base) + rest + ")";
     if (same && equal(made.attention_factor(), m)) return;

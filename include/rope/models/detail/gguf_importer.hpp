@@ -296,7 +296,7 @@ class gguf_importer {
     if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head)
       reader_.refuse(reader_.key(dimension.key), "must be even, positive and not above the head, ", head,
                      ", got ", rotary_dim);
-    allowance_.take("import_gguf", reader_.key(dimension.key), rotary_dim / 2);
+    model_.check_room("import_gguf", reader_.key(dimension.key), rotary_dim / 2);
     const bool plain =
         record_.unscaled ||
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
@@ -358,7 +358,6 @@ class gguf_importer {
   gguf_reader<L> reader_;
   const Options& options_;
   gguf_record record_ = {};
-  group_allowance allowance_ = {};
   model_draft model_ = {};
   gguf_layers<L> layers_ = {reader_, record_, model_};
   gguf_schedule<L> schedule_ = {reader_, record_, model_};

@@ -89,8 +89,8 @@ class hugging_face_group_maker {
     const Index rotary_dim =
         type == "proportional" ? head.max_rotary_dim : rotary_dim_of(text_, head, share, model_);
     if (model_.groups.empty()) name_assumed(share, type, terms);
-    allowance_.take("import_hugging_face",
-                    given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
+    model_.check_room("import_hugging_face",
+                      given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     layer_group group = rope.derive_as(type, rotary_dim, base, length_);
     if (head.latent && type != "default" && type != "yarn")
       group.softmax_multiplier = rope.softmax_multiplier();
@@ -141,7 +141,7 @@ class hugging_face_group_maker {
   void add_again(const std::string& layer_type) {
     layer_group group = model_.groups.back();
     group.indexer = {};
-    allowance_.take("import_hugging_face", text_.path() + "rope_parameters", group.frequencies.pairs());
+    model_.check_room("import_hugging_face", text_.path() + "rope_parameters", group.frequencies.pairs());
     group.layer_type = layer_type;
     model_.groups.push_back(std::move(group));
   }
@@ -303,7 +303,6 @@ class hugging_face_group_maker {
   double length_;
   model_draft& model_;
   head_shape head_ = head_shape_of(text_, defaults_);
-  group_allowance allowance_ = {};
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -117,27 +117,6 @@ std::string name_of_kind(const layer_kind& own, const Kinds& kinds) {
   return name;
 }
 
-/// Counts the groups of a file and their pairs, to keep them below the limits.
-class group_allowance {
- public:
-  /// Throws:  std::invalid_argument if one more group with so many pairs exceeds the limits
-  ///
-  /// \param function, where  named in the message: the function, and the key with the pairs
-  void take(const char* function, const std::string& where, Index pairs) {
-    ++groups_;
-    pairs_ += pairs;
-    if (groups_ > max_groups)
-      throw_invalid(function, where, " must not make more than ", max_groups, " groups of layers, got ",
-                    groups_);
-    if (pairs_ > max_pairs_of_groups)
-      throw_invalid(function, where, " must not bring the pairs of all groups of layers above ",
-                    max_pairs_of_groups, ", got ", pairs_);
-  }
-
- private:
-  Index groups_ = 0, pairs_ = 0;
-};
-
 /// Appends the numbers of a rule, then numbers derived from them, to a list of named_number. This and derive
 /// are templates, so that programs without derived numbers do not compile them.
 template <class Rule>
@@ -195,6 +174,20 @@ struct model_draft : model_facts, model_layers {
   }
 
   const layer_group* group(std::string_view layer_type) const { return group_in(groups, layer_type); }
+
+  /// Throws:  std::invalid_argument if one more group with so many pairs exceeds the limits
+  ///
+  /// \param function, where  named in the message: the function, and the key with the pairs
+  void check_room(const char* function, const std::string& where, Index pairs) const {
+    const Index count = to_index(groups.size()) + 1;
+    for (const layer_group& group : groups) pairs += group.frequencies.pairs();
+    if (count > max_groups)
+      throw_invalid(function, where, " must not make more than ", max_groups, " groups of layers, got ",
+                    count);
+    if (pairs > max_pairs_of_groups)
+      throw_invalid(function, where, " must not bring the pairs of all groups of layers above ",
+                    max_pairs_of_groups, ", got ", pairs);
+  }
 
   /// If layers of one group without types have different windows (gpt-oss, Gemma 2), they get types that
   /// distinguish them.
