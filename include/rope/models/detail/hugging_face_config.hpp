@@ -101,14 +101,6 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   return {};
 }
 
-/// The length of the list with a value per layer, for a file without the number of layers.
-template <class J>
-std::optional<Index> listed_layers(json_reader<J>& text, const hugging_face_record& record) {
-  const auto list = text.numbers(list_of_rotated(record), range::any_number);
-  if (!list || list->empty()) return {};
-  return to_index(list->size());
-}
-
 /// Whether no layer rotates according to the types of layers in the file, or to a list of it with a value per
 /// layer.
 ///

@@ -261,7 +261,10 @@ class hugging_face_importer {
 
   void add_layers() {
     layers_.count = count_of_layers();
-    if (!layers_.count && !text_.peek("layer_types")) layers_.count = listed_layers(text_, defaults_);
+    if (!layers_.count && !text_.peek("layer_types"))
+      if (const auto list = text_.numbers(list_of_rotated(defaults_), range::any_number);
+          list && !list->empty())
+        layers_.count = to_index(list->size());
     const char* const key = layers_.window_key();
     const auto window = text_.number(key, range::window);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides

@@ -319,22 +319,21 @@ struct hugging_face_layers {
     if (!windows.empty()) return windows;
     // Whether the file has a key for a window.
     const bool given = text.has(window_key()) || text.has("local_attention");
-    if ((chunks || defaults.crosses) && !given)
-      for (Index i = 0; i < count.value_or(0); ++i)
-        windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
-                                                                                          : not_known_window);
-    if (!windows.empty()) return windows;
-    if (chunks || defaults.crosses) return {not_known_window};
-    if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
-    if (count && (bare || first != not_known)) {
-      for (Index i = 0; i < *count; ++i) {
-        const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
-                            : even ? i % 2 == 0 && i < first
-                                   : i >= first;
-        windows.push_back(slides ? window : 0);
-      }
+    const auto of_layers = [&](const auto& window_of) {
+      for (Index i = 0; i < *count; ++i)
+        windows.push_back(window_of(i, std::binary_search(without.begin(), without.end(), i)));
       return windows;
+    };
+    if (chunks || defaults.crosses) {
+      if (given || !count) return {not_known_window};
+      return of_layers([&](Index, bool unrotated) { return unrotated == chunks ? 0 : not_known_window; });
     }
+    if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
+    if (count && (bare || first != not_known))
+      return of_layers([&](Index i, bool unrotated) {
+        const bool slides = bare ? unrotated : even ? i % 2 == 0 && i < first : i >= first;
+        return slides ? window : 0;
+      });
     const bool pattern = window > 0 && defaults.full_every > 1;
     return {given || pattern || defaults.slides != which_slide::by_type ? not_known_window : 0};
   }
