@@ -183,20 +183,9 @@ struct class_sizes {
 /// Source: Hugging Face transformers, _default_text_config_kwargs of configuration_*.py, autumn 2026
 inline const class_sizes* text_sizes_of_whole(std::string_view whole) {
   static constexpr class_sizes sizes[] = {
-      {.names = "glmasr",
-       .hidden_size = 2048,
-       .query_heads = 16,
-       .key_heads = 4,
-       .layers = 28,
-       .context = 8192},
-      {.names = "peaudio peaudiovideo pevideo", .hidden_size = 1024, .query_heads = 16, .layers = 22},
-      {.names = "voxtral",
-       .hidden_size = 3072,
-       .key_heads = 8,
-       .layers = 30,
-       .context = 131072,
-       .head_dim = 128,
-       .base = 1e8},
+      {"glmasr", 2048, 16, 4, 28, 8192},
+      {"peaudio peaudiovideo pevideo", 1024, 16, 0, 22},
+      {"voxtral", 3072, 0, 8, 30, 131072, 0, 0, 128, 1e8},
   };
   return record_in(sizes, whole);
 }
