@@ -5,7 +5,6 @@
 #include <algorithm>  // std::all_of, std::count, std::find, std::max, std::min, std::replace
 #include <cmath>
 #include <concepts>  // std::derived_from
-#include <cstddef>
 #include <numbers>
 #include <string>
 #include <type_traits>  // std::type_identity_t

@@ -3,7 +3,7 @@
 #define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 
 #include <cmath>
-#include <optional>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>

@@ -2,10 +2,9 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
-#include <algorithm>  // std::any_of, std::binary_search, std::min, std::none_of
+#include <algorithm>  // std::binary_search, std::min, std::none_of
 #include <cmath>
 #include <cstddef>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
