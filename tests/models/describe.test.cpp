@@ -124,7 +124,7 @@ TEST_CASE("the description has every derived number", "[models][describe]") {
         "low                     23", "high                    40", "1.138629436",
         "24 kept: 0 to 23; 16 blended: 24 to 39; 24 interpolated (slowed by 4): 40 to 63",
         "36 of 64 pairs make one within the longest context", "rotate<half_split>(heads, table)",
-        "6.283185307 to 20253023.18 tokens", "32768", "notes", "rope_scaling.type"})
+        "6.283185307 to 20253023.18 tokens", "32768 tokens by the file, 131072 by its YaRN factor"})
     CHECK(contains(qwen, part));
   const std::string deepseek = describe(import_hugging_face(config("deepseek_v3")));
   for (const char* part : {"128 to 191 of 192", "1.873854207 / sqrt(192) = 0.1352337789", "interleaved",

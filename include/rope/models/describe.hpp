@@ -128,6 +128,18 @@ view_distance distance_of(const Model& model, const Group& group) {
   return {model.max_position, "the longest context"};
 }
 
+/// Names the context that YaRN extends a model to, if its file declares less.
+template <class Model>
+std::string extended_context_text(const Model& model) {
+  for (const layer_group& group : model.groups()) {
+    double context = group.rule == "yarn" ? 1 : 0;
+    for (const named_number& number : group.numbers)
+      if (number.name == "factor" || number.name == "original_max_position") context *= number.value;
+    if (context > model.max_position) return " by the file, " + digits(context) + " by its YaRN factor";
+  }
+  return "";
+}
+
 template <class Group, class Census>
 std::string wavelengths_text(const Group& group, const Census& pairs) {
   if (detail::equal(pairs.longest_wavelength, 0)) return "no pair rotates";
@@ -199,7 +211,9 @@ template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;
   std::string text = model.architecture + " (" + model.source + ")\n";
-  if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
+  if (model.max_position > 0)
+    text += line("longest context",
+                 digits(model.max_position) + " tokens" + detail::extended_context_text(model));
   if (model.sliding_window > 0) text += line("sliding window", digits(model.sliding_window) + " tokens");
   if (model.query_heads > 0)
     text += line("heads", std::to_string(model.query_heads) + " for queries, " +

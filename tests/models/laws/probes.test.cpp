@@ -27,11 +27,10 @@ inline json file_of(const std::string& name) { return testing::recorded("models/
 
 /// Warnings that report how keys of the file were used, without the remarks of a record about its layers.
 inline bool is_of_keys(const std::string& warning) {
-  for (const char* words :
-       {"assumed", "not understood", "no effect", "older name", "another name", "is not used", "is not read",
-        "overruled", "transformers 5", "depends on", "depend on", "not known", "no rope dictionary",
-        "is missing", "as the class slices it", "rounded down", "is unknown", "a window cannot express",
-        "takes the last layer"})
+  for (const char* words : {"assumed", "not understood", "no effect", "another name", "is not used",
+                            "is not read", "overruled", "transformers 5", "depends on", "depend on",
+                            "not known", "no rope dictionary", "is missing", "as the class slices it",
+                            "rounded down", "is unknown", "a window cannot express", "takes the last layer"})
     if (warning.find(words) != std::string::npos) return true;
   return false;
 }

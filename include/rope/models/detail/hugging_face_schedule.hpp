@@ -158,7 +158,7 @@ struct rope_dictionary {
                   joined(sections), "]");
   }
 
-  /// The rope type under its present name. Warns about older names, and throws for unknown ones.
+  /// The rope type under its present name. Warns about other names of types, and throws for unknown ones.
   std::string type() {
     const auto new_key = keys.text("rope_type"), old_key = keys.text("type");
     const char* key = new_key ? "rope_type" : "type";
@@ -167,10 +167,7 @@ struct rope_dictionary {
     for (const auto& renamed : renamed_rope_types)
       if (given == renamed.name) present = renamed.present;
     if (present == "yarn" && keys.has("short_factor") && keys.has("long_factor")) present = "longrope";
-    if (present != given)
-      model.warn(keys.path() + key + " " + given + " is another name of " + present);
-    else if (!new_key && old_key)
-      model.warn(keys.path() + "type is the older name of rope_type");
+    if (present != given) model.warn(keys.path() + key + " " + given + " is another name of " + present);
     if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && present == "default"))
       model.warn(keys.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
     refuse_axial(keys);
