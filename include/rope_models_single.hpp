@@ -364,7 +364,7 @@ class message_part {
   };
 };
 inline void append(std::string& text, message_part part) { part.append_to(text); }
-inline void append(std::string& text, std::initializer_list<message_part> parts) {
+EIGEN_DONT_INLINE inline void append(std::string& text, std::initializer_list<message_part> parts) {
   for (const message_part& part : parts) part.append_to(text);
 }
 inline std::string joined(std::initializer_list<message_part> parts) {
@@ -377,7 +377,7 @@ std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
 /// Extents as messages show them: "[2, 16, 8, 128]".
-inline std::string shape_text(const Index* extents, std::size_t count) {
+EIGEN_DONT_INLINE inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
   for (std::size_t i = 0; i < count; ++i) {
     text += i == 0 ? "[" : ", ";
@@ -2144,35 +2144,1368 @@ struct clipped_scaling {
 #ifndef ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 #define ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 
-#ifndef ROPE_MODELS_DETAIL_RULE_NUMBERS_HPP
-#define ROPE_MODELS_DETAIL_RULE_NUMBERS_HPP
-/// The numbers of a rule of scaling, by the names of its members.
-namespace rope::inline ROPE_ABI::detail {
-/// Calls with(name, number) for each number of a rule that an import may choose, in the order of its members.
-/// Optional numbers that only change the magnitude are left out.
-template <class Rule, class With>
-void each_number(Rule& rule, const With& with) {
-  if constexpr (requires { rule.alpha; }) with("alpha", rule.alpha);
-  if constexpr (requires { rule.partial_rotary_factor; })
-    with("partial_rotary_factor", rule.partial_rotary_factor);
-  if constexpr (requires { rule.factor + 1; }) with("factor", rule.factor);  // not an optional one
-  if constexpr (requires { *rule.mixed_b; })
-    if (rule.mixed_b) with("mixed_b", *rule.mixed_b);
-  if constexpr (requires { rule.low_freq_factor; }) with("low_freq_factor", rule.low_freq_factor);
-  if constexpr (requires { rule.high_freq_factor; }) with("high_freq_factor", rule.high_freq_factor);
-  if constexpr (requires { rule.original_max_position; })
-    with("original_max_position", rule.original_max_position);
-  if constexpr (requires { rule.beta_fast; }) with("beta_fast", rule.beta_fast);
-  if constexpr (requires { rule.beta_slow; }) with("beta_slow", rule.beta_slow);
-  if constexpr (requires { rule.max_position; }) with("max_position", rule.max_position);
-  if constexpr (requires { rule.length; }) with("length", rule.length);
-  if constexpr (requires { rule.train_length; }) with("train_length", rule.train_length);
-  if constexpr (requires { rule.floor_scale; }) with("floor_scale", rule.floor_scale);
-  if constexpr (requires { rule.attention_scale; }) with("attention_scale", rule.attention_scale);
-  if constexpr (requires { rule.offset; }) with("offset", rule.offset);
+#ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
+#define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
+#include <cctype>  // std::tolower
+
+#ifndef ROPE_MODELS_MODEL_ROPE_HPP
+#define ROPE_MODELS_MODEL_ROPE_HPP
+
+#ifndef ROPE_ATTENTION_OPTIONS_HPP
+#define ROPE_ATTENTION_OPTIONS_HPP
+
+#ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
+#define ROPE_ATTENTION_SCORE_VIEW_HPP
+/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
+namespace rope::inline ROPE_ABI {
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 is shared: all rows, heads,
+/// queries or keys have the same entry. Element (b, h, i, j) is at
+///
+///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
+///
+/// The stride of an axis of extent 1 counts as 0. A view does not own memory. If data is null, there is no
+/// matrix.
+///
+///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
+///     attention(q, k, v, out, {.mask = mask});
+template <class X>
+struct score_view {
+  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
+  Index batch = 1;          // rows of the batch, or 1
+  Index heads = 1;          // query heads, or 1
+  Index queries = 1;        // queries of a row, or 1
+  Index keys = 1;           // keys of a row, or 1
+  Index batch_stride = 0;   // elements from one row to the next
+  Index head_stride = 0;    // elements from one query head to the next
+  Index query_stride = 0;   // elements from one query to the next
+  Index key_stride = 0;     // elements from one key to the next
+  /// Whether there is a matrix.
+  explicit operator bool() const { return data != nullptr; }
+  /// Reports a bias that is passed as a mask, or a mask that is passed as a bias.
+  template <class Other>
+  operator score_view<Other>() const {
+    static_assert(!std::is_same_v<X, bool> && !std::is_same_v<X, float>,
+                  "score_matrix: the entries of a mask are bool, those of a bias are float");
+    return {};
+  }
+  /// Points to the entry of key 0 for query i of head h in row b. The entry of key j is j * key_step()
+  /// elements later.
+  const X* at(Index b, Index h, Index i) const {
+    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
+           (queries == 1 ? 0 : i * query_stride);
+  }
+  /// key_stride, or 0 if all keys share one entry.
+  Index key_step() const { return keys == 1 ? 0 : key_stride; }
+};
+namespace detail {
+/// Checks the type and the extents of a matrix of scores.
+template <class X>
+void check_score_matrix(Index batch, Index heads, Index queries, Index keys) {
+  static_assert(
+      std::is_same_v<X, bool> || std::is_same_v<X, float>,
+      "score_matrix: entries are bool (a mask) or float (a bias); write others to an Eigen::Array<bool, ...> "
+      "or Eigen::Array<float, ...> first");
+  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
+  // zeros count as 1 in this check.
+  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
+              j = (std::max)(keys, Index{1});
+  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
+    throw_invalid("score_matrix", "extents must not be negative, got ",
+                  shape_text({batch, heads, queries, keys}));
+  if (!product_fits({h, i, j}) || !product_fits({batch, h, i, j}))
+    throw_length("score_matrix", shape_text({batch, heads, queries, keys}), " exceeds the address space");
 }
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_MODELS_DETAIL_RULE_NUMBERS_HPP
+}  // namespace detail
+/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
+///          exceeds an Index
+template <class X>
+score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
+  detail::check_score_matrix<X>(batch, heads, queries, keys);
+  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
+}
+namespace detail {
+/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
+template <class X>
+concept dense_in_any_order = requires(const X& x) {
+  dense_of(x).data();
+  x.rowStride();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+};
+/// An object that score_matrix accepts.
+template <class X>
+concept scores_in_memory =
+    dense_in_any_order<X> || numbers_by_index<const X, 2> || numbers_by_index<const X, 4>;
+/// Returned in place of a view after a compile error, so that no other errors follow.
+struct no_scores {
+  template <class X>
+  operator score_view<X>() const {
+    return {};
+  }
+};
+/// A view, by its indices, of an object that score_matrix accepts.
+template <scores_in_memory X>
+auto scores_by_index(const X& x) {
+  if constexpr (dense_in_any_order<X>) {
+    return score_view<typename X::Scalar>{.data = x.data(),
+                                          .queries = x.rows(),
+                                          .keys = x.cols(),
+                                          .query_stride = x.rowStride(),
+                                          .key_stride = x.colStride()};
+  } else {
+    constexpr std::size_t rank = numbers_by_index<const X, 2> ? 2 : 4;
+    const auto memory = indexed_memory_of<int(rank)>(x);
+    score_view<std::remove_cvref_t<decltype(*memory.data)>> view = {.data = memory.data};
+    Index* const extents[] = {&view.batch, &view.heads, &view.queries, &view.keys};
+    Index* const strides[] = {&view.batch_stride, &view.head_stride, &view.query_stride, &view.key_stride};
+    for (std::size_t i = 0; i < rank; ++i) {
+      *extents[4 - rank + i] = memory.extents[i];
+      *strides[4 - rank + i] = memory.strides[i];
+    }
+    return view;
+  }
+}
+}  // namespace detail
+/// A view of an object by its indices, of any storage order and strides: an Eigen matrix, array, Map, Ref or
+/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor, TensorMap or std::mdspan [queries,
+/// keys] or [batch, heads, queries, keys]. An extent of 1 is shared.
+///
+///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
+///
+/// Requires:  the memory of the object outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+auto score_matrix(const X& x) {
+  static_assert(detail::scores_in_memory<X>,
+                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
+                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
+                "an expression first");
+  if constexpr (detail::scores_in_memory<X>) {
+    const auto view = detail::scores_by_index(x);
+    detail::check_score_matrix<std::remove_cvref_t<decltype(*view.data)>>(view.batch, view.heads,
+                                                                          view.queries, view.keys);
+    if (view.data == nullptr)
+      detail::throw_invalid("score_matrix",
+                            "the matrix must have entries, got [batch, heads, queries, keys] = ",
+                            detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
+                            "; leave the option out where there is no matrix");
+    return view;
+  } else {
+    return detail::no_scores{};
+  }
+}
+template <detail::owns_memory X>
+auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
+  return score_matrix<const X&>(x);
+}
+/// A view of a matrix of any storage order, [batch * heads * queries, keys]. An extent of 1 is shared.
+///
+///     {.mask = score_matrix(is_token, batch, 1, 1, keys)}  // is_token [batch, keys]
+///
+/// Requires:  the memory of the object outlives the view
+/// Throws:    as above, and std::invalid_argument if the matrix has other extents
+template <detail::dense_in_any_order X>
+auto score_matrix(const X& x, Index batch, Index heads, Index queries, Index keys) {
+  using entry = typename std::remove_cvref_t<X>::Scalar;
+  detail::check_score_matrix<entry>(batch, heads, queries, keys);
+  if (x.rows() != batch * heads * queries || x.cols() != keys)
+    detail::throw_invalid("score_matrix", "the matrix must be [batch * heads * queries, keys] = ",
+                          detail::shape_text({batch * heads * queries, keys}), ", got ",
+                          detail::shape_text({x.rows(), x.cols()}));
+  const Index row = x.rowStride();
+  return score_view<entry>{x.data(),      batch, heads,        queries, keys, heads * queries * row,
+                           queries * row, row,   x.colStride()};
+}
+template <detail::owns_memory X>
+requires detail::dense_in_any_order<X>
+auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads, Index queries, Index keys) {
+  return score_matrix<const X&>(x, batch, heads, queries, keys);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
+
+#ifndef ROPE_POSITIONS_KEY_RANGES_HPP
+#define ROPE_POSITIONS_KEY_RANGES_HPP
+
+#ifndef ROPE_POSITIONS_POSITIONS_HPP
+#define ROPE_POSITIONS_POSITIONS_HPP
+/// The position of each token of a batch. Positions are integers: a 16-bit float is exact only up to 256
+/// (bfloat16) or 2048 (half), and a float only up to 2^24.
+namespace rope::inline ROPE_ABI {
+/// Every integral type except bool.
+template <class Integer>
+concept position_integer = detail::whole_number<Integer>;
+/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
+/// array, map, block or expression of any order and strides; or an Eigen::Tensor or std::mdspan of rank 1 or
+/// 2.
+template <class X>
+concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
+namespace detail {
+/// A parameter for a list of integers that an object refers to without copying it. Constructors take it by
+/// value, so that compilers with lifetimebound warn if the list is a temporary object.
+template <position_integer Integer>
+struct kept_integers : integer_list<Integer> {
+  kept_integers() = default;
+  template <position_list X>
+  kept_integers(const X& list) : integer_list<Integer>(list_in_memory(list)) {}
+  template <position_list X>
+  requires owns_memory<X> kept_integers(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : integer_list<Integer>(list_in_memory(list)) {}
+};
+}  // namespace detail
+/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. Use it to decode
+/// sequences of different lengths.
+///
+///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
+///
+/// Requires:  starts [batch], a position_list in memory, outlives the call that uses it
+/// Throws:    std::invalid_argument if starts is a matrix
+template <position_integer Integer>
+struct row_starts {
+  detail::integer_list<Integer> starts;  // [batch]
+  /// Refers to the starts of the rows without copying them.
+  explicit row_starts(detail::kept_integers<Integer> list ROPE_DETAIL_LIFETIMEBOUND)
+      : starts(list.as_vector("row_starts")) {}
+};
+template <position_list X>
+row_starts(const X&) -> row_starts<detail::integer_of<X>>;
+/// A ragged batch of concatenated sequences. Segment s has tokens offsets[s] .. offsets[s + 1] - 1
+/// (`cu_seqlens`). The position of a token is its distance from the start of its segment, plus starts[s] if
+/// starts are given.
+///
+///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
+///
+/// Requires:  offsets [segments + 1] and starts ([segments] or empty) are position_lists of one integer type.
+///            Their memory outlives the call that uses them
+/// Throws:    std::invalid_argument if a list is a matrix
+template <position_integer Integer>
+struct segments {
+  detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
+  detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
+  /// Segments that start at position 0. Refers to the list without copying it.
+  explicit segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND)
+      : segments(offset_list, {}) {}
+  /// Segments that start at the given positions. Refers to the lists without copying them.
+  segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND,
+           detail::kept_integers<Integer> start_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(offset_list.as_vector("segments")), starts(start_list.as_vector("segments")) {}
+};
+template <position_list X>
+segments(const X&) -> segments<detail::integer_of<X>>;
+template <position_list X, position_list Y>
+segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
+namespace detail {
+/// The smallest and the largest position of a call. The range of a call without tokens is empty.
+struct position_range {
+  std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
+  std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
+  void include(std::int64_t position) {
+    smallest = (std::min)(smallest, position);
+    largest = (std::max)(largest, position);
+  }
+  bool empty() const { return largest < smallest; }
+};
+/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
+  using limits = std::numeric_limits<std::int64_t>;
+  if (sum_is_position(start, steps)) return start + steps;
+  return steps > 0 ? (limits::max)() : (limits::min)();
+}
+// The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
+// checks lengths and returns the smallest and the largest position. Both functions clamp to the int64 range:
+// calls without a table accept every position and must not overflow.
+/// Token t of every row is at start + t.
+struct contiguous_positions {
+  std::int64_t start;
+  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    if (batch > 0 && tokens > 0) {
+      range.include(start);
+      range.include(advance(start, tokens - 1));
+    }
+    return range;
+  }
+};
+/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
+///
+/// \tparam List  an integer_list, or an evaluated_list
+template <class List>
+struct listed_positions {
+  List ids;
+  Index row_stride;
+  listed_positions(List list, Index tokens)
+      : ids(std::move(list)),
+        row_stride(ids.rows > 1 ? ids.row_stride
+                   : tokens > 0 && ids.columns > tokens && ids.columns % tokens == 0
+                       ? tokens * ids.column_stride
+                       : 0) {}
+  std::int64_t operator()(Index b, Index t) const {
+    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    const Index count = ids.size();
+    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
+      throw_invalid(function, "a matrix of ids must be [batch, tokens] = ", shape_text({batch, tokens}),
+                    ", got ", shape_text({ids.rows, ids.columns}));
+    if (count != tokens && count != batch * tokens) {
+      if (batch == 1) throw_invalid(function, "ids must be [tokens] = ", tokens, ", got ", count);
+      throw_invalid(function, "ids must be [tokens] = ", tokens, " or [batch * tokens] = ", batch * tokens,
+                    ", got ", count);
+    }
+    if (count > 0 && ids.data == nullptr) throw_invalid(function, "ids must have data, got null for ", count);
+    position_range range;
+    for (Index r = 0; r < ids.rows; ++r)
+      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
+    return batch > 0 ? range : position_range{};
+  }
+};
+template <class List>
+listed_positions(List, Index) -> listed_positions<List>;
+/// Token t of row b is at starts[b] + t.
+template <class Integer>
+struct started_rows {
+  integer_list<Integer> starts;
+  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    if (starts.size() != batch)
+      throw_invalid(function, "row_starts must be [batch] = ", batch, ", got ", starts.size());
+    position_range range;
+    if (tokens == 0) return range;
+    for (Index b = 0; b < batch; ++b) {
+      range.include(as_position(starts[b]));
+      range.include(advance(as_position(starts[b]), tokens - 1));
+    }
+    return range;
+  }
+};
+/// Checks the offsets of concatenated sequences: the first of the `count` numbers offset(s) must be 0, the
+/// last `tokens`, and they must not decrease.
+///
+/// Throws:  std::invalid_argument; the message calls the list `name`
+template <class Offset>
+void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
+  if (count == 0) throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got none");
+  if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
+    throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
+                  " and ", offset(count - 1));
+  for (Index s = 1; s < count; ++s)
+    if (offset(s) < offset(s - 1))
+      throw_invalid(function, name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
+}
+/// Token t is at its distance from the start of its segment, plus the segment's start position.
+template <class Integer>
+struct segmented_positions {
+  integer_list<Integer> offsets;
+  integer_list<Integer> starts;
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    // The last segment with offset <= t is in [segment, last).
+    Index segment = 0, last = offsets.size();
+    while (last - segment > 1) {
+      const Index middle = segment + (last - segment) / 2;
+      (as_position(offsets[middle]) <= t ? segment : last) = middle;
+    }
+    return advance(start_of(segment), t - as_position(offsets[segment]));
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    check_offsets(function, "segment offsets", offsets.size(), tokens,
+                  [&](Index s) { return as_position(offsets[s]); });
+    if (!starts.empty() && starts.size() + 1 != offsets.size())
+      throw_invalid(function, "segment starts must be empty or one per segment, got ", starts.size(), " for ",
+                    offsets.size() - 1, " segments");
+    position_range range;
+    for (Index s = 0; s + 1 < offsets.size(); ++s) {
+      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
+      if (end == begin) continue;
+      // Differences do not overflow: offsets start at 0 and do not decrease.
+      range.include(start_of(s));
+      range.include(advance(start_of(s), end - begin - 1));
+    }
+    return batch > 0 ? range : position_range{};
+  }
+  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
+};
+/// Ids in braces. Without ids, positions start at 0.
+struct braced_ids : integer_list<std::int64_t> {
+  braced_ids() = default;
+  braced_ids(std::initializer_list<std::int64_t> list)
+      : integer_list<std::int64_t>(list.begin(), static_cast<Index>(list.size()), 1) {}
+};
+struct braced_positions : listed_positions<integer_list<std::int64_t>> {
+  std::int64_t operator()(Index b, Index t) const {
+    return ids.data ? listed_positions::operator()(b, t) : t;
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    return ids.data ? listed_positions::range(function, batch, tokens)
+                    : contiguous_positions{0}.range(function, batch, tokens);
+  }
+};
+/// Converts the caller's positions to one of the forms above.
+template <position_integer Integer>
+contiguous_positions position_source(Integer start, Index /*tokens*/) {
+  return {as_position(start)};
+}
+template <position_list X>
+auto position_source(const X& ids, Index tokens) {
+  return listed_positions(list_of(ids), tokens);
+}
+template <class Integer>
+listed_positions<integer_list<Integer>> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+  return {ids, tokens};
+}
+inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
+template <class Integer>
+started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
+  return {rows.starts};
+}
+template <class Integer>
+segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
+  return {ragged.offsets, ragged.starts};
+}
+/// The positions of tokens of one row of `all` from `first` on, as positions of a batch with one row.
+template <class Source>
+struct row_positions {
+  const Source& all;
+  Index row, first;
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
+  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
+    position_range range;
+    for (Index t = 0; t < tokens; ++t) range.include(all(row, first + t));
+    return range;
+  }
+};
+template <class Source>
+row_positions<Source> positions_of_row(const Source& all, Index b, Index first = 0) {
+  return {all, b, first};
+}
+template <class Integer>
+contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
+  return {all(b, first)};
+}
+}  // namespace detail
+/// The forms of positions that `rotate` accepts: an integer start; ids [tokens], [batch * tokens] or a matrix
+/// [batch, tokens], or ids in braces; `row_starts`; `segments`. An expression is evaluated once and copied.
+template <class P>
+concept position_form = requires(const P& positions) {
+  detail::position_source(positions, Index{});
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_POSITIONS_HPP
+/// Masks that follow a rule: the range of keys that each query attends to, for attention_options::key_ranges.
+/// Attention skips the keys outside the ranges. Ranges take two numbers per query, whereas a mask takes one
+/// per query and key.
+///
+///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
+///     attention(q, k, v, out, {.key_ranges = ranges});
+///
+/// If the rows of a batch have different ranges, concatenate their lists: [batch * queries].
+///
+/// positions_of_mask makes positions, token counts and ranges from the attention mask of a padded batch.
+namespace rope::inline ROPE_ABI {
+/// Keys [first, first + count) of a row. `first` is an index in the row, which may differ from the position.
+///
+///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
+///     attention(q, k, v, out, {.key_ranges = ranges});
+struct key_range {
+  Index first;  // the index of the first key in its row
+  Index count;  // the number of keys
+};
+/// The queries of a row are its newest tokens: query i is token keys - queries + i. A prompt has as many
+/// queries as keys, and a step of decoding has one.
+///
+///     const auto ranges = chunk_ranges(chunk, {.queries = 1, .keys = cache.size()});
+struct row_tokens {
+  Index queries;  // the number of newest tokens, which attend
+  Index keys;     // the number of tokens of the row
+};
+namespace detail {
+/// Returns one range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
+///
+/// Throws:  std::invalid_argument unless 0 <= queries <= keys
+template <class Range, class RangeOf>
+std::vector<Range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
+  if (row.queries < 0 || row.queries > row.keys)
+    throw_invalid(function,
+                  "queries are the newest tokens of a row, so they must be in [0, keys = ", row.keys,
+                  "], got ", row.queries);
+  std::vector<Range> ranges;
+  ranges.reserve(static_cast<std::size_t>(row.queries));
+  for (Index token = row.keys - row.queries; token < row.keys; ++token) ranges.push_back(range_of(token));
+  return ranges;
+}
+}  // namespace detail
+/// The ranges of a prefix language model: every query attends to the whole prefix, and to the tokens up to
+/// its own (PaliGemma, T5 prefix decoders).
+///
+///     token t attends to [0, max(prefix, t + 1))
+///
+/// \param prefix  tokens at the start of the row that attend to each other both ways
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if prefix is not in [0, keys], or queries not in [0, keys]
+/// Cost:    O(queries)
+/// Source:  Raffel et al. 2019, arXiv:1910.10683, figure 4
+template <class Range = key_range>
+std::vector<Range> prefix_ranges(Index prefix, const row_tokens& row) {
+  if (prefix < 0 || prefix > row.keys)
+    detail::throw_invalid("prefix_ranges", "prefix must be in [0, keys = ", row.keys, "], got ", prefix);
+  return detail::ranges_of_row<Range>("prefix_ranges", row, [&](Index token) {
+    return Range{0, (std::max)(prefix, token + 1)};
+  });
+}
+/// The ranges of block diffusion: every query attends to its whole block and to all blocks before.
+///
+///     token t attends to [0, min(keys, (t / block + 1) * block))
+///
+/// \param block  tokens of a block; blocks begin at token 0 of the row
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if block is not positive, or queries not in [0, keys]
+/// Cost:    O(queries)
+/// Source:  Arriola et al. 2025, Block Diffusion, arXiv:2503.09573
+template <class Range = key_range>
+std::vector<Range> block_causal_ranges(Index block, const row_tokens& row) {
+  if (block <= 0) detail::throw_invalid("block_causal_ranges", "block must be positive, got ", block);
+  return detail::ranges_of_row<Range>("block_causal_ranges", row, [&](Index token) {
+    const Index first = token - token % block;  // first + block may overflow
+    return Range{0, first + (std::min)(block, row.keys - first)};
+  });
+}
+/// The ranges of chunked attention: every query attends to the tokens of its chunk up to its own (the layers
+/// of Llama 4 that rotate).
+///
+///     token t attends to [t / chunk * chunk, t + 1)
+///
+/// \param chunk  tokens of a chunk (`attention_chunk_size`); chunks begin at token 0 of the row
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if chunk is not positive, or queries not in [0, keys]
+/// Cost:    O(queries)
+template <class Range = key_range>
+std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
+  if (chunk <= 0) detail::throw_invalid("chunk_ranges", "chunk must be positive, got ", chunk);
+  return detail::ranges_of_row<Range>("chunk_ranges", row, [&](Index token) {
+    return Range{token - token % chunk, token % chunk + 1};
+  });
+}
+/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, or to the tokens of
+/// the segment up to itself if causal. If lengths are given, tokens of a segment beyond its length are
+/// padding. Padding attends to no key, and no token attends to padding.
+///
+///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
+///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
+///
+/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. If `attention` also
+/// rotates, pass the positions too: they start again in every segment. Or rotate before: `rotate<Layout>(q,
+/// k, table, segments{offsets})`.
+///
+/// \param offsets  [segments + 1], from 0 to the number of tokens of the row: a position_list in memory
+/// \param causal   false: tokens of a segment attend to each other both ways
+/// \param lengths  [segments] or empty: tokens of each segment that are not padding
+///
+/// \return  [tokens]
+///
+/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
+///          have one entry per segment, in [0, tokens of the segment]; std::length_error if an Index does not
+///          hold the last offset
+/// Cost:    O(tokens)
+template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
+std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
+  constexpr const char* function = "segment_ranges";
+  const auto bounds = detail::list_in_memory(offsets).as_vector(function);
+  const auto counts = detail::list_in_memory(lengths).as_vector(function);
+  const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
+  const Index segment_count = bounds.size() - 1;
+  const std::int64_t end = bounds.size() == 0 ? 0 : bound(segment_count);
+  if (!detail::is_index(end))
+    detail::throw_length(function, "offsets must be in [0, 2^", 8 * sizeof(Index) - 1, "), got ", end);
+  detail::check_offsets(function, "offsets", bounds.size(), detail::to_index(end), bound);
+  if (counts.size() != 0 && counts.size() != segment_count)
+    detail::throw_invalid(function, "lengths must be empty or one per segment, ", segment_count, ", got ",
+                          counts.size());
+  for (Index s = 0; s < counts.size(); ++s)
+    if (const auto length = detail::as_position(counts[s]); length < 0 || length > bound(s + 1) - bound(s))
+      detail::throw_invalid(function, "the length of segment ", s, " must be in [0, ",
+                            bound(s + 1) - bound(s), "], got ", length);
+  std::vector<Range> ranges;
+  for (Index s = 0; s < segment_count; ++s) {
+    const auto first = static_cast<Index>(bound(s)), tokens = static_cast<Index>(bound(s + 1)) - first,
+               length = counts.size() == 0 ? tokens : static_cast<Index>(detail::as_position(counts[s]));
+    for (Index t = 0; t < tokens; ++t)
+      detail::append(ranges, {first, t >= length ? 0 : causal ? t + 1 : length});
+  }
+  return ranges;
+}
+/// The tokens of a padded batch.
+///
+///     const padded_rows rows = positions_of_mask(mask);
+///     rotate<Layout>(q, k, table, rows.positions);
+///     attention(q, k, v, out, {.key_ranges = rows.key_ranges});
+struct padded_rows {
+  std::vector<std::int64_t> positions;  // [batch * tokens]: 0, 1, 2, ... in each row; 0 for padding
+  std::vector<std::int64_t> counts;     // [batch]: tokens that are not padding
+  std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
+};
+namespace detail {
+/// The first token of a row that is not padding, and the number of such tokens.
+///
+/// \param entry  entry(t) is the mask of token t
+///
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones are adjacent
+template <class Entry>
+key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
+  key_range real = {tokens, 0};
+  for (Index t = 0; t < tokens; ++t) {
+    const auto value = as_position(entry(t));
+    if (value != 0 && value != 1)
+      throw_invalid("positions_of_mask", "a mask is 1 for tokens and 0 for padding, got ", value,
+                    " for token ", t, " of row ", row);
+    if (value == 0) continue;
+    if (real.count == 0) real.first = t;
+    if (real.first + real.count != t)
+      throw_invalid("positions_of_mask",
+                    "padding must be on the left or the right of the tokens of a row; give a mask with holes "
+                    "as attention_options::mask, got padding before token ",
+                    t, " of row ", row);
+    ++real.count;
+  }
+  return real;
+}
+}  // namespace detail
+/// Positions, counts and ranges of keys from an attention mask of ones for tokens and zeros for padding, on
+/// the left or on the right of each row (`attention_mask` of tokenizers).
+///
+/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries at padding attend to no
+/// key, so their outputs are zero. For a prompt that is padded on the left, append it to a cache and attend:
+///
+///     cache.append_at<Layout>(k, v, table, rows.positions);
+///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
+///
+/// `tokens` is the length of the padded prompt. When a later step has appended one token to each row, row b
+/// attends to the range {tokens - counts[b], cache.size() - tokens + counts[b]}. If padding is on the right,
+/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
+///
+/// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
+///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row
+/// \param causal  false: tokens of a row attend to each other both ways, as in encoders
+///
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent;
+///          std::length_error if an Index does not hold batch * tokens
+/// Cost:    O(batch * tokens)
+template <position_list X, class Rows = padded_rows>
+Rows positions_of_mask(const X& mask, bool causal = true) {
+  const auto list = detail::list_of(mask);
+  const Index batch = list.given_rows, tokens = list.given_columns;
+  Rows rows;
+  for (Index b = 0; b < batch; ++b) {
+    // A matrix of one column is stored as a list.
+    const key_range real = detail::unpadded_tokens(
+        b, tokens, [&](Index t) { return list.rows > 1 ? list(b, t) : list[b * tokens + t]; });
+    detail::append(rows.counts, std::int64_t{real.count});
+    for (Index t = 0; t < tokens; ++t) {
+      const bool is_token = t >= real.first && t < real.first + real.count;
+      detail::append(rows.positions, std::int64_t{is_token ? t - real.first : 0});
+      detail::append(rows.key_ranges, {real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
+    }
+  }
+  return rows;
+}
+template <class Derived, class Rows = padded_rows>
+requires std::same_as<typename Derived::Scalar, bool> Rows
+positions_of_mask(const Eigen::DenseBase<Derived>& mask, bool causal = true) {
+  return positions_of_mask(mask.derived().template cast<int>(), causal);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_KEY_RANGES_HPP
+
+#ifndef ROPE_POSITIONS_SELECTED_KEYS_HPP
+#define ROPE_POSITIONS_SELECTED_KEYS_HPP
+/// Sparse attention: the keys that an indexer selects for each query, for attention_options::selected.
+namespace rope::inline ROPE_ABI {
+/// Extents of contiguous lists of keys, [queries, key_heads, keys].
+///
+///     const selected_shape shape = {.queries = 1, .key_heads = 2, .keys = 2};
+///     const selected_keys lists(top.data(), shape);
+struct selected_shape {
+  Index queries;        // queries of a row, or batch * queries
+  Index key_heads = 1;  // 1: the key heads share the list of their query
+  Index keys;           // entries of a list
+};
+namespace detail {
+/// Signed integers of 32 or 64 bits.
+template <class Integer>
+concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
+}  // namespace detail
+/// The keys that each query attends to, one list per query or per query and key head. A key is given by its
+/// index in the row, as in a mask. Lists are in any order. An entry of -1 ends its list. The object is a view
+/// of the caller's integers, std::int32_t or std::int64_t.
+///
+///     const std::vector<int> top = {5, 0, 2, -1};  // of one query
+///     attention(q, k, v, out, {.selected = top});
+///
+/// Lists of the rows of a batch are concatenated, [batch * queries, keys]. Queries of several rows may
+/// share their lists, [queries, keys].
+class selected_keys {
+ public:
+  /// No lists: every key remains visible.
+  selected_keys() = default;
+  /// Lists of an Eigen matrix, an Eigen::Tensor or an mdspan, [queries, keys], or [queries, key heads, keys]
+  /// for a tensor or an mdspan of rank 3, of any order of memory. A vector is the list of one query.
+  ///
+  /// Requires:  the object outlives the view
+  /// Throws:    std::invalid_argument if there is no entry
+  template <class X>
+  requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
+      selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
+    constexpr bool is_by_head = detail::numbers_by_index<const X, 3>;
+    static_assert(
+        is_by_head || detail::integers_in_memory<X>,
+        "selected_keys: give lists of std::int32_t or std::int64_t in memory, an Eigen matrix, tensor or "
+        "mdspan [queries, keys] or a tensor or mdspan [queries, key heads, keys], or a pointer and a "
+        "selected_shape");
+    if constexpr (is_by_head) {
+      const auto memory = detail::indexed_memory_of<3>(lists);
+      set_memory(memory.data);
+      queries_ = {memory.extents[0], memory.strides[0]};
+      heads_ = {memory.extents[1], memory.strides[1]};
+      keys_ = {memory.extents[2], memory.strides[2]};
+    } else if constexpr (detail::integers_in_memory<X>) {
+      const auto list = detail::list_of(lists);
+      set_memory(list.data);
+      keys_ = {list.given_columns, list.column_stride};
+      queries_ = {list.given_rows, list.rows > 1 ? list.row_stride : keys_.extent * keys_.stride};
+    }
+    check_extents();
+  }
+  /// Contiguous lists.
+  ///
+  /// Throws:  std::invalid_argument if there is no entry; std::length_error if the number of entries
+  ///          exceeds an Index
+  template <class Integer>
+  selected_keys(const Integer* lists, const selected_shape& shape)
+      : queries_{shape.queries, 0}, heads_{shape.key_heads, shape.keys}, keys_{shape.keys, 1} {
+    set_memory(lists);
+    check_extents();
+    if (!detail::product_fits({shape.queries, shape.key_heads, shape.keys}))
+      detail::throw_length("selected_keys", detail::shape_text({shape.queries, shape.key_heads, shape.keys}),
+                           " exceeds the address space");
+    queries_.stride = shape.key_heads * shape.keys;
+  }
+  /// Whether there are lists.
+  explicit operator bool() const { return memory_ != nullptr; }
+  /// The number of queries.
+  Index queries() const { return queries_.extent; }
+  /// 1 if the key heads share lists.
+  Index key_heads() const { return heads_.extent; }
+  /// The number of entries of a list.
+  Index keys() const { return keys_.extent; }
+  /// Entry n of a list.
+  std::int64_t at(Index query, Index key_head, Index n) const {
+    const Index place =
+        query * queries_.stride + (heads_.extent == 1 ? 0 : key_head * heads_.stride) + n * keys_.stride;
+    if (is_wide_) return read<std::int64_t>(place);
+    return read<std::int32_t>(place);
+  }
+  /// The lists of queries [first, first + count).
+  selected_keys of_queries(Index first, Index count) const {
+    selected_keys part = *this;
+    part.memory_ += std::ptrdiff_t{first} * queries_.stride * (is_wide_ ? 8 : 4);
+    part.queries_.extent = count;
+    return part;
+  }
+ private:
+  struct axis {
+    Index extent = 1;  // the number of entries
+    Index stride = 0;  // from an entry to the next, in integers
+  };
+  template <class Integer>
+  void set_memory(const Integer* lists) {
+    static_assert(detail::key_index<Integer>,
+                  "selected_keys: entries are std::int32_t or std::int64_t, because -1 ends a list");
+    memory_ = reinterpret_cast<const char*>(lists);
+    is_wide_ = sizeof(Integer) == 8;
+  }
+  void check_extents() const {
+    if (memory_ == nullptr || queries_.extent <= 0 || heads_.extent <= 0 || keys_.extent <= 0)
+      detail::throw_invalid(
+          "selected_keys", "lists must have entries, got [queries, key heads, keys] = ",
+          detail::shape_text({queries_.extent, heads_.extent, keys_.extent}),
+          memory_ == nullptr ? " at a null pointer" : "",
+          "; leave the option out where nothing is selected, and begin an empty list with -1");
+  }
+  /// Reads entry `place`, of any integer type of this size.
+  template <class Integer>
+  std::int64_t read(Index place) const {
+    Integer entry;
+    std::memcpy(&entry, memory_ + std::ptrdiff_t{place} * std::ptrdiff_t{sizeof(Integer)}, sizeof(Integer));
+    return entry;
+  }
+  const char* memory_ = nullptr;
+  bool is_wide_ = false;
+  axis queries_, heads_, keys_;
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_SELECTED_KEYS_HPP
+/// Options of attention: which keys are visible, how scores are formed, the precision of products, and
+/// optional outputs.
+namespace rope::inline ROPE_ABI {
+/// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
+/// arithmetic type unless stated otherwise.
+enum class product_precision {
+  /// The arithmetic type: float, or double for double.
+  full,
+  /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill is faster
+  /// than with `full`; with AVX2, it is slower (bench/README.md). Scores are as exact as in `full`. Each
+  /// weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to the error of an
+  /// output. Numbers below 2^-126 may count as 0. The scale multiplies products q . k instead of queries, so
+  /// the products without the scale must not overflow float. Gradients and probabilities are computed as in
+  /// `full`.
+  bfloat16,
+  /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
+  /// be quantized, and keys must not be rotated while they are read. Faster than `full` for a decoding step
+  /// with AVX512_VNNI, and for many queries with SSE2 and AVX2 (bench/README.md). The error of a query
+  /// channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if head_dim
+  /// exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the largest such
+  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. If the largest
+  /// number is below 2^-110, all of them count as 0: the channels of a query times scale * log2(e) (with a
+  /// softcap, times scale / softcap), and the weights times the scales of 128 values. Sums of products over
+  /// 128 keys are exact. head_dim is at most 65536.
+  integers,
+};
+namespace detail {
+/// The largest head_dim for integer products. At this head_dim a query channel is rounded to one of about 256
+/// steps of either sign. A smaller head_dim allows more steps.
+inline constexpr Index max_integer_products = 65536;
+/// \tparam T       channels of queries and outputs
+/// \tparam C       channels of keys and values
+/// \param rotates  whether keys are rotated while they are read
+///
+/// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
+template <class T, class C>
+void check_products(const char* function, product_precision products, Index head_dim, bool rotates) {
+  if (products == product_precision::full) return;
+  if (products == product_precision::integers) {
+    if (!is_quantized<C>)
+      throw_invalid(
+          function,
+          "integer products need quantized keys and values; set products to product_precision::full");
+    if (rotates)
+      throw_invalid(function,
+                    "integer products need keys that were rotated before quantization; set "
+                    "products to product_precision::full");
+    if (head_dim > max_integer_products)
+      throw_invalid(function, "integer products need a head_dim of at most ", max_integer_products, ", got ",
+                    head_dim);
+  } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
+    throw_invalid(function,
+                  "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
+                  "product_precision::full");
+}
+/// A list of positions, which are std::int64_t. A list of another integer type gives a compile error that
+/// names the fix.
+struct int64_list : std::span<const std::int64_t> {
+  using std::span<const std::int64_t>::span;
+  int64_list() = default;
+  int64_list(std::span<const std::int64_t> list) : std::span<const std::int64_t>(list) {}
+  template <integers_in_memory X>
+  requires(!std::is_convertible_v<const X&, std::span<const std::int64_t>>) int64_list(const X& /*list*/) {
+    static_assert(
+        std::is_convertible_v<const X&, std::span<const std::int64_t>>,
+        "attention_options: positions are lists of std::int64_t, such as std::vector<std::int64_t>; copy a "
+        "list of another integer type to one");
+  }
+};
+}  // namespace detail
+/// Options of `attention`. The defaults give plain causal decoder attention.
+///
+/// Key j of a row is at position j, and query i at position keys - queries + i. The last query is thus
+/// aligned with the last key, in a prefill, in each chunk of a prefill, and in a decoding step against a
+/// cache. If counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on
+/// the right need both counts (in self-attention, the same list twice). Prompts padded on the left need no
+/// counts, because only distances matter, but a mask that is false at the padding. query_positions and
+/// key_positions replace this rule and may be in any order, as in a ring buffer. attention<Layout> rotates by
+/// these positions too. Positions are std::int64_t. Counts and offsets are any integers, at any stride.
+///
+/// Throws if a row or segment has at least one key but fewer keys than queries, positions matter (causal,
+/// window, rotation) and query_positions is empty. The first query of that row or segment would be at a
+/// negative position.
+///
+/// A key is visible to a query if every rule that is set admits it. The rules are: causal and window (with
+/// sinks), or key_ranges in place of these; the selection; the mask; the bias; the segments; the count of
+/// keys.
+///
+///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
+///
+/// Lists, matrices and selected keys are views and must outlive the call. A vector that is made within the
+/// braces of a call does, one that is made in the initializer of a variable of options does not.
+///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
+struct attention_options {
+  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
+  double scale = 0;
+  /// A key is visible if its position <= the position of the query.
+  bool causal = true;
+  /// A key is visible if it is less than `window` positions away from the query; 0: no limit.
+  Index window = 0;
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
+  /// double in [2^-511, 2^511], so that neither this quotient nor its products overflow. Source: Gemma 2,
+  /// arXiv:2408.00118.
+  double softcap = 0;
+  /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
+  /// arXiv:2309.17453.
+  Index sinks = 0;
+  /// [q.heads] or empty: one learned logit per query head. The logit takes part in every softmax of its head,
+  /// with a value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  std::span<const float> sink_logits = {};
+  /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
+  /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
+  /// matrix: store the numbers for distances 1 - n .. n - 1 per head, let `zero` point to the number for
+  /// distance 0, and pass {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
+  /// .query_stride = -1, .key_stride = 1}.
+  score_view<float> bias = {};
+  /// A key is visible if the mask is true. Pass score_matrix(m) of an Eigen::Array<bool, ...> of any storage
+  /// order, or score_matrix(data, batch, heads, queries, keys) of row-major memory. (std::vector<bool> does
+  /// not store bools: use std::unique_ptr<bool[]>.)
+  score_view<bool> mask = {};
+  /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
+  detail::int64_list query_positions = {};
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
+  /// a decoding step with a window. A cache need not read its positions, because it stores the order of its
+  /// tokens.
+  detail::int64_list key_positions = {};
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The other queries of the row are padding
+  /// without visible keys: their outputs and gradients are zero, and their log-sum-exp is `no_keys`.
+  /// query_counts need key_counts if positions matter and query_positions is empty.
+  detail::any_integers query_counts = {};
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. Later keys of the row are not read.
+  detail::any_integers key_counts = {};
+  /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
+  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions start
+  /// again in every segment. For several packed rows, and for padded segments, see segment_ranges.
+  detail::any_integers query_offsets = {};
+  /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
+  detail::any_integers key_offsets = {};
+  /// The probability, in [0, 1), of dropping a weight. Kept weights are divided by 1 - dropout. Which weights
+  /// are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
+  double dropout = 0;
+  /// The seed of dropout. Give every layer and step a different one. The gradient needs the seed of its
+  /// forward pass.
+  std::uint64_t dropout_seed = 0;
+  /// The precision of the products queries * keys and weights * values. `bfloat16` needs channels of
+  /// bfloat16, and `integers` needs quantized keys and values.
+  product_precision products = product_precision::full;
+  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
+  /// logit. For a query without a visible key this is the sink logit of its head, which merge_attention
+  /// accepts, or `no_keys` if there are no sink logits. For padding it is `no_keys`.
+  std::span<double> log_sum_exp = {};
+  /// [queries] shared by the rows, or [batch * queries], or empty: the range of keys that each query may
+  /// attend to. Keys are given by their index in the row, as in a mask, whatever their positions are. Ranges
+  /// replace the causal rule, so `causal` is not read, and window and sinks must be 0. A range may be empty,
+  /// and must end within the keys of the call. Tiles of keys outside all ranges are skipped, so the cost is
+  /// that of the keys in the ranges. positions/key_ranges.hpp makes the ranges of prefixes, chunks, blocks
+  /// and documents.
+  std::span<const key_range> key_ranges = {};
+  /// Sparse attention: for each query, a list of the keys that it may attend to. There is one list per query
+  /// [queries], shared by the rows, or per query of every row [batch * queries], and either one list for each
+  /// key head or one for all of them. Keys are given by their index in the row, as in a mask. -1 ends a list.
+  /// All other rules still apply, so a selected key may be hidden. Attention reads only selected keys, so the
+  /// cost is that of these keys. Sums are in the order of the list. If a list has a key twice, debug builds
+  /// (without NDEBUG) throw, and other builds count the key twice. Dropout must be 0, and there is no
+  /// gradient.
+  selected_keys selected = {};
+  /// Whether queries are already rotated. A call on a cache without a table throws if this is false and the
+  /// cache rotated its keys. A call with a table throws if this is true. rotate_layer sets it to true.
+  bool queries_are_rotated = false;
+  /// The log-sum-exp of a query without visible keys. It is less than any other, and finite, because
+  /// infinities do not survive -ffast-math.
+  static constexpr double no_keys = std::numeric_limits<double>::lowest();
+};
+namespace detail {
+/// The extents of a call.
+struct attention_shape {
+  Index batch, queries, keys, heads, head_dim;
+};
+/// Rejects a list that is not empty and has neither `length` elements nor `rows` times as many.
+inline void require_length(const char* function, const char* name, std::size_t got, Index length,
+                           Index rows = 1) {
+  if (got == 0 || static_cast<Index>(got) == length || static_cast<Index>(got) == rows * length) return;
+  if (rows * length == length)
+    throw_invalid(function, name, " must be empty or have length ", length, ", got ", got);
+  throw_invalid(function, name, " must be empty or have length ", length, " or ", rows * length, ", got ",
+                got);
+}
+/// Rejects a call with a table whose options say that q is rotated: it would be rotated twice.
+inline void check_unrotated(const char* function, const attention_options& options) {
+  if (options.queries_are_rotated)
+    throw_invalid(function,
+                  "the table rotates q, so queries_are_rotated must be false, got true; leave out the layout "
+                  "and the table if q is rotated");
+}
+/// Checks the extents of a mask or a bias. Extents of 1 are shared.
+EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* name,
+                                           const std::array<Index, 4>& extents,
+                                           const attention_shape& shape) {
+  const std::array<Index, 4> of_scores = {shape.batch, shape.heads, shape.queries, shape.keys};
+  for (std::size_t axis = 0; axis < extents.size(); ++axis)
+    if (extents[axis] != 1 && extents[axis] != of_scores[axis])
+      throw_invalid(
+          function, "the extents of ", name, " must be 1 or those of the scores, ",
+          shape_text(of_scores.data(), of_scores.size()), ", got ",
+          shape_text(extents.data(), extents.size()),
+          axis == 2 && extents[2] == shape.batch
+              ? "; a matrix is [queries, keys]; of [batch, keys] write score_matrix(m, batch, 1, 1, keys)"
+              : "");
+}
+EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
+                                                   const any_integers& counts, Index batch, Index tokens) {
+  require_length(function, name, counts.size(), batch);
+  for (std::size_t b = 0; b < counts.size(); ++b)
+    if (counts[b] < 0 || counts[b] > tokens)
+      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
+}
+/// Count b of a list of counts, or `all` if there is no list.
+inline Index count_of_row(const any_integers& counts, Index b, Index all) {
+  return counts.empty() ? all : to_index(counts[static_cast<std::size_t>(b)]);
+}
+/// The offsets of the keys of segments.
+inline const any_integers& key_offsets_of(const attention_options& options) {
+  return options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+}
+/// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
+/// query_positions or from the counts of queries and keys.
+///
+/// \param rotates  whether queries and keys are rotated by the positions of the options
+///
+/// Requires:  offsets were checked
+/// Throws:    std::invalid_argument
+inline void check_alignment(const char* function, const attention_options& options,
+                            const attention_shape& shape, bool rotates) {
+  const bool by_position = options.key_ranges.empty() && (options.causal || options.window != 0);
+  if ((!by_position && !rotates) || !options.query_positions.empty()) return;
+  if (!options.query_counts.empty() && options.key_counts.empty())
+    throw_invalid(function,
+                  "query_counts need key_counts, or query_positions: the last query of a row is "
+                  "aligned with its last key, got ",
+                  options.query_counts.size(), " counts of queries and none of keys");
+  const auto check_row = [function](const char* name, std::size_t i, std::int64_t queries,
+                                    std::int64_t keys) {
+    if (keys > 0 && queries > keys)
+      throw_invalid(
+          function, name, " ", i, " has ", queries, " queries and ", keys,
+          " keys, so its first query would be at position ", keys - queries,
+          "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
+          "cross-attention");
+  };
+  const any_integers &query_offsets = options.query_offsets, &key_offsets = key_offsets_of(options);
+  for (std::size_t s = 0; s + 1 < query_offsets.size(); ++s)
+    check_row("segment", s, query_offsets[s + 1] - query_offsets[s], key_offsets[s + 1] - key_offsets[s]);
+  if (query_offsets.empty() && options.key_counts.empty() && shape.batch > 0)
+    check_row("row", 0, shape.queries, shape.keys);  // the sizes of all rows
+  for (std::size_t b = 0; b < options.key_counts.size(); ++b)
+    check_row("row", b, count_of_row(options.query_counts, static_cast<Index>(b), shape.queries),
+              options.key_counts[b]);
+}
+/// Checks that the magnitudes of scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal
+/// number of the arithmetic type A: 2^-126 for float, 2^-1022 for double. Then scale, softcap and 1 / softcap
+/// neither underflow nor overflow in A. A capped score is softcap tanh((scale / softcap) q . k), so scale /
+/// softcap must be in [2^(-n/2), 2^(n/2)]. This leaves range for its product with q . k.
+///
+/// Throws:  std::invalid_argument
+template <class A>
+void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
+  constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
+  constexpr int n = 1 - std::numeric_limits<A>::min_exponent;
+  for (const double option : {(std::abs)(options.scale), options.softcap})
+    if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
+      throw_invalid(function, "scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
+                    "], got ", options.scale, " and ", options.softcap);
+  const double scale = !detail::equal(options.scale, 0)
+                           ? (std::abs)(options.scale)
+                           : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
+               margin = std::sqrt(smallest);
+  if (!detail::equal(options.softcap, 0) &&
+      (scale < margin * options.softcap || scale > options.softcap / margin))
+    throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
+                  scale, " / ", options.softcap);
+}
+/// Rejects numbers in the options that are out of range.
+inline void check_numbers(const char* function, const attention_options& options) {
+  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
+    throw_invalid(function, "scale must be finite and softcap finite and not negative, got ", options.scale,
+                  " and ", options.softcap);
+  if (options.window < 0) throw_invalid(function, "window must not be negative, got ", options.window);
+  if (options.sinks < 0) throw_invalid(function, "sinks must not be negative, got ", options.sinks);
+  if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
+    throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
+}
+/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges.
+///
+/// Throws:  std::invalid_argument
+inline void check_key_ranges(const char* function, const attention_options& options,
+                             const attention_shape& shape) {
+  if (options.key_ranges.empty()) return;
+  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries, shape.batch);
+  if (options.window != 0 || options.sinks != 0)
+    throw_invalid(function,
+                  "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
+                  options.window, " and ", options.sinks, "; shorten the ranges instead");
+  for (std::size_t i = 0; i < options.key_ranges.size(); ++i)
+    if (const auto [first, count] = options.key_ranges[i];
+        first < 0 || count < 0 || first > shape.keys || count > shape.keys - first)
+      throw_invalid(function, "key_ranges must lie within the ", shape.keys,
+                    " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
+}
+/// Rejects sink logits that are not finite, or not one for each head.
+inline void check_sink_logits(const char* function, const attention_options& options, Index heads) {
+  require_length(function, "sink_logits", options.sink_logits.size(), heads);
+  for (const float logit : options.sink_logits)
+    if (!is_finite(static_cast<double>(logit)))
+      throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
+}
+/// Rejects lists and views in the options that do not fit the call.
+inline void check_lists(const char* function, const attention_options& options,
+                        const attention_shape& shape) {
+  check_sink_logits(function, options, shape.heads);
+  require_length(function, "query_positions", options.query_positions.size(), shape.queries, shape.batch);
+  require_length(function, "key_positions", options.key_positions.size(), shape.keys, shape.batch);
+  check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
+  check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
+  const Index sums = shape.batch * shape.queries * shape.heads;
+  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums);
+  const score_view<float>& bias = options.bias;
+  const score_view<bool>& mask = options.mask;
+  if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
+  if (mask) check_scores(function, "mask", {mask.batch, mask.heads, mask.queries, mask.keys}, shape);
+  check_key_ranges(function, options, shape);
+}
+/// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
+inline void check_segments(const char* function, const attention_options& options,
+                           const attention_shape& shape) {
+  if (options.query_offsets.empty()) {
+    if (!options.key_offsets.empty())
+      throw_invalid(function, "key_offsets need query_offsets of the same length, got ",
+                    options.key_offsets.size(), " key_offsets and no query_offsets");
+    return;
+  }
+  const any_integers& key_offsets = key_offsets_of(options);
+  if (shape.batch > 1)
+    throw_invalid(function, "query_offsets are for a batch of 1, got a batch of ", shape.batch,
+                  "; where rows are packed, give key_ranges instead, with segment_ranges(offsets, causal) of "
+                  "each row one after the other");
+  if (!options.query_counts.empty() || !options.key_counts.empty())
+    throw_invalid(function, "query_offsets are for segments without padding, got ",
+                  options.query_counts.size(), " query_counts and ", options.key_counts.size(),
+                  " key_counts; where segments are padded, give key_ranges = segment_ranges(offsets, causal, "
+                  "lengths) instead of all of them");
+  if (!options.query_positions.empty() || !options.key_positions.empty())
+    throw_invalid(
+        function, "query_offsets set the positions, which start again in every segment, got ",
+        options.query_positions.size(), " query_positions and ", options.key_positions.size(),
+        " key_positions; give key_ranges = segment_ranges(offsets, causal) instead of query_offsets "
+        "where tokens have other positions");
+  if (key_offsets.size() != options.query_offsets.size())
+    throw_invalid(function, "query_offsets and key_offsets must have the same length, got ",
+                  options.query_offsets.size(), " and ", key_offsets.size());
+  const auto check_list = [&](const char* name, const any_integers& list, Index tokens) {
+    check_offsets(function, name, static_cast<Index>(list.size()), tokens,
+                  [&](Index s) { return list[static_cast<std::size_t>(s)]; });
+  };
+  check_list("query_offsets", options.query_offsets, shape.queries);
+  check_list("key_offsets", key_offsets, shape.keys);
+}
+/// Checks every option, by itself and against the shape of the call.
+inline void check_options(const char* function, const attention_options& options,
+                          const attention_shape& shape, bool rotates = false) {
+  check_numbers(function, options);
+  check_segments(function, options, shape);  // before the lengths of counts: callers have one per segment
+  check_lists(function, options, shape);
+  check_alignment(function, options, shape, rotates);
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+/// Without a table nothing is rotated, so a named layout means that the table was forgotten.
+#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
+                name ": a layout needs a table: pass one, or remove the layout")
+#endif  // ROPE_ATTENTION_OPTIONS_HPP
+
+#ifndef ROPE_MODELS_LAYER_GROUP_HPP
+#define ROPE_MODELS_LAYER_GROUP_HPP
+
+#ifndef ROPE_ROTATION_LAYOUT_HPP
+#define ROPE_ROTATION_LAYOUT_HPP
+/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
+///
+///     channel        0   1   2   3   4   5   6   7
+///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
+///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
+///
+/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
+/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
+/// one gives fluent but wrong text. Therefore no function has a default layout.
+namespace rope::inline ROPE_ABI {
+/// Pair i = channels (2i, 2i + 1).
+/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
+/// (FlashAttention), `traditional=True` (MLX).
+///
+///     rotate<interleaved>(q, k, table, start);
+///
+/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
+struct interleaved {
+  /// 2 i, the channel of u.
+  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
+  /// 2 i + 1, the channel of v.
+  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
+};
+/// Pair i = channels (i, i + pairs).
+/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
+/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+///
+///     rotate<half_split>(q, k, table, start);
+///
+/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
+struct half_split {
+  /// i, the channel of u.
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  /// i + pairs, the channel of v.
+  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
+};
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
+template <class L>
+concept pair_layout = requires(Index i, Index pairs) {
+  { L::first(i, pairs) } -> std::convertible_to<Index>;
+  { L::second(i, pairs) } -> std::convertible_to<Index>;
+};
+/// The two layouts as a value, for programs that choose the layout at run time.
+enum class layout_kind { interleaved, half_split };
+/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
+///
+///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
+template <class Call>
+decltype(auto) with_layout(layout_kind layout, Call&& f) {
+  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
+  return std::forward<Call>(f)(half_split{});
+}
+/// "interleaved" or "half_split".
+inline const char* name_of(layout_kind layout) {
+  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
+}
+namespace detail {
+/// The default of layout parameters, so that a static_assert can report a missing layout.
+struct unnamed_layout {};
+/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
+/// twice, which no inverse could undo.
+///
+/// Throws:  std::invalid_argument
+/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
+                      " and ", v, " for pair ", i);
+    }
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= per_pass) continue;
+          if (named[channel - begin])
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ROTATION_LAYOUT_HPP
+/// How one kind of layers rotates.
+namespace rope::inline ROPE_ABI {
+/// A number from which the frequencies were made, under the name that rope gives it.
+///
+///     for (const named_number& number : group.numbers)
+///       std::cout << number.name << " = " << number.value << ", ";
+struct named_number {
+  std::string name;  // such as "factor"
+  double value;      // its value
+};
+/// The rotation in the indexer of a layer, whose narrow heads select the visible keys (DeepSeek
+/// V3.2, GLM 5). The layer's table rotates its queries and keys.
+///
+///     if (const auto& indexer = group.indexer)
+///       with_layout(indexer->layout, [&](auto layout) {
+///         rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
+///       });
+///
+/// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
+struct indexer_rotation {
+  layout_kind layout;   // may differ from that of attention
+  Index head_dim;       // channels of a head of the indexer
+  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) rotate
+  Index rotary_dim;     // number of rotated channels
+};
+/// The assignment of pairs to the axes of M-RoPE.
+enum class mrope_order {
+  blocks,       // the first pairs rotate by the first axis, the next pairs by the second, ...
+  alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
+  time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
+  spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
+};
+/// The layers of a model with equal rotation: one frequency table serves them all.
+///
+/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
+/// rotate:
+///
+///     rotate<Layout>(view, table.at_channel(group.first_channel));
+struct layer_group {
+  std::string
+      layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  layout_kind layout;   // of the weights in the described format
+  Index head_dim;       // channels of a query or key head
+  Index first_channel;  // the first channel that rotates
+  rope::frequencies frequencies;           // inv_freq [rad per position] and attention_factor
+  double softmax_multiplier = 1;           // factor on 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
+  double scale = 0;                        // the factor on q . k: attention_options::scale
+  double softcap = 0;                      // attention_options::softcap; 0: off
+  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
+  mrope_order section_order = mrope_order::blocks;  // the order of the axes
+  std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
+  std::string rule;                        // "default", "linear", "yarn", ...
+  double base;                             // the base before the rule is applied
+  std::vector<named_number> numbers = {};  // arguments of the rule and derived numbers, for reports
+  /// The number of rotated channels.
+  Index rotary_dim() const { return frequencies.rotary_dim(); }
+  /// The number with that name, or `otherwise` if there is none.
+  double number(std::string_view name, double otherwise) const {
+    for (const named_number& n : numbers)
+      if (n.name == name) return n.value;
+    return otherwise;
+  }
+};
+namespace detail {
+/// True if every inv_freq of `a` is `sign` times that of `b`. Both are frequencies or tables.
+template <class A, class B>
+bool same_inv_freq(const A& a, const B& b, double sign = 1) {
+  bool same = a.pairs() == b.pairs() && a.axes() == b.axes();
+  for (Index axis = 0; same && axis < a.axes(); ++axis)
+    for (Index i = 0; same && i < a.pairs(); ++i)
+      same = equal(a.inv_freq(i, axis), sign * b.inv_freq(i, axis));
+  return same;
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_MODELS_LAYER_GROUP_HPP
 
 #ifndef ROPE_MODELS_MODEL_FACTS_HPP
 #define ROPE_MODELS_MODEL_FACTS_HPP
@@ -2656,369 +3989,11 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
 
-#ifndef ROPE_POSITIONS_POSITIONS_HPP
-#define ROPE_POSITIONS_POSITIONS_HPP
-/// The position of each token of a batch. Positions are integers: a 16-bit float is exact only up to 256
-/// (bfloat16) or 2048 (half), and a float only up to 2^24.
-namespace rope::inline ROPE_ABI {
-/// Every integral type except bool.
-template <class Integer>
-concept position_integer = detail::whole_number<Integer>;
-/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
-/// array, map, block or expression of any order and strides; or an Eigen::Tensor or std::mdspan of rank 1 or
-/// 2.
-template <class X>
-concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
-namespace detail {
-/// A parameter for a list of integers that an object refers to without copying it. Constructors take it by
-/// value, so that compilers with lifetimebound warn if the list is a temporary object.
-template <position_integer Integer>
-struct kept_integers : integer_list<Integer> {
-  kept_integers() = default;
-  template <position_list X>
-  kept_integers(const X& list) : integer_list<Integer>(list_in_memory(list)) {}
-  template <position_list X>
-  requires owns_memory<X> kept_integers(const X& list ROPE_DETAIL_LIFETIMEBOUND)
-      : integer_list<Integer>(list_in_memory(list)) {}
-};
-}  // namespace detail
-/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. Use it to decode
-/// sequences of different lengths.
-///
-///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
-///
-/// Requires:  starts [batch], a position_list in memory, outlives the call that uses it
-/// Throws:    std::invalid_argument if starts is a matrix
-template <position_integer Integer>
-struct row_starts {
-  detail::integer_list<Integer> starts;  // [batch]
-  /// Refers to the starts of the rows without copying them.
-  explicit row_starts(detail::kept_integers<Integer> list ROPE_DETAIL_LIFETIMEBOUND)
-      : starts(list.as_vector("row_starts")) {}
-};
-template <position_list X>
-row_starts(const X&) -> row_starts<detail::integer_of<X>>;
-/// A ragged batch of concatenated sequences. Segment s has tokens offsets[s] .. offsets[s + 1] - 1
-/// (`cu_seqlens`). The position of a token is its distance from the start of its segment, plus starts[s] if
-/// starts are given.
-///
-///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
-///
-/// Requires:  offsets [segments + 1] and starts ([segments] or empty) are position_lists of one integer type.
-///            Their memory outlives the call that uses them
-/// Throws:    std::invalid_argument if a list is a matrix
-template <position_integer Integer>
-struct segments {
-  detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
-  detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
-  /// Segments that start at position 0. Refers to the list without copying it.
-  explicit segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND)
-      : segments(offset_list, {}) {}
-  /// Segments that start at the given positions. Refers to the lists without copying them.
-  segments(detail::kept_integers<Integer> offset_list ROPE_DETAIL_LIFETIMEBOUND,
-           detail::kept_integers<Integer> start_list ROPE_DETAIL_LIFETIMEBOUND)
-      : offsets(offset_list.as_vector("segments")), starts(start_list.as_vector("segments")) {}
-};
-template <position_list X>
-segments(const X&) -> segments<detail::integer_of<X>>;
-template <position_list X, position_list Y>
-segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
-namespace detail {
-/// The smallest and the largest position of a call. The range of a call without tokens is empty.
-struct position_range {
-  std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
-  std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
-  void include(std::int64_t position) {
-    smallest = (std::min)(smallest, position);
-    largest = (std::max)(largest, position);
-  }
-  bool empty() const { return largest < smallest; }
-};
-/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
-inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  using limits = std::numeric_limits<std::int64_t>;
-  if (sum_is_position(start, steps)) return start + steps;
-  return steps > 0 ? (limits::max)() : (limits::min)();
-}
-// The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
-// checks lengths and returns the smallest and the largest position. Both functions clamp to the int64 range:
-// calls without a table accept every position and must not overflow.
-/// Token t of every row is at start + t.
-struct contiguous_positions {
-  std::int64_t start;
-  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    if (batch > 0 && tokens > 0) {
-      range.include(start);
-      range.include(advance(start, tokens - 1));
-    }
-    return range;
-  }
-};
-/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
-///
-/// \tparam List  an integer_list, or an evaluated_list
-template <class List>
-struct listed_positions {
-  List ids;
-  Index row_stride;
-  listed_positions(List list, Index tokens)
-      : ids(std::move(list)),
-        row_stride(ids.rows > 1 ? ids.row_stride
-                   : tokens > 0 && ids.columns > tokens && ids.columns % tokens == 0
-                       ? tokens * ids.column_stride
-                       : 0) {}
-  std::int64_t operator()(Index b, Index t) const {
-    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
-  }
-  position_range range(const char* function, Index batch, Index tokens) const {
-    const Index count = ids.size();
-    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
-      throw_invalid(function, "a matrix of ids must be [batch, tokens] = ", shape_text({batch, tokens}),
-                    ", got ", shape_text({ids.rows, ids.columns}));
-    if (count != tokens && count != batch * tokens) {
-      if (batch == 1) throw_invalid(function, "ids must be [tokens] = ", tokens, ", got ", count);
-      throw_invalid(function, "ids must be [tokens] = ", tokens, " or [batch * tokens] = ", batch * tokens,
-                    ", got ", count);
-    }
-    if (count > 0 && ids.data == nullptr) throw_invalid(function, "ids must have data, got null for ", count);
-    position_range range;
-    for (Index r = 0; r < ids.rows; ++r)
-      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
-    return batch > 0 ? range : position_range{};
-  }
-};
-template <class List>
-listed_positions(List, Index) -> listed_positions<List>;
-/// Token t of row b is at starts[b] + t.
-template <class Integer>
-struct started_rows {
-  integer_list<Integer> starts;
-  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
-  position_range range(const char* function, Index batch, Index tokens) const {
-    if (starts.size() != batch)
-      throw_invalid(function, "row_starts must be [batch] = ", batch, ", got ", starts.size());
-    position_range range;
-    if (tokens == 0) return range;
-    for (Index b = 0; b < batch; ++b) {
-      range.include(as_position(starts[b]));
-      range.include(advance(as_position(starts[b]), tokens - 1));
-    }
-    return range;
-  }
-};
-/// Checks the offsets of concatenated sequences: the first of the `count` numbers offset(s) must be 0, the
-/// last `tokens`, and they must not decrease.
-///
-/// Throws:  std::invalid_argument; the message calls the list `name`
-template <class Offset>
-void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
-  if (count == 0) throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got none");
-  if (offset(Index{0}) != 0 || offset(count - 1) != tokens)
-    throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got ", offset(Index{0}),
-                  " and ", offset(count - 1));
-  for (Index s = 1; s < count; ++s)
-    if (offset(s) < offset(s - 1))
-      throw_invalid(function, name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
-}
-/// Token t is at its distance from the start of its segment, plus the segment's start position.
-template <class Integer>
-struct segmented_positions {
-  integer_list<Integer> offsets;
-  integer_list<Integer> starts;
-  std::int64_t operator()(Index /*b*/, Index t) const {
-    // The last segment with offset <= t is in [segment, last).
-    Index segment = 0, last = offsets.size();
-    while (last - segment > 1) {
-      const Index middle = segment + (last - segment) / 2;
-      (as_position(offsets[middle]) <= t ? segment : last) = middle;
-    }
-    return advance(start_of(segment), t - as_position(offsets[segment]));
-  }
-  position_range range(const char* function, Index batch, Index tokens) const {
-    check_offsets(function, "segment offsets", offsets.size(), tokens,
-                  [&](Index s) { return as_position(offsets[s]); });
-    if (!starts.empty() && starts.size() + 1 != offsets.size())
-      throw_invalid(function, "segment starts must be empty or one per segment, got ", starts.size(), " for ",
-                    offsets.size() - 1, " segments");
-    position_range range;
-    for (Index s = 0; s + 1 < offsets.size(); ++s) {
-      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end == begin) continue;
-      // Differences do not overflow: offsets start at 0 and do not decrease.
-      range.include(start_of(s));
-      range.include(advance(start_of(s), end - begin - 1));
-    }
-    return batch > 0 ? range : position_range{};
-  }
-  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
-};
-/// Ids in braces. Without ids, positions start at 0.
-struct braced_ids : integer_list<std::int64_t> {
-  braced_ids() = default;
-  braced_ids(std::initializer_list<std::int64_t> list)
-      : integer_list<std::int64_t>(list.begin(), static_cast<Index>(list.size()), 1) {}
-};
-struct braced_positions : listed_positions<integer_list<std::int64_t>> {
-  std::int64_t operator()(Index b, Index t) const {
-    return ids.data ? listed_positions::operator()(b, t) : t;
-  }
-  position_range range(const char* function, Index batch, Index tokens) const {
-    return ids.data ? listed_positions::range(function, batch, tokens)
-                    : contiguous_positions{0}.range(function, batch, tokens);
-  }
-};
-/// Converts the caller's positions to one of the forms above.
-template <position_integer Integer>
-contiguous_positions position_source(Integer start, Index /*tokens*/) {
-  return {as_position(start)};
-}
-template <position_list X>
-auto position_source(const X& ids, Index tokens) {
-  return listed_positions(list_of(ids), tokens);
-}
-template <class Integer>
-listed_positions<integer_list<Integer>> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids, tokens};
-}
-inline braced_positions position_source(const braced_ids& ids, Index tokens) { return {{ids, tokens}}; }
-template <class Integer>
-started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
-  return {rows.starts};
-}
-template <class Integer>
-segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
-  return {ragged.offsets, ragged.starts};
-}
-/// The positions of tokens of one row of `all` from `first` on, as positions of a batch with one row.
-template <class Source>
-struct row_positions {
-  const Source& all;
-  Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
-  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
-    position_range range;
-    for (Index t = 0; t < tokens; ++t) range.include(all(row, first + t));
-    return range;
-  }
-};
-template <class Source>
-row_positions<Source> positions_of_row(const Source& all, Index b, Index first = 0) {
-  return {all, b, first};
-}
-template <class Integer>
-contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
-  return {all(b, first)};
-}
-}  // namespace detail
-/// The forms of positions that `rotate` accepts: an integer start; ids [tokens], [batch * tokens] or a matrix
-/// [batch, tokens], or ids in braces; `row_starts`; `segments`. An expression is evaluated once and copied.
-template <class P>
-concept position_form = requires(const P& positions) {
-  detail::position_source(positions, Index{});
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_POSITIONS_POSITIONS_HPP
-
 #ifndef ROPE_ROTATION_CHECKS_HPP
 #define ROPE_ROTATION_CHECKS_HPP
 
-#ifndef ROPE_ROTATION_LAYOUT_HPP
-#define ROPE_ROTATION_LAYOUT_HPP
-/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
-///
-///     channel        0   1   2   3   4   5   6   7
-///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
-///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
-///
-/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
-/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
-/// one gives fluent but wrong text. Therefore no function has a default layout.
-namespace rope::inline ROPE_ABI {
-/// Pair i = channels (2i, 2i + 1).
-/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
-/// (FlashAttention), `traditional=True` (MLX).
-///
-///     rotate<interleaved>(q, k, table, start);
-///
-/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
-struct interleaved {
-  /// 2 i, the channel of u.
-  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
-  /// 2 i + 1, the channel of v.
-  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
-};
-/// Pair i = channels (i, i + pairs).
-/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
-/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
-///
-///     rotate<half_split>(q, k, table, start);
-///
-/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
-struct half_split {
-  /// i, the channel of u.
-  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
-  /// i + pairs, the channel of v.
-  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
-};
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
-/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
-template <class L>
-concept pair_layout = requires(Index i, Index pairs) {
-  { L::first(i, pairs) } -> std::convertible_to<Index>;
-  { L::second(i, pairs) } -> std::convertible_to<Index>;
-};
-/// The two layouts as a value, for programs that choose the layout at run time.
-enum class layout_kind { interleaved, half_split };
-/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
-///
-///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
-template <class Call>
-decltype(auto) with_layout(layout_kind layout, Call&& f) {
-  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
-  return std::forward<Call>(f)(half_split{});
-}
-/// "interleaved" or "half_split".
-inline const char* name_of(layout_kind layout) {
-  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
-}
-namespace detail {
-/// The default of layout parameters, so that a static_assert can report a missing layout.
-struct unnamed_layout {};
-/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
-/// twice, which no inverse could undo.
-///
-/// Throws:  std::invalid_argument
-/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
-                      " and ", v, " for pair ", i);
-    }
-    constexpr Index per_pass = 1024;
-    bool named[per_pass];
-    for (Index begin = 0; begin < channels; begin += per_pass) {
-      std::fill_n(named, per_pass, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= per_pass) continue;
-          if (named[channel - begin])
-            throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                          ") once, got channel ", channel, " again for pair ", i);
-          named[channel - begin] = true;
-        }
-    }
-  }
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_LAYOUT_HPP
+#ifndef ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
+#define ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
 
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
@@ -3266,11 +4241,9 @@ auto view_of_indices(const char* name, X& x) {
     return view;
   }
 }
-template <class X>
-using dense_type = std::remove_cvref_t<X>;
 /// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
 template <class X>
-concept dense = requires(const dense_type<X>& x) {
+concept dense = requires(const std::remove_cvref_t<X>& x) {
   dense_of(x);
 };
 /// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
@@ -3278,18 +4251,18 @@ concept dense = requires(const dense_type<X>& x) {
 template <class X>
 concept dense_in_memory = requires(X& x) {
   x.data();
-  requires bool(unsigned(dense_type<X>::Flags) & Eigen::DirectAccessBit);
-  requires int(dense_type<X>::InnerStrideAtCompileTime) == 1;
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
 };
+template <class X, bool row_major>
+concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
 template <class X>
-concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor);
-template <class X>
-concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
+concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 /// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
 /// view if the storage order is another one, which the caller rejects at compile time.
 template <bool row_major, class Matrix>
 auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
-  if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {
+  if constexpr (!matrix_in_memory<Matrix, row_major>) {
     return head_view<float>{};
   } else {
     using T = std::remove_pointer_t<decltype(m.data())>;
@@ -3362,7 +4335,7 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
 #undef ROPE_DETAIL_COLUMN_MAJOR_VIEW
 #undef ROPE_DETAIL_TENSOR_VIEW
 #define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
-  static_assert(detail::row_major_matrix<Matrix>,                                                 \
+  static_assert(detail::matrix_in_memory<Matrix, true>,                                           \
                 name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
                      "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
                      "thd(m.transpose(), heads); copy a column-major " shape                      \
@@ -3401,7 +4374,7 @@ auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { retu
 template <detail::dense Matrix>
 auto dht(Matrix&& m, Index heads) {
   static_assert(
-      detail::column_major_matrix<Matrix>,
+      detail::matrix_in_memory<Matrix, false>,
       "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
       "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
       "heads); evaluate an expression or a column of a row-major matrix first");
@@ -3412,6 +4385,99 @@ requires detail::owns_memory<Matrix>
 auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_VIEW_HPP
+/// Whether two views have a channel in common. Sub-views of one array may alternate in memory without a
+/// common channel, such as the queries and keys of a fused projection. The ranges of their addresses overlap.
+namespace rope::inline ROPE_ABI::detail {
+/// A distance of `least` to `most` steps in memory, `stride` bytes each.
+struct memory_steps {
+  std::int64_t stride, least, most;
+};
+/// Whether steps can add up to exactly `distance` bytes. The longest step is first. If each stride is at
+/// least as long as the span of all shorter ones, as for sub-views of one array, this takes two tries per
+/// stride. The answer is false once no `tries` are left.
+EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_steps* end,
+                                       std::int64_t distance, int& tries) {
+  if (steps == end) return distance == 0;
+  std::int64_t least = 0, most = 0;  // the range that the shorter steps span
+  for (const memory_steps* s = steps + 1; s != end; ++s) {
+    least += s->least * s->stride;
+    most += s->most * s->stride;
+  }
+  const auto floor = [stride = steps->stride](std::int64_t n) {
+    return n / stride - (n % stride < 0 ? 1 : 0);
+  };
+  const std::int64_t last = (std::min)(steps->most, floor(distance - least));
+  for (std::int64_t n = (std::max)(steps->least, -floor(most - distance)); n <= last && --tries > 0; ++n)
+    if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
+  return false;
+}
+/// The memory of a view with elements: its first address, and the extent of each axis and its stride in
+/// bytes. The last axis is one of bytes. The stride of an extent of 1 is 0 here: in the view it may be huge.
+struct viewed_memory {
+  std::int64_t address, extents[4], strides[4];
+  template <class T>
+  explicit viewed_memory(const head_view<T>& x)
+      : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
+        strides{x.batch == 1 ? 0 : x.batch_stride * std::int64_t{sizeof(T)},
+                x.tokens == 1 ? 0 : x.token_stride * std::int64_t{sizeof(T)},
+                x.heads == 1 ? 0 : x.head_stride * std::int64_t{sizeof(T)}, 1} {}
+  /// The distance from the first entry of an axis to its last.
+  std::int64_t length(int axis) const { return (extents[axis] - 1) * strides[axis]; }
+  /// The smallest address of a byte.
+  std::int64_t begin() const {
+    constexpr std::int64_t none = 0;
+    return address + (std::min)(length(0), none) + (std::min)(length(1), none) + (std::min)(length(2), none);
+  }
+  /// One more than the largest address of a byte.
+  std::int64_t end() const {
+    constexpr std::int64_t none = 0;
+    return address + (std::max)(length(0), none) + (std::max)(length(1), none) + (std::max)(length(2), none) +
+           extents[3];
+  }
+};
+/// As share_memory, for two views whose ranges of addresses overlap.
+EIGEN_DONT_INLINE inline bool find_shared(const viewed_memory& a, const viewed_memory& b) {
+  memory_steps steps[8];
+  int count = 0;
+  for (int i = 0; i < 8; ++i) {
+    const viewed_memory& x = i < 4 ? a : b;
+    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
+    if (stride == 0) continue;
+    const std::int64_t most = (i < 4) == (stride < 0) ? extent - 1 : 0;
+    const memory_steps next = {stride < 0 ? -stride : stride, most - extent + 1, most};
+    int place = 0;
+    while (place < count && steps[place].stride > next.stride) ++place;
+    if (place < count && steps[place].stride == next.stride) {
+      steps[place].least += next.least;
+      steps[place].most += next.most;
+      continue;
+    }
+    for (int later = count++; later > place; --later) steps[later] = steps[later - 1];
+    steps[place] = next;
+  }
+  int tries = 4096;
+  return leads_to(steps, steps + count, a.address - b.address, tries);
+}
+/// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
+/// for equal strides, unless 4096 tries found no overlap.
+template <class A, class B>
+bool share_memory(const head_view<A>& a, const head_view<B>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  const viewed_memory of_a(a), of_b(b);
+  return of_a.begin() < of_b.end() && of_b.begin() < of_a.end() &&
+         find_shared(viewed_memory(a), viewed_memory(b));
+}
+/// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
+template <class T>
+bool are_same(const head_view<const T>& x, const head_view<T>& out) {
+  return x.data == out.data && x.head_dim == out.head_dim &&
+         (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+         (x.tokens == 1 || x.token_stride == out.token_stride) &&
+         (x.heads == 1 || x.head_stride == out.head_stride);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
 
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
@@ -4512,6 +5578,15 @@ concept given_table = rotation_table<X> || requires(const X& x) {
 };
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
+/// True unless the arguments of a call are at most `views` views, then a table, and no view after it.
+template <int views, class... Arguments>
+constexpr bool misplaces_table() {
+  int place = 0, last_view = -1, table = -1;
+  ((last_view = is_head_view<std::remove_cvref_t<Arguments>> ? place : last_view,
+    table = table < 0 && given_table<std::remove_cvref_t<Arguments>> ? place : table, ++place),
+   ...);
+  return table < 0 || table != last_view + 1 || table > views;
+}
 }  // namespace rope::inline ROPE_ABI::detail
 /// Throws at compile time unless Layout is given and is a layout.
 #define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
@@ -4535,15 +5610,16 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
   ROPE_DETAIL_CHECK_THREADS(name, Threads)
 /// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
-  static_assert(!std::is_const_v<T>,           \
-                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                             \
+  static_assert(!std::is_const_v<T>,                                                                       \
+                name ": " x " is read-only, a view of a const or temporary object; " name "_to<Layout>(" x \
+                     ", out, table) leaves it as it is")
 #define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
   static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
                 name ": both views are rotated in place, and one is read-only; out of place is " name \
                      "_to<Layout>(x, out, table)")
 #define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
-  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only, a view of a const or temporary object")
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
@@ -4556,8 +5632,10 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
        "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
-#define ROPE_DETAIL_TABLE_SENTENCE(name) \
-  name ": a table is a frequency_table, or one that is placed in the head by at_channel"
+#define ROPE_DETAIL_TABLE_SENTENCE(name)                                                                     \
+  name                                                                                                       \
+      ": a table is a frequency_table, or one that is placed in the head by at_channel; it comes after the " \
+      "views, and values are not rotated"
 /// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
 /// replace a missing view or, if all views are present, a missing table. The conditions no_view and no_table
 /// may use `Layout` and `Arguments`.
@@ -4588,7 +5666,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
-                  detail::lacks_table<Arguments...>)
+                  (detail::misplaces_table<views, Arguments...>()))
 namespace rope::inline ROPE_ABI::detail {
 /// Throws std::invalid_argument if an extent is negative or scales have another shape, and std::length_error
 /// if the view exceeds the address space.
@@ -4656,96 +5734,6 @@ void check_written(const char* function, const head_view<T>& x) {
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
 }
-/// A distance of `least` to `most` steps in memory, `stride` bytes each.
-struct memory_steps {
-  std::int64_t stride, least, most;
-};
-/// Whether steps can add up to exactly `distance` bytes. The longest step is first. If each stride is at
-/// least as long as the span of all shorter ones, as for sub-views of one array, this takes two tries per
-/// stride. The answer is false once no `tries` are left.
-EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_steps* end,
-                                       std::int64_t distance, int& tries) {
-  if (steps == end) return distance == 0;
-  std::int64_t least = 0, most = 0;  // the range that the shorter steps span
-  for (const memory_steps* s = steps + 1; s != end; ++s) {
-    least += s->least * s->stride;
-    most += s->most * s->stride;
-  }
-  const auto floor = [stride = steps->stride](std::int64_t n) {
-    return n / stride - (n % stride < 0 ? 1 : 0);
-  };
-  const std::int64_t last = (std::min)(steps->most, floor(distance - least));
-  for (std::int64_t n = (std::max)(steps->least, -floor(most - distance)); n <= last && --tries > 0; ++n)
-    if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
-  return false;
-}
-/// A view of channels of any type: its first address, and the extent and stride of each axis.
-struct memory_axes {
-  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
-  template <class T>
-  explicit memory_axes(const head_view<T>& x)
-      : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        size(sizeof(T)),
-        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
-        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
-};
-/// The addresses that a view with elements spans, [begin, end).
-struct spanned_addresses {
-  std::int64_t begin, end;
-  template <class T>
-  explicit spanned_addresses(const head_view<T>& x)
-      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        end(begin + x.head_dim * std::int64_t{sizeof(T)}) {
-    add((x.batch - 1) * x.batch_stride * std::int64_t{sizeof(T)});
-    add((x.tokens - 1) * x.token_stride * std::int64_t{sizeof(T)});
-    add((x.heads - 1) * x.head_stride * std::int64_t{sizeof(T)});
-  }
- private:
-  void add(std::int64_t length) {
-    begin += (std::min)(length, std::int64_t{0});
-    end += (std::max)(length, std::int64_t{0});
-  }
-};
-/// As share_memory, for two views whose ranges of addresses overlap.
-EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
-  memory_steps steps[8];
-  int count = 0;
-  for (int i = 0; i < 8; ++i) {
-    const memory_axes& x = i < 4 ? a : b;
-    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
-    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
-    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
-                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
-    const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
-    int place = 0;
-    while (place < count && steps[place].stride > next.stride) ++place;
-    if (place < count && steps[place].stride == next.stride) {
-      steps[place].least += next.least;
-      steps[place].most += next.most;
-      continue;
-    }
-    for (int later = count++; later > place; --later) steps[later] = steps[later - 1];
-    steps[place] = next;
-  }
-  int tries = 4096;
-  return leads_to(steps, steps + count, a.address - b.address, tries);
-}
-/// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
-/// for equal strides, unless 4096 tries found no overlap.
-template <class A, class B>
-bool share_memory(const head_view<A>& a, const head_view<B>& b) {
-  if (a.size() == 0 || b.size() == 0) return false;
-  const spanned_addresses of_a(a), of_b(b);
-  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
-}
-/// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
-template <class T>
-bool are_same(const head_view<const T>& x, const head_view<T>& out) {
-  return x.data == out.data && x.head_dim == out.head_dim &&
-         (x.batch == 1 || x.batch_stride == out.batch_stride) &&
-         (x.tokens == 1 || x.token_stride == out.token_stride) &&
-         (x.heads == 1 || x.head_stride == out.head_stride);
-}
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
   position_range known;
@@ -4784,6 +5772,16 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
+/// Rejects a call without positions whose table has coordinates for every token of a batch of several rows:
+/// every row of the batch would be rotated by the coordinates of the first one.
+template <class S>
+void check_rows_of_batch(const char* function, Index batch, Index tokens, const frequency_table<S>& table,
+                         const char* advice) {
+  if (batch > 1 && tokens > 0 && table.source() == table_source::coordinates &&
+      table.rows() == batch * tokens)
+    throw_invalid(function, "the table has coordinates for ", batch, " rows of ", tokens,
+                  " tokens, and without positions every row would get those of the first; ", advice);
+}
 /// Throws std::out_of_range if positions are not all in the table's [first, last). The message says how to
 /// make a table that includes them.
 ///
@@ -4803,7 +5801,9 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
     const bool in_float = source == table_source::float_angles;
-    advice = ", make it with frequency_table";
+    advice = first > 0 && position < first
+                 ? ", start at its first position (in a cache by append_at) or make it with frequency_table"
+                 : ", make it with frequency_table";
     append(advice, in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, ");
     if (from != 0 || in_float) append(advice, {from, ", "});
     append(advice, {to, ")"});
@@ -4825,6 +5825,11 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
     throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
                   rotary_dim, " channels from channel ", first_channel, " on");
   const position_range range = positions.range(function, batch, tokens);
+  if constexpr (std::is_same_v<Source, braced_positions>)
+    if (positions.ids.data == nullptr)
+      check_rows_of_batch(
+          function, batch, tokens, table,
+          "give the id b * tokens + t for token t of row b, or for the first rows the start 0");
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     throw_outside(function, range, table.first(), table.last(), table.source(), start_of(positions), tokens);
@@ -5047,941 +6052,6 @@ enum class model_without_rope {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_FACTS_HPP
-
-#ifndef ROPE_MODELS_MODEL_ROPE_HPP
-#define ROPE_MODELS_MODEL_ROPE_HPP
-
-#ifndef ROPE_ATTENTION_OPTIONS_HPP
-#define ROPE_ATTENTION_OPTIONS_HPP
-
-#ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
-#define ROPE_ATTENTION_SCORE_VIEW_HPP
-/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
-namespace rope::inline ROPE_ABI {
-/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 is shared: all rows, heads,
-/// queries or keys have the same entry. Element (b, h, i, j) is at
-///
-///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
-///
-/// The stride of an axis of extent 1 counts as 0. A view does not own memory. If data is null, there is no
-/// matrix.
-///
-///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
-///     attention(q, k, v, out, {.mask = mask});
-template <class X>
-struct score_view {
-  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
-  Index batch = 1;          // rows of the batch, or 1
-  Index heads = 1;          // query heads, or 1
-  Index queries = 1;        // queries of a row, or 1
-  Index keys = 1;           // keys of a row, or 1
-  Index batch_stride = 0;   // elements from one row to the next
-  Index head_stride = 0;    // elements from one query head to the next
-  Index query_stride = 0;   // elements from one query to the next
-  Index key_stride = 0;     // elements from one key to the next
-  /// Whether there is a matrix.
-  explicit operator bool() const { return data != nullptr; }
-  /// Points to the entry of key 0 for query i of head h in row b. The entry of key j is j * key_step()
-  /// elements later.
-  const X* at(Index b, Index h, Index i) const {
-    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
-           (queries == 1 ? 0 : i * query_stride);
-  }
-  /// key_stride, or 0 if all keys share one entry.
-  Index key_step() const { return keys == 1 ? 0 : key_stride; }
-};
-/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
-///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
-///          exceeds an Index
-template <class X>
-score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
-  // zeros count as 1 in this check.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
-  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
-                          detail::shape_text({batch, heads, queries, keys}));
-  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
-    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
-                         " exceeds the address space");
-  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
-}
-namespace detail {
-/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
-template <class X>
-concept dense_in_any_order = requires(const X& x) {
-  dense_of(x).data();
-  x.rowStride();
-  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
-};
-/// An object that score_matrix accepts.
-template <class X>
-concept scores_in_memory =
-    dense_in_any_order<X> || numbers_by_index<const X, 2> || numbers_by_index<const X, 4>;
-/// Returned in place of a view after a compile error, so that no other errors follow.
-struct no_scores {
-  template <class X>
-  operator score_view<X>() const {
-    return {};
-  }
-};
-/// A view, by its indices, of an object that score_matrix accepts.
-template <scores_in_memory X>
-auto scores_by_index(const X& x) {
-  if constexpr (dense_in_any_order<X>) {
-    return score_view<typename X::Scalar>{.data = x.data(),
-                                          .queries = x.rows(),
-                                          .keys = x.cols(),
-                                          .query_stride = x.rowStride(),
-                                          .key_stride = x.colStride()};
-  } else {
-    constexpr std::size_t rank = numbers_by_index<const X, 2> ? 2 : 4;
-    const auto memory = indexed_memory_of<int(rank)>(x);
-    score_view<std::remove_cvref_t<decltype(*memory.data)>> view = {.data = memory.data};
-    Index* const extents[] = {&view.batch, &view.heads, &view.queries, &view.keys};
-    Index* const strides[] = {&view.batch_stride, &view.head_stride, &view.query_stride, &view.key_stride};
-    for (std::size_t i = 0; i < rank; ++i) {
-      *extents[4 - rank + i] = memory.extents[i];
-      *strides[4 - rank + i] = memory.strides[i];
-    }
-    return view;
-  }
-}
-}  // namespace detail
-/// A view of an object by its indices, of any storage order and strides: an Eigen matrix, array, Map, Ref or
-/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor, TensorMap or std::mdspan [queries,
-/// keys] or [batch, heads, queries, keys]. An extent of 1 is shared.
-///
-///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
-///
-/// Requires:  the memory of the object outlives the view
-/// Throws:    std::invalid_argument if it has no entry
-template <class X>
-auto score_matrix(const X& x) {
-  static_assert(detail::scores_in_memory<X>,
-                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
-                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
-                "an expression first");
-  if constexpr (detail::scores_in_memory<X>) {
-    const auto view = detail::scores_by_index(x);
-    using entry = std::remove_cvref_t<decltype(*view.data)>;
-    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                  "Eigen::Array<float, ...> first");
-    if (view.data == nullptr)
-      detail::throw_invalid("score_matrix",
-                            "the matrix must have entries, got [batch, heads, queries, keys] = ",
-                            detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
-                            "; leave the option out where there is no matrix");
-    return view;
-  } else {
-    return detail::no_scores{};
-  }
-}
-template <detail::owns_memory X>
-auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
-  return score_matrix<const X&>(x);
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
-
-#ifndef ROPE_POSITIONS_KEY_RANGES_HPP
-#define ROPE_POSITIONS_KEY_RANGES_HPP
-/// Masks that follow a rule: the range of keys that each query attends to, for attention_options::key_ranges.
-/// Attention skips the keys outside the ranges. Ranges take two numbers per query, whereas a mask takes one
-/// per query and key.
-///
-///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
-///     attention(q, k, v, out, {.key_ranges = ranges});
-///
-/// If the rows of a batch have different ranges, concatenate their lists: [batch * queries].
-///
-/// positions_of_mask makes positions, token counts and ranges from the attention mask of a padded batch.
-namespace rope::inline ROPE_ABI {
-/// Keys [first, first + count) of a row. `first` is an index in the row, which may differ from the position.
-///
-///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
-///     attention(q, k, v, out, {.key_ranges = ranges});
-struct key_range {
-  Index first;  // the index of the first key in its row
-  Index count;  // the number of keys
-};
-/// The queries of a row are its newest tokens: query i is token keys - queries + i. A prompt has as many
-/// queries as keys, and a step of decoding has one.
-///
-///     const auto ranges = chunk_ranges(chunk, {.queries = 1, .keys = cache.size()});
-struct row_tokens {
-  Index queries;  // the number of newest tokens, which attend
-  Index keys;     // the number of tokens of the row
-};
-namespace detail {
-/// Returns one range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
-///
-/// Throws:  std::invalid_argument unless 0 <= queries <= keys
-template <class Range, class RangeOf>
-std::vector<Range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
-  if (row.queries < 0 || row.queries > row.keys)
-    throw_invalid(function,
-                  "queries are the newest tokens of a row, so they must be in [0, keys = ", row.keys,
-                  "], got ", row.queries);
-  std::vector<Range> ranges;
-  ranges.reserve(static_cast<std::size_t>(row.queries));
-  for (Index token = row.keys - row.queries; token < row.keys; ++token) ranges.push_back(range_of(token));
-  return ranges;
-}
-}  // namespace detail
-/// The ranges of a prefix language model: every query attends to the whole prefix, and to the tokens up to
-/// its own (PaliGemma, T5 prefix decoders).
-///
-///     token t attends to [0, max(prefix, t + 1))
-///
-/// \param prefix  tokens at the start of the row that attend to each other both ways
-///
-/// \return  [queries]
-///
-/// Throws:  std::invalid_argument if prefix is not in [0, keys], or queries not in [0, keys]
-/// Cost:    O(queries)
-/// Source:  Raffel et al. 2019, arXiv:1910.10683, figure 4
-template <class Range = key_range>
-std::vector<Range> prefix_ranges(Index prefix, const row_tokens& row) {
-  if (prefix < 0 || prefix > row.keys)
-    detail::throw_invalid("prefix_ranges", "prefix must be in [0, keys = ", row.keys, "], got ", prefix);
-  return detail::ranges_of_row<Range>("prefix_ranges", row, [&](Index token) {
-    return Range{0, (std::max)(prefix, token + 1)};
-  });
-}
-/// The ranges of block diffusion: every query attends to its whole block and to all blocks before.
-///
-///     token t attends to [0, min(keys, (t / block + 1) * block))
-///
-/// \param block  tokens of a block; blocks begin at token 0 of the row
-///
-/// \return  [queries]
-///
-/// Throws:  std::invalid_argument if block is not positive, or queries not in [0, keys]
-/// Cost:    O(queries)
-/// Source:  Arriola et al. 2025, Block Diffusion, arXiv:2503.09573
-template <class Range = key_range>
-std::vector<Range> block_causal_ranges(Index block, const row_tokens& row) {
-  if (block <= 0) detail::throw_invalid("block_causal_ranges", "block must be positive, got ", block);
-  return detail::ranges_of_row<Range>("block_causal_ranges", row, [&](Index token) {
-    const Index first = token - token % block;  // first + block may overflow
-    return Range{0, first + (std::min)(block, row.keys - first)};
-  });
-}
-/// The ranges of chunked attention: every query attends to the tokens of its chunk up to its own (the layers
-/// of Llama 4 that rotate).
-///
-///     token t attends to [t / chunk * chunk, t + 1)
-///
-/// \param chunk  tokens of a chunk (`attention_chunk_size`); chunks begin at token 0 of the row
-///
-/// \return  [queries]
-///
-/// Throws:  std::invalid_argument if chunk is not positive, or queries not in [0, keys]
-/// Cost:    O(queries)
-template <class Range = key_range>
-std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
-  if (chunk <= 0) detail::throw_invalid("chunk_ranges", "chunk must be positive, got ", chunk);
-  return detail::ranges_of_row<Range>("chunk_ranges", row, [&](Index token) {
-    return Range{token - token % chunk, token % chunk + 1};
-  });
-}
-/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, or to the tokens of
-/// the segment up to itself if causal. If lengths are given, tokens of a segment beyond its length are
-/// padding. Padding attends to no key, and no token attends to padding.
-///
-///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
-///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
-///
-/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. If `attention` also
-/// rotates, pass the positions too: they start again in every segment. Or rotate before: `rotate<Layout>(q,
-/// k, table, segments{offsets})`.
-///
-/// \param offsets  [segments + 1], from 0 to the number of tokens of the row: a position_list in memory
-/// \param causal   false: tokens of a segment attend to each other both ways
-/// \param lengths  [segments] or empty: tokens of each segment that are not padding
-///
-/// \return  [tokens]
-///
-/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
-///          have one entry per segment, in [0, tokens of the segment]; std::length_error if an Index does not
-///          hold the last offset
-/// Cost:    O(tokens)
-template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
-std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
-  constexpr const char* function = "segment_ranges";
-  const auto bounds = detail::list_in_memory(offsets).as_vector(function);
-  const auto counts = detail::list_in_memory(lengths).as_vector(function);
-  const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
-  const Index segment_count = bounds.size() - 1;
-  const std::int64_t end = bounds.size() == 0 ? 0 : bound(segment_count);
-  if (!detail::is_index(end))
-    detail::throw_length(function, "offsets must be in [0, 2^", 8 * sizeof(Index) - 1, "), got ", end);
-  detail::check_offsets(function, "offsets", bounds.size(), detail::to_index(end), bound);
-  if (counts.size() != 0 && counts.size() != segment_count)
-    detail::throw_invalid(function, "lengths must be empty or one per segment, ", segment_count, ", got ",
-                          counts.size());
-  for (Index s = 0; s < counts.size(); ++s)
-    if (const auto length = detail::as_position(counts[s]); length < 0 || length > bound(s + 1) - bound(s))
-      detail::throw_invalid(function, "the length of segment ", s, " must be in [0, ",
-                            bound(s + 1) - bound(s), "], got ", length);
-  std::vector<Range> ranges;
-  for (Index s = 0; s < segment_count; ++s) {
-    const auto first = static_cast<Index>(bound(s)), tokens = static_cast<Index>(bound(s + 1)) - first,
-               length = counts.size() == 0 ? tokens : static_cast<Index>(detail::as_position(counts[s]));
-    for (Index t = 0; t < tokens; ++t)
-      detail::append(ranges, {first, t >= length ? 0 : causal ? t + 1 : length});
-  }
-  return ranges;
-}
-/// The tokens of a padded batch.
-///
-///     const padded_rows rows = positions_of_mask(mask);
-///     rotate<Layout>(q, k, table, rows.positions);
-///     attention(q, k, v, out, {.key_ranges = rows.key_ranges});
-struct padded_rows {
-  std::vector<std::int64_t> positions;  // [batch * tokens]: 0, 1, 2, ... in each row; 0 for padding
-  std::vector<std::int64_t> counts;     // [batch]: tokens that are not padding
-  std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
-};
-namespace detail {
-/// The first token of a row that is not padding, and the number of such tokens.
-///
-/// \param entry  entry(t) is the mask of token t
-///
-/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones are adjacent
-template <class Entry>
-key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
-  key_range real = {tokens, 0};
-  for (Index t = 0; t < tokens; ++t) {
-    const auto value = as_position(entry(t));
-    if (value != 0 && value != 1)
-      throw_invalid("positions_of_mask", "a mask is 1 for tokens and 0 for padding, got ", value,
-                    " for token ", t, " of row ", row);
-    if (value == 0) continue;
-    if (real.count == 0) real.first = t;
-    if (real.first + real.count != t)
-      throw_invalid("positions_of_mask",
-                    "padding must be on the left or the right of the tokens of a row; give a mask with holes "
-                    "as attention_options::mask, got padding before token ",
-                    t, " of row ", row);
-    ++real.count;
-  }
-  return real;
-}
-}  // namespace detail
-/// Positions, counts and ranges of keys from an attention mask of ones for tokens and zeros for padding, on
-/// the left or on the right of each row (`attention_mask` of tokenizers).
-///
-/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries at padding attend to no
-/// key, so their outputs are zero. For a prompt that is padded on the left, append it to a cache and attend:
-///
-///     cache.append_at<Layout>(k, v, table, rows.positions);
-///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
-///
-/// `tokens` is the length of the padded prompt. When a later step has appended one token to each row, row b
-/// attends to the range {tokens - counts[b], cache.size() - tokens + counts[b]}. If padding is on the right,
-/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
-///
-/// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
-///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row
-/// \param causal  false: tokens of a row attend to each other both ways, as in encoders
-///
-/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent;
-///          std::length_error if an Index does not hold batch * tokens
-/// Cost:    O(batch * tokens)
-template <position_list X, class Rows = padded_rows>
-Rows positions_of_mask(const X& mask, bool causal = true) {
-  const auto list = detail::list_of(mask);
-  const Index batch = list.given_rows, tokens = list.given_columns;
-  Rows rows;
-  for (Index b = 0; b < batch; ++b) {
-    // A matrix of one column is stored as a list.
-    const key_range real = detail::unpadded_tokens(
-        b, tokens, [&](Index t) { return list.rows > 1 ? list(b, t) : list[b * tokens + t]; });
-    detail::append(rows.counts, std::int64_t{real.count});
-    for (Index t = 0; t < tokens; ++t) {
-      const bool is_token = t >= real.first && t < real.first + real.count;
-      detail::append(rows.positions, std::int64_t{is_token ? t - real.first : 0});
-      detail::append(rows.key_ranges, {real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
-    }
-  }
-  return rows;
-}
-template <class Derived, class Rows = padded_rows>
-requires std::same_as<typename Derived::Scalar, bool> Rows
-positions_of_mask(const Eigen::DenseBase<Derived>& mask, bool causal = true) {
-  return positions_of_mask(mask.derived().template cast<int>(), causal);
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_POSITIONS_KEY_RANGES_HPP
-
-#ifndef ROPE_POSITIONS_SELECTED_KEYS_HPP
-#define ROPE_POSITIONS_SELECTED_KEYS_HPP
-/// Sparse attention: the keys that an indexer selects for each query, for attention_options::selected.
-namespace rope::inline ROPE_ABI {
-/// Extents of contiguous lists of keys, [queries, key_heads, keys].
-///
-///     const selected_shape shape = {.queries = 1, .key_heads = 2, .keys = 2};
-///     const selected_keys lists(top.data(), shape);
-struct selected_shape {
-  Index queries;        // queries of a row, or batch * queries
-  Index key_heads = 1;  // 1: the key heads share the list of their query
-  Index keys;           // entries of a list
-};
-namespace detail {
-/// Signed integers of 32 or 64 bits.
-template <class Integer>
-concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
-}  // namespace detail
-/// The keys that each query attends to, one list per query or per query and key head. A key is given by its
-/// index in the row, as in a mask. Lists are in any order. An entry of -1 ends its list. The object is a view
-/// of the caller's integers, std::int32_t or std::int64_t.
-///
-///     const std::vector<int> top = {5, 0, 2, -1};  // of one query
-///     attention(q, k, v, out, {.selected = top});
-///
-/// Lists of the rows of a batch are concatenated, [batch * queries, keys]. Queries of several rows may
-/// share their lists, [queries, keys].
-class selected_keys {
- public:
-  /// No lists: every key remains visible.
-  selected_keys() = default;
-  /// Lists of an Eigen matrix, an Eigen::Tensor or an mdspan, [queries, keys], or [queries, key heads, keys]
-  /// for a tensor or an mdspan of rank 3, of any order of memory. A vector is the list of one query.
-  ///
-  /// Requires:  the object outlives the view
-  /// Throws:    std::invalid_argument if there is no entry
-  template <class X>
-  requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
-      selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
-    constexpr bool is_by_head = detail::numbers_by_index<const X, 3>;
-    static_assert(
-        is_by_head || detail::integers_in_memory<X>,
-        "selected_keys: give lists of std::int32_t or std::int64_t in memory, an Eigen matrix, tensor or "
-        "mdspan [queries, keys] or a tensor or mdspan [queries, key heads, keys], or a pointer and a "
-        "selected_shape");
-    if constexpr (is_by_head) {
-      const auto memory = detail::indexed_memory_of<3>(lists);
-      set_memory(memory.data);
-      queries_ = {memory.extents[0], memory.strides[0]};
-      heads_ = {memory.extents[1], memory.strides[1]};
-      keys_ = {memory.extents[2], memory.strides[2]};
-    } else if constexpr (detail::integers_in_memory<X>) {
-      const auto list = detail::list_of(lists);
-      set_memory(list.data);
-      keys_ = {list.given_columns, list.column_stride};
-      queries_ = {list.given_rows, list.rows > 1 ? list.row_stride : keys_.extent * keys_.stride};
-    }
-    check_extents();
-  }
-  /// Contiguous lists.
-  ///
-  /// Throws:  std::invalid_argument if there is no entry; std::length_error if the number of entries
-  ///          exceeds an Index
-  template <class Integer>
-  selected_keys(const Integer* lists, const selected_shape& shape)
-      : queries_{shape.queries, 0}, heads_{shape.key_heads, shape.keys}, keys_{shape.keys, 1} {
-    set_memory(lists);
-    check_extents();
-    if (!detail::product_fits({shape.queries, shape.key_heads, shape.keys}))
-      detail::throw_length("selected_keys", detail::shape_text({shape.queries, shape.key_heads, shape.keys}),
-                           " exceeds the address space");
-    queries_.stride = shape.key_heads * shape.keys;
-  }
-  /// Whether there are lists.
-  explicit operator bool() const { return memory_ != nullptr; }
-  /// The number of queries.
-  Index queries() const { return queries_.extent; }
-  /// 1 if the key heads share lists.
-  Index key_heads() const { return heads_.extent; }
-  /// The number of entries of a list.
-  Index keys() const { return keys_.extent; }
-  /// Entry n of a list.
-  std::int64_t at(Index query, Index key_head, Index n) const {
-    const Index place =
-        query * queries_.stride + (heads_.extent == 1 ? 0 : key_head * heads_.stride) + n * keys_.stride;
-    if (is_wide_) return read<std::int64_t>(place);
-    return read<std::int32_t>(place);
-  }
-  /// The lists of queries [first, first + count).
-  selected_keys of_queries(Index first, Index count) const {
-    selected_keys part = *this;
-    part.memory_ += std::ptrdiff_t{first} * queries_.stride * (is_wide_ ? 8 : 4);
-    part.queries_.extent = count;
-    return part;
-  }
- private:
-  struct axis {
-    Index extent = 1;  // the number of entries
-    Index stride = 0;  // from an entry to the next, in integers
-  };
-  template <class Integer>
-  void set_memory(const Integer* lists) {
-    static_assert(detail::key_index<Integer>,
-                  "selected_keys: entries are std::int32_t or std::int64_t, because -1 ends a list");
-    memory_ = reinterpret_cast<const char*>(lists);
-    is_wide_ = sizeof(Integer) == 8;
-  }
-  void check_extents() const {
-    if (memory_ == nullptr || queries_.extent <= 0 || heads_.extent <= 0 || keys_.extent <= 0)
-      detail::throw_invalid(
-          "selected_keys", "lists must have entries, got [queries, key heads, keys] = ",
-          detail::shape_text({queries_.extent, heads_.extent, keys_.extent}),
-          memory_ == nullptr ? " at a null pointer" : "",
-          "; leave the option out where nothing is selected, and begin an empty list with -1");
-  }
-  /// Reads entry `place`, of any integer type of this size.
-  template <class Integer>
-  std::int64_t read(Index place) const {
-    Integer entry;
-    std::memcpy(&entry, memory_ + std::ptrdiff_t{place} * std::ptrdiff_t{sizeof(Integer)}, sizeof(Integer));
-    return entry;
-  }
-  const char* memory_ = nullptr;
-  bool is_wide_ = false;
-  axis queries_, heads_, keys_;
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_POSITIONS_SELECTED_KEYS_HPP
-/// Options of attention: which keys are visible, how scores are formed, the precision of products, and
-/// optional outputs.
-namespace rope::inline ROPE_ABI {
-/// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
-/// arithmetic type unless stated otherwise.
-enum class product_precision {
-  /// The arithmetic type: float, or double for double.
-  full,
-  /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill is faster
-  /// than with `full`; with AVX2, it is slower (bench/README.md). Scores are as exact as in `full`. Each
-  /// weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to the error of an
-  /// output. Numbers below 2^-126 may count as 0. The scale multiplies products q . k instead of queries, so
-  /// the products without the scale must not overflow float. Gradients and probabilities are computed as in
-  /// `full`.
-  bfloat16,
-  /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
-  /// be quantized, and keys must not be rotated while they are read. Faster than `full` for a decoding step
-  /// with AVX512_VNNI, and for many queries with SSE2 and AVX2 (bench/README.md). The error of a query
-  /// channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if head_dim
-  /// exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the largest such
-  /// product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. If the largest
-  /// number is below 2^-110, all of them count as 0: the channels of a query times scale * log2(e) (with a
-  /// softcap, times scale / softcap), and the weights times the scales of 128 values. Sums of products over
-  /// 128 keys are exact. head_dim is at most 65536.
-  integers,
-};
-namespace detail {
-/// The largest head_dim for integer products. At this head_dim a query channel is rounded to one of about 256
-/// steps of either sign. A smaller head_dim allows more steps.
-inline constexpr Index max_integer_products = 65536;
-/// \tparam T        channels of queries and outputs
-/// \tparam C        channels of keys and values
-/// \tparam rotates  whether keys are rotated while they are read
-///
-/// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
-template <class T, class C, bool rotates>
-void check_products(const char* function, product_precision products, Index head_dim) {
-  if (products == product_precision::full) return;
-  if (products == product_precision::integers) {
-    if (!is_quantized<C>)
-      throw_invalid(
-          function,
-          "integer products need quantized keys and values; set products to product_precision::full");
-    if (rotates)
-      throw_invalid(function,
-                    "integer products need keys that were rotated before quantization; set "
-                    "products to product_precision::full");
-    if (head_dim > max_integer_products)
-      throw_invalid(function, "integer products need a head_dim of at most ", max_integer_products, ", got ",
-                    head_dim);
-  } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
-    throw_invalid(function,
-                  "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
-                  "product_precision::full");
-}
-/// A list of positions, which are std::int64_t. A list of another integer type gives a compile error that
-/// names the fix.
-struct int64_list : std::span<const std::int64_t> {
-  using std::span<const std::int64_t>::span;
-  int64_list() = default;
-  int64_list(std::span<const std::int64_t> list) : std::span<const std::int64_t>(list) {}
-  template <integers_in_memory X>
-  requires(!std::is_convertible_v<const X&, std::span<const std::int64_t>>) int64_list(const X& /*list*/) {
-    static_assert(
-        std::is_convertible_v<const X&, std::span<const std::int64_t>>,
-        "attention_options: positions are lists of std::int64_t, such as std::vector<std::int64_t>; copy a "
-        "list of another integer type to one");
-  }
-};
-}  // namespace detail
-/// Options of `attention`. The defaults give plain causal decoder attention.
-///
-/// Key j of a row is at position j, and query i at position keys - queries + i. The last query is thus
-/// aligned with the last key, in a prefill, in each chunk of a prefill, and in a decoding step against a
-/// cache. If counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on
-/// the right need both counts (in self-attention, the same list twice). Prompts padded on the left need no
-/// counts, because only distances matter, but a mask that is false at the padding. query_positions and
-/// key_positions replace this rule and may be in any order, as in a ring buffer. attention<Layout> rotates by
-/// these positions too. Positions are std::int64_t. Counts and offsets are any integers, at any stride.
-///
-/// Throws if a row or segment has at least one key but fewer keys than queries, positions matter (causal,
-/// window, rotation) and query_positions is empty. The first query of that row or segment would be at a
-/// negative position.
-///
-/// A key is visible to a query if every rule that is set admits it. The rules are: causal and window (with
-/// sinks), or key_ranges in place of these; the selection; the mask; the bias; the segments; the count of
-/// keys.
-///
-///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
-///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
-struct attention_options {
-  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
-  double scale = 0;
-  /// A key is visible if its position <= the position of the query.
-  bool causal = true;
-  /// A key is visible if it is less than `window` positions away from the query; 0: no limit.
-  Index window = 0;
-  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
-  /// double in [2^-511, 2^511], so that neither this quotient nor its products overflow. Source: Gemma 2,
-  /// arXiv:2408.00118.
-  double softcap = 0;
-  /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
-  /// arXiv:2309.17453.
-  Index sinks = 0;
-  /// [q.heads] or empty: one learned logit per query head. The logit takes part in every softmax of its head,
-  /// with a value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
-  std::span<const float> sink_logits = {};
-  /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
-  /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
-  /// matrix: store the numbers for distances 1 - n .. n - 1 per head, let `zero` point to the number for
-  /// distance 0, and pass {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
-  /// .query_stride = -1, .key_stride = 1}.
-  score_view<float> bias = {};
-  /// A key is visible if the mask is true. Pass score_matrix(m) of an Eigen::Array<bool, ...> of any storage
-  /// order, or score_matrix(data, batch, heads, queries, keys) of row-major memory. (std::vector<bool> does
-  /// not store bools: use std::unique_ptr<bool[]>.)
-  score_view<bool> mask = {};
-  /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
-  detail::int64_list query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
-  /// a decoding step with a window. A cache need not read its positions, because it stores the order of its
-  /// tokens.
-  detail::int64_list key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The other queries of the row are padding
-  /// without visible keys: their outputs and gradients are zero, and their log-sum-exp is `no_keys`.
-  /// query_counts need key_counts if positions matter and query_positions is empty.
-  detail::any_integers query_counts = {};
-  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. Later keys of the row are not read.
-  detail::any_integers key_counts = {};
-  /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
-  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions start
-  /// again in every segment. For several packed rows, and for padded segments, see segment_ranges.
-  detail::any_integers query_offsets = {};
-  /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
-  detail::any_integers key_offsets = {};
-  /// The probability, in [0, 1), of dropping a weight. Kept weights are divided by 1 - dropout. Which weights
-  /// are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
-  double dropout = 0;
-  /// The seed of dropout. Give every layer and step a different one. The gradient needs the seed of its
-  /// forward pass.
-  std::uint64_t dropout_seed = 0;
-  /// The precision of the products queries * keys and weights * values. `bfloat16` needs channels of
-  /// bfloat16, and `integers` needs quantized keys and values.
-  product_precision products = product_precision::full;
-  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
-  /// logit. For a query without a visible key this is the sink logit of its head, which merge_attention
-  /// accepts, or `no_keys` if there are no sink logits. For padding it is `no_keys`.
-  std::span<double> log_sum_exp = {};
-  /// [queries] shared by the rows, or [batch * queries], or empty: the range of keys that each query may
-  /// attend to. Keys are given by their index in the row, as in a mask, whatever their positions are. Ranges
-  /// replace the causal rule, so `causal` is not read, and window and sinks must be 0. A range may be empty,
-  /// and must end within the keys of the call. Tiles of keys outside all ranges are skipped, so the cost is
-  /// that of the keys in the ranges. positions/key_ranges.hpp makes the ranges of prefixes, chunks, blocks
-  /// and documents.
-  std::span<const key_range> key_ranges = {};
-  /// Sparse attention: for each query, a list of the keys that it may attend to. There is one list per query
-  /// [queries], shared by the rows, or per query of every row [batch * queries], and either one list for each
-  /// key head or one for all of them. Keys are given by their index in the row, as in a mask. -1 ends a list.
-  /// All other rules still apply, so a selected key may be hidden. Attention reads only selected keys, so the
-  /// cost is that of these keys. Sums are in the order of the list. If a list has a key twice, debug builds
-  /// (without NDEBUG) throw, and other builds count the key twice. Dropout must be 0, and there is no
-  /// gradient.
-  selected_keys selected = {};
-  /// Whether queries are already rotated. Only calls on a cache without a table read this option. They throw
-  /// if it is false and the cache rotated its keys. rotate_layer sets the option to true.
-  bool queries_are_rotated = false;
-  /// The log-sum-exp of a query without visible keys. It is less than any other, and finite, because
-  /// infinities do not survive -ffast-math.
-  static constexpr double no_keys = std::numeric_limits<double>::lowest();
-};
-namespace detail {
-/// The extents of a call.
-struct attention_shape {
-  Index batch, queries, keys, heads, head_dim;
-};
-/// Rejects a list that is not empty and has neither `length` elements nor `rows` times as many.
-inline void require_length(const char* function, const char* name, std::size_t got, Index length,
-                           Index rows = 1) {
-  if (got == 0 || static_cast<Index>(got) == length || static_cast<Index>(got) == rows * length) return;
-  if (rows * length == length)
-    throw_invalid(function, name, " must be empty or have length ", length, ", got ", got);
-  throw_invalid(function, name, " must be empty or have length ", length, " or ", rows * length, ", got ",
-                got);
-}
-/// Checks the extents of a mask or a bias. Extents of 1 are shared.
-EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* name,
-                                           const std::array<Index, 4>& extents,
-                                           const attention_shape& shape) {
-  const std::array<Index, 4> of_scores = {shape.batch, shape.heads, shape.queries, shape.keys};
-  for (std::size_t axis = 0; axis < extents.size(); ++axis)
-    if (extents[axis] != 1 && extents[axis] != of_scores[axis])
-      throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
-                    shape_text(of_scores.data(), of_scores.size()), ", got ",
-                    shape_text(extents.data(), extents.size()));
-}
-EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
-                                                   const any_integers& counts, Index batch, Index tokens) {
-  require_length(function, name, counts.size(), batch);
-  for (std::size_t b = 0; b < counts.size(); ++b)
-    if (counts[b] < 0 || counts[b] > tokens)
-      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
-}
-/// Count b of a list of counts, or `all` if there is no list.
-inline Index count_of_row(const any_integers& counts, Index b, Index all) {
-  return counts.empty() ? all : to_index(counts[static_cast<std::size_t>(b)]);
-}
-/// The offsets of the keys of segments.
-inline const any_integers& key_offsets_of(const attention_options& options) {
-  return options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
-}
-/// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
-/// query_positions or from the counts of queries and keys.
-///
-/// \param rotates  whether queries and keys are rotated by the positions of the options
-///
-/// Requires:  offsets were checked
-/// Throws:    std::invalid_argument
-inline void check_alignment(const char* function, const attention_options& options,
-                            const attention_shape& shape, bool rotates) {
-  const bool by_position = options.key_ranges.empty() && (options.causal || options.window != 0);
-  if ((!by_position && !rotates) || !options.query_positions.empty()) return;
-  if (!options.query_counts.empty() && options.key_counts.empty())
-    throw_invalid(function,
-                  "query_counts need key_counts, or query_positions: the last query of a row is "
-                  "aligned with its last key, got ",
-                  options.query_counts.size(), " counts of queries and none of keys");
-  const auto check_row = [function](const char* name, std::size_t i, std::int64_t queries,
-                                    std::int64_t keys) {
-    if (keys > 0 && queries > keys)
-      throw_invalid(
-          function, name, " ", i, " has ", queries, " queries and ", keys,
-          " keys, so its first query would be at position ", keys - queries,
-          "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
-          "cross-attention");
-  };
-  const any_integers &query_offsets = options.query_offsets, &key_offsets = key_offsets_of(options);
-  for (std::size_t s = 0; s + 1 < query_offsets.size(); ++s)
-    check_row("segment", s, query_offsets[s + 1] - query_offsets[s], key_offsets[s + 1] - key_offsets[s]);
-  if (query_offsets.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // the sizes of all rows
-  for (std::size_t b = 0; b < options.key_counts.size(); ++b)
-    check_row("row", b, count_of_row(options.query_counts, static_cast<Index>(b), shape.queries),
-              options.key_counts[b]);
-}
-/// Checks that the magnitudes of scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal
-/// number of the arithmetic type A: 2^-126 for float, 2^-1022 for double. Then scale, softcap and 1 / softcap
-/// neither underflow nor overflow in A. A capped score is softcap tanh((scale / softcap) q . k), so scale /
-/// softcap must be in [2^(-n/2), 2^(n/2)]. This leaves range for its product with q . k.
-///
-/// Throws:  std::invalid_argument
-template <class A>
-void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
-  constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
-  constexpr int n = 1 - std::numeric_limits<A>::min_exponent;
-  for (const double option : {(std::abs)(options.scale), options.softcap})
-    if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
-      throw_invalid(function, "scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
-                    "], got ", options.scale, " and ", options.softcap);
-  const double scale = !detail::equal(options.scale, 0)
-                           ? (std::abs)(options.scale)
-                           : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
-               margin = std::sqrt(smallest);
-  if (!detail::equal(options.softcap, 0) &&
-      (scale < margin * options.softcap || scale > options.softcap / margin))
-    throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
-                  scale, " / ", options.softcap);
-}
-/// Rejects numbers in the options that are out of range.
-inline void check_numbers(const char* function, const attention_options& options) {
-  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
-    throw_invalid(function, "scale must be finite and softcap finite and not negative, got ", options.scale,
-                  " and ", options.softcap);
-  if (options.window < 0) throw_invalid(function, "window must not be negative, got ", options.window);
-  if (options.sinks < 0) throw_invalid(function, "sinks must not be negative, got ", options.sinks);
-  if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
-    throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
-}
-/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges.
-///
-/// Throws:  std::invalid_argument
-inline void check_key_ranges(const char* function, const attention_options& options,
-                             const attention_shape& shape) {
-  if (options.key_ranges.empty()) return;
-  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries, shape.batch);
-  if (options.window != 0 || options.sinks != 0)
-    throw_invalid(function,
-                  "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
-                  options.window, " and ", options.sinks, "; shorten the ranges instead");
-  for (std::size_t i = 0; i < options.key_ranges.size(); ++i)
-    if (const auto [first, count] = options.key_ranges[i];
-        first < 0 || count < 0 || first > shape.keys || count > shape.keys - first)
-      throw_invalid(function, "key_ranges must lie within the ", shape.keys,
-                    " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
-}
-/// Rejects sink logits that are not finite, or not one for each head.
-inline void check_sink_logits(const char* function, const attention_options& options, Index heads) {
-  require_length(function, "sink_logits", options.sink_logits.size(), heads);
-  for (const float logit : options.sink_logits)
-    if (!is_finite(static_cast<double>(logit)))
-      throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
-}
-/// Rejects lists and views in the options that do not fit the call.
-inline void check_lists(const char* function, const attention_options& options,
-                        const attention_shape& shape) {
-  check_sink_logits(function, options, shape.heads);
-  require_length(function, "query_positions", options.query_positions.size(), shape.queries, shape.batch);
-  require_length(function, "key_positions", options.key_positions.size(), shape.keys, shape.batch);
-  check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
-  check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
-  const Index sums = shape.batch * shape.queries * shape.heads;
-  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums);
-  const score_view<float>& bias = options.bias;
-  const score_view<bool>& mask = options.mask;
-  if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
-  if (mask) check_scores(function, "mask", {mask.batch, mask.heads, mask.queries, mask.keys}, shape);
-  check_key_ranges(function, options, shape);
-}
-/// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
-inline void check_segments(const char* function, const attention_options& options,
-                           const attention_shape& shape) {
-  if (options.query_offsets.empty()) {
-    if (!options.key_offsets.empty())
-      throw_invalid(function, "key_offsets need query_offsets of the same length, got ",
-                    options.key_offsets.size(), " key_offsets and no query_offsets");
-    return;
-  }
-  const any_integers& key_offsets = key_offsets_of(options);
-  if (shape.batch > 1)
-    throw_invalid(function, "query_offsets are for a batch of 1, got a batch of ", shape.batch,
-                  "; where rows are packed, give key_ranges instead, with segment_ranges(offsets, causal) of "
-                  "each row one after the other");
-  if (!options.query_counts.empty() || !options.key_counts.empty())
-    throw_invalid(function, "query_offsets are for segments without padding, got ",
-                  options.query_counts.size(), " query_counts and ", options.key_counts.size(),
-                  " key_counts; where segments are padded, give key_ranges = segment_ranges(offsets, causal, "
-                  "lengths) instead of all of them");
-  if (!options.query_positions.empty() || !options.key_positions.empty())
-    throw_invalid(
-        function, "query_offsets set the positions, which start again in every segment, got ",
-        options.query_positions.size(), " query_positions and ", options.key_positions.size(),
-        " key_positions; give key_ranges = segment_ranges(offsets, causal) instead of query_offsets "
-        "where tokens have other positions");
-  if (key_offsets.size() != options.query_offsets.size())
-    throw_invalid(function, "query_offsets and key_offsets must have the same length, got ",
-                  options.query_offsets.size(), " and ", key_offsets.size());
-  const auto check_list = [&](const char* name, const any_integers& list, Index tokens) {
-    check_offsets(function, name, static_cast<Index>(list.size()), tokens,
-                  [&](Index s) { return list[static_cast<std::size_t>(s)]; });
-  };
-  check_list("query_offsets", options.query_offsets, shape.queries);
-  check_list("key_offsets", key_offsets, shape.keys);
-}
-/// Checks every option, by itself and against the shape of the call.
-inline void check_options(const char* function, const attention_options& options,
-                          const attention_shape& shape, bool rotates = false) {
-  check_numbers(function, options);
-  check_segments(function, options, shape);  // before the lengths of counts: callers have one per segment
-  check_lists(function, options, shape);
-  check_alignment(function, options, shape, rotates);
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-/// Without a table nothing is rotated, so a named layout means that the table was forgotten.
-#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
-                name ": a layout needs a table: pass one, or remove the layout")
-#endif  // ROPE_ATTENTION_OPTIONS_HPP
-
-#ifndef ROPE_MODELS_LAYER_GROUP_HPP
-#define ROPE_MODELS_LAYER_GROUP_HPP
-/// How one kind of layers rotates.
-namespace rope::inline ROPE_ABI {
-/// A number from which the frequencies were made, under the name that rope gives it.
-///
-///     for (const named_number& number : group.numbers)
-///       std::cout << number.name << " = " << number.value << ", ";
-struct named_number {
-  std::string name;  // such as "factor"
-  double value;      // its value
-};
-/// The rotation in the indexer of a layer, whose narrow heads select the visible keys (DeepSeek
-/// V3.2, GLM 5). The layer's table rotates its queries and keys.
-///
-///     if (const auto& indexer = group.indexer)
-///       with_layout(indexer->layout, [&](auto layout) {
-///         rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
-///       });
-///
-/// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
-struct indexer_rotation {
-  layout_kind layout;   // may differ from that of attention
-  Index head_dim;       // channels of a head of the indexer
-  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) rotate
-  Index rotary_dim;     // number of rotated channels
-};
-/// The assignment of pairs to the axes of M-RoPE.
-enum class mrope_order {
-  blocks,       // the first pairs rotate by the first axis, the next pairs by the second, ...
-  alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
-  time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
-  spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
-};
-/// The layers of a model with equal rotation: one frequency table serves them all.
-///
-/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
-/// rotate:
-///
-///     rotate<Layout>(view, table.at_channel(group.first_channel));
-struct layer_group {
-  std::string
-      layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  layout_kind layout;   // of the weights in the described format
-  Index head_dim;       // channels of a query or key head
-  Index first_channel;  // the first channel that rotates
-  rope::frequencies frequencies;           // inv_freq [rad per position] and attention_factor
-  double softmax_multiplier = 1;           // factor on 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
-  double scale = 0;                        // the factor on q . k: attention_options::scale
-  double softcap = 0;                      // attention_options::softcap; 0: off
-  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  mrope_order section_order = mrope_order::blocks;  // the order of the axes
-  std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
-  std::string rule;                        // "default", "linear", "yarn", ...
-  double base;                             // the base before the rule is applied
-  std::vector<named_number> numbers = {};  // arguments of the rule and derived numbers, for reports
-  /// The number of rotated channels.
-  Index rotary_dim() const { return frequencies.rotary_dim(); }
-  /// The number with that name, or `otherwise` if there is none.
-  double number(std::string_view name, double otherwise) const {
-    for (const named_number& n : numbers)
-      if (n.name == name) return n.value;
-    return otherwise;
-  }
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_MODELS_LAYER_GROUP_HPP
 /// The rotary embedding of a checkpoint: the result of import_hugging_face and import_gguf.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -5993,6 +6063,12 @@ inline void check_layer(const char* function, Index count, Index layer) {
     ROPE_THROW(std::out_of_range,
                count > 0 ? message(function, ": layer must be from 0 to ", count - 1, ", got ", layer)
                          : message(function, ": layer must not be negative, got ", layer));
+}
+/// The group with that layer type, or nullptr. A group without a layer type matches every type.
+inline const layer_group* group_in(const std::vector<layer_group>& groups, std::string_view layer_type) {
+  for (const layer_group& group : groups)
+    if (group.layer_type == layer_type || group.layer_type.empty()) return &group;
+  return nullptr;
 }
 }  // namespace detail
 /// The type of each layer of a model, and the layers that do not rotate.
@@ -6052,9 +6128,7 @@ class model_rope : public model_facts {
   const std::vector<Index>& layers_not_known() const { return layers_.not_known; }
   /// The group with that layer type, or nullptr. A group without a layer type matches every type.
   const layer_group* group(std::string_view layer_type) const {
-    for (const layer_group& g : groups_)
-      if (g.layer_type == layer_type || g.layer_type.empty()) return &g;
-    return nullptr;
+    return detail::group_in(groups_, layer_type);
   }
   /// Whether layer `layer` rotates, does not rotate, or has an unknown rotation. The import functions warn
   /// about unknown rotations. A single group serves every layer of the model. If the number of layers is
@@ -6096,7 +6170,7 @@ class model_rope : public model_facts {
     options.window = window_of_layer(layer);
     if (options.window == not_known_window)
       detail::throw_invalid("attention_of_layer", "the attention window of layer ", layer,
-                            " is not known from this file", reason_of_no_window(layer).c_str(),
+                            " is not known from this file", reason_of_no_window(layer),
                             "; set attention_options yourself");
     return options;
   }
@@ -6182,21 +6256,21 @@ class model_rope : public model_facts {
   attention_options attention_of_group(std::string_view layer_type) const {
     const layer_group* own = group(layer_type);
     if (!own)
-      detail::throw_invalid("attention_of_group", "no layer rotates as type \"",
-                            std::string(layer_type).c_str(), "\"; call attention_of_layer");
+      detail::throw_invalid("attention_of_group", "no layer rotates as type \"", std::string(layer_type),
+                            "\"; call attention_of_layer");
     const std::vector<Index> list = layers_of_type(layer_type);
     if (list.empty()) {
       const Index window = window_without_layers(*own);
       if (window == not_known_window)
         detail::throw_invalid("attention_of_group", "the window of layers of type \"",
-                              std::string(layer_type).c_str(),
+                              std::string(layer_type),
                               "\" is not known from this file; set attention_options yourself");
       return {.scale = own->scale, .causal = causal, .window = window, .softcap = own->softcap};
     }
     const attention_options common = attention_of_layer(list.front());
     for (const Index layer : list)
       if (const Index window = attention_of_layer(layer).window; window != common.window)
-        detail::throw_invalid("attention_of_group", "layers of type \"", std::string(layer_type).c_str(),
+        detail::throw_invalid("attention_of_group", "layers of type \"", std::string(layer_type),
                               "\" have the windows ", common.window, " and ", window, "; ",
                               layer_type.empty() && !layers().empty()
                                   ? "call it for each of attention_types, or call attention_of_layer"
@@ -6304,7 +6378,7 @@ class model_rope : public model_facts {
   void check_names() const {
     if (groups_.empty() == instead_of_rope().empty())
       detail::throw_invalid("model_rope", "there must be groups of layers or else instead_of_rope, got ",
-                            groups_.size(), " and \"", instead_of_rope().c_str(), "\"");
+                            groups_.size(), " and \"", instead_of_rope(), "\"");
     if (groups_.empty()) return;
     for (const Index layer : layers_.not_known)
       if (is_listed(layers_.without_rope, layer))
@@ -6314,7 +6388,7 @@ class model_rope : public model_facts {
     for (const layer_group& g : groups_)
       if (g.layer_type.empty() || group(g.layer_type) != &g)
         detail::throw_invalid("model_rope", "each of ", groups_.size(),
-                              " groups must have a layer type of its own, got \"", g.layer_type.c_str(), "\"",
+                              " groups must have a layer type of its own, got \"", g.layer_type, "\"",
                               g.layer_type.empty() ? "" : " twice");
     for (std::size_t i = 0; i < layers_.types.size(); ++i) {
       const auto layer = static_cast<Index>(i);
@@ -6324,7 +6398,7 @@ class model_rope : public model_facts {
       detail::throw_invalid("model_rope",
                             "every layer must have the type of a group, or be listed as without rotation or "
                             "not known, got type \"",
-                            layers_.types[i].c_str(), "\" for layer ", i);
+                            layers_.types[i], "\" for layer ", i);
     }
   }
   std::vector<layer_group> groups_;
@@ -6332,551 +6406,6 @@ class model_rope : public model_facts {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_ROPE_HPP
-/// Sentences about a model, its groups and its layers, and about the differences of two models.
-namespace rope::inline ROPE_ABI::detail {
-// The lines of a description.
-/// A label, and a text in a column that all lines share.
-template <class Text>
-std::string line(const std::string& label, const Text& text) {
-  std::string padded = "  " + label;
-  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
-  return padded + text + "\n";
-}
-// Sentences about the differences of two groups of layers.
-/// What gives a model the positions of its tokens, and the kind of file with this information.
-template <class Model>
-std::string place_text(const Model& model) {
-  return (model.groups().empty() ? model.instead_of_rope() : "rotation") + " in " + model.source;
-}
-/// Ten significant digits, because %.17g would show the rounding of decimal fractions.
-inline std::string digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.10g", value);
-  return text;
-}
-/// "3, 7, 11": the numbers of a list.
-template <class List>
-std::string joined(const List& list) {
-  std::string text;
-  for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
-  return text;
-}
-/// How pairs are assigned to the axes of M-RoPE, in words.
-inline const char* order_of_axes(const layer_group& group) {
-  switch (group.section_order) {
-    case mrope_order::alternating:
-      return "alternating";
-    case mrope_order::time_last:
-      return "time last, the others alternating";
-    case mrope_order::spread:
-      return "spread by their shares, the first axis last";
-    case mrope_order::blocks:
-      break;
-  }
-  return "in blocks";
-}
-/// Collects the differences between the two models in one group, each with both numbers.
-template <class Model>
-struct group_comparison {
-  const Model &a, &b;
-  std::string where;
-  double tolerance;
-  std::vector<std::string>& found;
-  void say(const std::string& text) const { found.push_back(where + text); }
-  void number(const char* name, double x, double y) const {
-    if ((std::abs)(x - y) > tolerance * (std::max)((std::abs)(x), (std::abs)(y)))
-      say(std::string(name) + " is " + digits(x) + " in " + a.source + " and " + digits(y) + " in " +
-          b.source);
-  }
-  void layouts(layout_kind x, layout_kind y) const {
-    if (x == y) return;
-    // A converter permutes the rows of q and k from half_split in Hugging Face files to interleaved in GGUF.
-    // For GLM-4V it permutes from interleaved to half_split, because the M-RoPE of ggml is half_split.
-    const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
-      return from.source == "Hugging Face" && to.source == "GGUF" &&
-             (of_from == layout_kind::half_split || to.architecture == "glm4");
-    };
-    const bool expected = permuted(a, x, b) || permuted(b, y, a);
-    say(std::string("layout is ") + name_of(x) + " in " + a.source + " and " + name_of(y) + " in " +
-        b.source +
-        (expected
-             ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
-             : ", so one of them has the wrong weights"));
-  }
-  /// Returns whether the frequencies agree.
-  bool inv_freqs(const frequencies& x, const frequencies& y) const {
-    if (x.pairs() != y.pairs()) return false;  // the line about rotary_dim reports it
-    Index differing = 0, first = 0, last = 0, worst = 0;
-    double most = 0;
-    for (Index i = 0; i < x.pairs(); ++i) {
-      const double f = x.inv_freq(i, 0), g = y.inv_freq(i, 0);
-      const double larger = (std::max)((std::abs)(f), (std::abs)(g));
-      if ((std::abs)(f - g) <= tolerance * larger) continue;
-      if (differing++ == 0) first = i;
-      last = i;
-      if ((std::abs)(f - g) / larger > most) {
-        most = (std::abs)(f - g) / larger;
-        worst = i;
-      }
-    }
-    if (differing == 0) return true;
-    const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
-    say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
-        " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
-        std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
-        b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
-    return false;
-  }
-};
-/// True if some pair rotates by minus the position.
-inline bool any_rotates_back(const frequencies& of) {
-  for (Index a = 0; a < of.axes(); ++a)
-    for (Index i = 0; i < of.pairs(); ++i)
-      if (of.inv_freq(i, a) < 0) return true;
-  return false;
-}
-// Sentences about how the layers of a model attend.
-/// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" if all steps are equal.
-///
-/// \param layers  in increasing order
-template <class Layers>
-std::string layers_text(const Layers& layers) {
-  const std::size_t count = layers.size();
-  const Index step = count > 1 ? layers[1] - layers[0] : 1;
-  bool even = step > 1 && count > 3;
-  for (std::size_t i = 2; i < count; ++i) even = even && layers[i] - layers[i - 1] == step;
-  if (even)
-    return std::to_string(layers[0]) + ", " + std::to_string(layers[1]) + ", ..., " +
-           std::to_string(layers.back());
-  std::string text;
-  for (std::size_t first = 0, last = 0; first < count; first = ++last) {
-    while (last + 1 < count && layers[last + 1] == layers[last] + 1) ++last;
-    text += (text.empty() ? "" : ", ") + std::to_string(layers[first]);
-    if (last > first) text += (last > first + 1 ? " to " : ", ") + std::to_string(layers[last]);
-  }
-  return text;
-}
-inline std::string window_text(Index window) {
-  return window == not_known_window ? "not known from this file"
-         : window == 0              ? "none"
-                                    : std::to_string(window) + " tokens";
-}
-/// The results of key_of for the layers 0 .. count - 1, each with its layers, in the order of their first
-/// layers.
-template <class KeyOf>
-auto layers_by(std::size_t count, const KeyOf& key_of) {
-  std::vector<std::pair<decltype(key_of(count)), std::vector<Index>>> all;
-  for (std::size_t layer = 0; layer < count; ++layer) {
-    const auto key = key_of(layer);
-    auto same = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == key; });
-    if (same == all.end()) same = all.insert(all.end(), {key, {}});
-    same->second.push_back(static_cast<Index>(layer));
-  }
-  return all;
-}
-/// "layer 3", or "layers 0 to 2".
-template <class Layers>
-std::string named_layers(const Layers& layers) {
-  return (layers.size() == 1 ? "layer " : "layers ") + layers_text(layers);
-}
-/// One sentence for each different window, the most frequent one last.
-template <class Windows>
-std::vector<std::string> windows_texts(const Windows& windows) {
-  auto all = layers_by(windows.size(), [&](std::size_t layer) { return windows[layer]; });
-  if (all.empty()) return {window_text(not_known_window)};
-  if (all.size() == 1) return {window_text(all[0].first) + ", every layer"};
-  // By the number of layers, then by the first layer. std::stable_sort would use deprecated functions.
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second.size(), a.second[0]) < std::pair(b.second.size(), b.second[0]);
-  });
-  std::vector<std::string> texts;
-  for (const auto& [window, layers] : all)
-    texts.push_back(window_text(window) + ", " +
-                    (window == all.back().first ? "the other " + std::to_string(layers.size()) + " layers"
-                                                : named_layers(layers)));
-  return texts;
-}
-// Sentences about differences in the visible keys of two models.
-/// One sentence for each pair of different windows. Windows that are unknown on either side are skipped.
-template <class Model>
-std::vector<std::string> window_differences(const Model& a, const Model& b) {
-  if (a.windows.empty() || b.windows.empty()) return {};
-  // A list with one window holds for every layer.
-  const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
-  const std::size_t count = a.windows.size() == 1   ? b.windows.size()
-                            : b.windows.size() == 1 ? a.windows.size()
-                                                    : (std::min)(a.windows.size(), b.windows.size());
-  const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
-    return windows.size() == 1 ? windows.front() : windows[layer];
-  };
-  std::vector<std::string> texts;
-  for (const auto& [both, layers] : layers_by(
-           count, [&](std::size_t layer) { return std::pair(at(a.windows, layer), at(b.windows, layer)); })) {
-    const auto [x, y] = both;
-    if (x == y || x == not_known_window || y == not_known_window) continue;
-    texts.push_back("the window is " + window_text(x) + " in " + a.source + " and " + window_text(y) +
-                    " in " + b.source + ": " +
-                    (alone || layers.size() == count ? "every layer" : named_layers(layers)));
-  }
-  return texts;
-}
-/// The differences in windows, causality, learned sinks, and whether keys are also values.
-template <class Model>
-std::vector<std::string> attention_differences(const Model& a, const Model& b) {
-  auto texts = window_differences(a, b);
-  const bool both_slide = a.window_of_sliding > 0 && b.window_of_sliding > 0;
-  if (texts.empty() && both_slide && a.window_of_sliding != b.window_of_sliding)
-    texts.push_back("layers that slide have the window " + window_text(a.window_of_sliding) + " in " +
-                    a.source + " and " + window_text(b.window_of_sliding) + " in " + b.source);
-  if (a.attention_chunk > 0 && b.attention_chunk > 0 && a.attention_chunk != b.attention_chunk)
-    texts.push_back("layers attend in chunks of " + std::to_string(a.attention_chunk) + " tokens in " +
-                    a.source + " and of " + std::to_string(b.attention_chunk) + " in " + b.source);
-  if (a.causal != b.causal) {
-    const Model &causal = a.causal ? a : b, &other = a.causal ? b : a;
-    texts.push_back("attention is causal in " + causal.source + " and both ways in " + other.source);
-  }
-  if (a.sink_logits != b.sink_logits) {
-    const Model &with = a.sink_logits ? a : b, &without = a.sink_logits ? b : a;
-    texts.push_back("sink logits are in the checkpoint of " + with.source + " and not in that of " +
-                    without.source);
-  } else if (a.layers_without_sinks != b.layers_without_sinks && a.layer_count() > 0 && b.layer_count() > 0) {
-    const auto layers_of = [](const Model& model) {
-      return model.layers_without_sinks.empty() ? "none" : layers_text(model.layers_without_sinks);
-    };
-    texts.push_back("layers without sink logits are " + layers_of(a) + " in " + a.source + " and " +
-                    layers_of(b) + " in " + b.source);
-  }
-  if (a.keys_are_values != b.keys_are_values) {
-    const Model &with = a.keys_are_values ? a : b, &without = a.keys_are_values ? b : a;
-    texts.push_back("keys are values too in " + with.source + " and not in " + without.source);
-  }
-  return texts;
-}
-// Sentences about the factors on the queries of a model.
-/// The rule as a formula of the position p.
-template <class Scaling>
-std::string formula_of(const Scaling& scaling) {
-  if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule))
-    return "max(1, ln(p + 1) / ln(" + digits(log_n->train_length) + "))";
-  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule)) {
-    const std::string p = equal(llama4->offset, 0) ? "p" : "(p + " + digits(llama4->offset) + ")";
-    return "1 + " + digits(llama4->attention_scale) + " ln(1 + floor(" + p + " / " +
-           digits(llama4->floor_scale) + "))";
-  }
-  return "1";
-}
-/// The rule and its layers.
-template <class Model>
-std::string query_scaling_text(const Model& model) {
-  switch (model.scaled) {
-    case scaled_queries::none:
-      break;
-    case scaled_queries::every_layer:
-      return "by " + formula_of(model.query_rule) + " at position p, every layer";
-    case scaled_queries::layers_without_rope:
-      return "by " + formula_of(model.query_rule) + " at position p, the layers without rotation";
-    case scaled_queries::not_known:
-      return "not known from this file";
-  }
-  return "none";
-}
-/// True if both models multiply the queries of the same layers by the same factors.
-template <class Model>
-bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
-  if (a.scaled != b.scaled) return false;
-  if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
-  const auto numbers = [](const auto& scaling) {
-    std::vector<double> all;
-    const auto add = [&](const char*, double number) { all.push_back(number); };
-    std::visit([&](const auto& rule) { each_number(rule, add); }, scaling.rule);
-    return all;
-  };
-  const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
-  bool same = x.size() == y.size();
-  for (std::size_t i = 0; same && i < x.size(); ++i)
-    same = (std::abs)(x[i] - y[i]) <= tolerance * (std::max)((std::abs)(x[i]), (std::abs)(y[i]));
-  return same;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
-/// Writes C++ that makes the result of an import, for a program that does not have the model file. The
-/// statements compile anywhere after #include <rope/rope.hpp>. Names and comments take only numbers and
-/// letters from the file. Comments are /* */, so that lines can be broken anywhere.
-namespace rope::inline ROPE_ABI::detail {
-/// "{.factor = 8, .length = 4096}"
-template <class Rule>
-std::string fields(const Rule& rule) {
-  std::string text;
-  each_number(rule, [&](const char* name, double value) {
-    text += (text.empty() ? "{." : ", .") + std::string(name) + " = " + exact_digits(value);
-  });
-  return text + "}";
-}
-/// True if every inv_freq of `a` is `sign` times that of `b`, both on one axis.
-inline bool same_frequencies(const frequencies& a, const frequencies& b, double sign) {
-  bool same = a.pairs() == b.pairs();
-  for (Index i = 0; same && i < a.pairs(); ++i) same = equal(a.inv_freq(i, 0), sign * b.inv_freq(i, 0));
-  return same;
-}
-/// Finds a rule whose numbers give the frequencies of a group bit for bit. There is none if the caller has
-/// changed the description, or if the rule has a list of factors.
-template <class Group>
-class frequencies_code {
- public:
-  /// \param name  the name of the frequencies in the program
-  frequencies_code(const Group& group, std::string name) : group_(group), name_(std::move(name)) {}
-  std::string text() {
-    if (group_.frequencies.axes() != 1)
-      return "/* " + name_ + ": frequencies of " + std::to_string(group_.frequencies.axes()) +
-             " axes, frequencies::custom makes them */\n";
-    try_rules();
-    return found_.empty() ? listed() : "const rope::frequencies " + name_ + found_ + ";\n";
-  }
- private:
-  double number(const char* name) const { return group_.number(name, 0); }
-  static bool positive(double value) { return is_finite(value) && value > 0; }
-  /// Gives a rule the numbers of the group. False if one of them is missing or invalid.
-  template <class Rule>
-  bool fill(Rule& rule) const {
-    bool valid = true;
-    each_number(rule, [&](const char* name, double& value) {
-      value = number(name);
-      valid = valid && (positive(value) || (value >= 0 && std::string_view(name) == "length"));
-    });
-    return valid;
-  }
-  void try_rules() {
-    if (!is_finite(group_.base) || group_.base <= 1) return;
-    keep(frequencies(group_.rotary_dim(), group_.base), "");
-    const std::string& rule = group_.rule;
-    if (!found_.empty()) return;
-    const bool stretches = group_.rotary_dim() > 2;
-    if (rule == "linear") {
-      take(linear_scaling{}, "linear_scaling");
-    } else if (rule == "dynamic" && stretches) {
-      take(dynamic_ntk_scaling{}, "dynamic_ntk_scaling");
-    } else if (rule == "dynamic with alpha" && stretches && number("new_base") > 1) {
-      take(alpha_scaling{}, "alpha_scaling");
-    } else if (rule == "yarn" && equal(group_.number("ext_factor", 1), 1)) {
-      try_yarn();
-    } else if (rule == "llama3" && number("high_freq_factor") >= number("low_freq_factor")) {
-      take(llama3_scaling{}, "llama3_scaling");
-    } else if (rule == "proportional" && number("partial_rotary_factor") <= 1) {
-      take(proportional_scaling{}, "proportional_scaling");
-    } else if (rule == "ntk") {
-      mixed_ntk_scaling mixed{};
-      if (positive(number("mixed_b"))) mixed.mixed_b = 0;  // present, so `take` gives it the number
-      if (mixed.mixed_b || group_.base * number("factor") > 1) take(mixed, "mixed_ntk_scaling");
-    }
-  }
-  void try_yarn() {
-    yarn_scaling yarn{};
-    if (!fill(yarn) || yarn.beta_fast < yarn.beta_slow) return;
-    schedule original{.rotary_dim = group_.rotary_dim(), .base = group_.base, .inv_freq = {}};
-    for (const bool truncate : {true, false}) {
-      const auto [low, high] =
-          blend_between(yarn.beta_fast, yarn.beta_slow, truncate, original, yarn.original_max_position);
-      if (low > high || !found_.empty()) continue;
-      yarn.truncate = truncate;
-      yarn.attention_factor.reset();
-      std::string text = fields(yarn);
-      text.pop_back();
-      if (!truncate) text += ", .truncate = false";
-      const double m = group_.frequencies.attention_factor();
-      if (!equal(yarn.magnitude(), m)) {
-        yarn.attention_factor = m;
-        text += ", .attention_factor = " + exact_digits(m);
-      }
-      take(yarn, "yarn_scaling", text + "}");
-    }
-  }
-  /// Tries a rule with the numbers of the group.
-  template <class Rule>
-  void take(Rule rule, const char* type) {
-    if (fill(rule)) take(rule, type, fields(rule));
-  }
-  template <class Rule>
-  void take(const Rule& rule, const char* type, const std::string& values) {
-    keep(frequencies(group_.rotary_dim(), group_.base, rule), ", rope::" + (type + values));
-  }
-  /// Keeps a rule that gives the frequencies of the group. If only the sign or the magnitude differs,
-  /// frequencies::custom applies it.
-  void keep(const frequencies& made, const std::string& rest) {
-    const bool same = same_frequencies(group_.frequencies, made, 1);
-    if (!same && !same_frequencies(group_.frequencies, made, -1)) return;
-    const double m = group_.frequencies.attention_factor();
-    found_ = "(" + std::to_string(group_.rotary_dim()) + ", " + exact_digits(group_.base) + rest + ")";
-    if (same && equal(made.attention_factor(), m)) return;
-    found_ = " = rope::frequencies::custom(" + std::string(same ? "" : "-") + "rope::frequencies" + found_ +
-             ".inv_freq()" + (equal(m, 1) ? "" : ", " + exact_digits(m)) + ")";
-  }
-  /// A list of every inv_freq with all its digits.
-  std::string listed() const {
-    const std::string array = name_ + "_list", count = std::to_string(group_.frequencies.pairs());
-    std::string text = "const double " + array + "[] = {";
-    for (Index i = 0; i < group_.frequencies.pairs(); ++i) {
-      text += i == 0 ? "" : i % 4 == 0 ? ",\n      " : ", ";
-      text += exact_digits(group_.frequencies.inv_freq(i, 0));
-    }
-    const double m = group_.frequencies.attention_factor();
-    return text + "};\nconst rope::frequencies " + name_ +
-           " = rope::frequencies::custom(Eigen::Map<const Eigen::Array<double, " + count + ", 1>>(" + array +
-           ")" + (equal(m, 1) ? "" : ", " + exact_digits(m)) + ");\n";
-  }
-  const Group& group_;
-  std::string name_, found_ = {};
-};
-/// Makes the beginning of a name from a layer type: letters, digits and single underscores.
-inline std::string name_in_code(const std::string& layer_type) {
-  const std::string digits = "0123456789", letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  std::string name;
-  for (const char c : layer_type) {
-    const bool word = (digits + letters).find(c) != std::string::npos;
-    if (word || (!name.empty() && name.back() != '_')) name += word ? c : '_';
-  }
-  while (!name.empty() && name.back() == '_') name.pop_back();
-  if (name.empty() || digits.find(name.front()) != std::string::npos) name = "layers" + name;
-  return layer_type.empty() ? "model" : name;
-}
-/// Attention options of the layers, one statement for each different window. A layer of -1 means every layer,
-/// if their number is unknown.
-template <class Model, class Group, class Layers>
-std::string options_code(const Model& model, const Group& group, const std::string& name,
-                         const Layers& layers) {
-  std::string text;
-  std::vector<Index> windows;
-  if (layers.empty()) {
-    const bool unused = !model.layers().empty();
-    const auto types = model.attention_types();
-    if (unused && model.keys_are_values) return "/* " + name + ": no layer of this model has this type */\n";
-    if (std::find(types.begin(), types.end(), group.layer_type) == types.end())
-      return "/* " + name + ": the window is not known from this file, set attention_options yourself */\n";
-    text = unused ? "/* no layer of this model has this type */\n"
-                  : "/* it is not known from this file which layers these are */\n";
-    windows.push_back(model.attention_of_group(group.layer_type).window);
-  }
-  const auto window_of = [&](Index layer) {
-    const auto at = model.windows.size() == 1 || layer < 0 ? 0 : static_cast<std::size_t>(layer);
-    return at < model.windows.size() ? model.windows[at] : not_known_window;
-  };
-  for (const Index layer : layers)
-    if (std::find(windows.begin(), windows.end(), window_of(layer)) == windows.end())
-      windows.push_back(window_of(layer));
-  for (const Index window : windows) {
-    Layers own;
-    for (const Index layer : layers)
-      if (layer >= 0 && window_of(layer) == window) own.push_back(layer);
-    const std::string which = own.empty() ? "every layer" : named_layers(own);
-    const Index chunk = own.empty() ? 0 : model.chunk_of_layer(own.front());
-    if (window == not_known_window && chunk == 0) {
-      text += "/* " + which + ": the window is not known from this file, set attention_options yourself */\n";
-      continue;
-    }
-    if (chunk > 0)
-      text += "/* " + which +
-              " attend in chunks: before a call, set key_ranges of these options to the result "
-              "of rope::chunk_ranges(" +
-              std::to_string(chunk) + ", {.queries = queries, .keys = keys}) */\n";
-    else if (windows.size() > 1)
-      text += "/* " + which + " */\n";
-    text += (chunk > 0 ? "rope::attention_options " : "const rope::attention_options ") + name;
-    if (chunk > 0)
-      text += "_in_chunks";
-    else if (windows.size() > 1)
-      text += window == 0 ? "_without_window" : "_window_" + std::to_string(window);
-    text += " = {";
-    std::string set;
-    const auto add = [&](const std::string& field) { set += (set.empty() ? "" : ", ") + field; };
-    if (!equal(group.scale, 0)) add(".scale = " + exact_digits(group.scale));
-    if (!model.causal) add(".causal = false");
-    if (window > 0) add(".window = " + std::to_string(window));
-    if (group.softcap > 0) add(".softcap = " + exact_digits(group.softcap));
-    text += set + "};\n";
-  }
-  return text;
-}
-/// The sections of M-RoPE as a call of frequencies/axes.hpp.
-template <class Group>
-std::string axes_code(const Group& group, const std::string& name) {
-  const auto& sections = group.mrope_sections;
-  if (sections.empty()) return "";
-  std::string call = "rope::contiguous_sections({" + joined(sections) + "})";
-  if (group.section_order == mrope_order::alternating)
-    call = "rope::interleaved_sections({" + joined(sections) + "})";
-  if (group.section_order == mrope_order::spread) call = "rope::spread_sections({" + joined(sections) + "})";
-  if (group.section_order == mrope_order::time_last && sections.size() == 3)
-    call = "rope::height_width_then_time(" + std::to_string(sections[1]) + ", " +
-           std::to_string(sections[0]) + ")";
-  return "/* for prompts with images, as text rotates by one axis: */\nconst rope::frequencies " + name +
-         "_on_axes = rope::on_axes(" + name + ", " + call + ");\n";
-}
-/// The rule that multiplies queries.
-template <class Model>
-std::string query_scaling_code(const Model& model) {
-  if (model.scaled == scaled_queries::none) return "";
-  if (model.scaled == scaled_queries::not_known)
-    return "/* by what queries are multiplied is not known from this file */\n";
-  std::string text = model.scaled == scaled_queries::every_layer
-                         ? "/* every layer: scale_queries(q, query_scaling, start) */\n"
-                         : "/* layers without rotation: scale_queries(q, query_scaling, start) */\n";
-  if (const auto* log_n = std::get_if<log_n_query_scaling>(&model.query_rule.rule))
-    text += "const rope::log_n_query_scaling query_scaling = " + fields(*log_n) + ";\n";
-  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&model.query_rule.rule))
-    text += "const rope::llama4_query_scaling query_scaling = " + fields(*llama4) + ";\n";
-  return text;
-}
-/// All statements for a model in which some layer rotates, indented by two.
-template <class Model>
-std::string code_text(const Model& model) {
-  std::string text;
-  std::vector<std::string> names;
-  const Index count = model.layer_count();
-  for (const auto& group : model.groups()) {
-    const std::string plain = name_in_code(group.layer_type);
-    std::string name = plain;
-    for (std::size_t i = names.size(); contains(names, name); ++i) name = plain + "_" + std::to_string(i);
-    names.push_back(name);
-    std::vector<Index> layers;
-    if (count == 0 && model.groups().size() == 1) layers.push_back(-1);
-    for (Index layer = 0; layer < count; ++layer)
-      if (model.rotation_of_layer(layer) == layer_rotation::in_group &&
-          (model.groups().size() == 1 ||
-           model.group(model.layers()[static_cast<std::size_t>(layer)]) == &group))
-        layers.push_back(layer);
-    text += "using " + name + "_layout = rope::" + name_of(group.layout) + ";\n";
-    text += frequencies_code<std::remove_cvref_t<decltype(group)>>(group, name + "_frequencies").text();
-    text += axes_code(group, name + "_frequencies");
-    text += options_code(model, group, name + "_options", layers);
-    text += "/* rope::frequency_table table(" + name + "_frequencies, length);\nrope::rotate<" + name +
-            "_layout>(q, k, table" +
-            (group.first_channel > 0 ? ".at_channel(" + std::to_string(group.first_channel) + ")" : "") +
-            ", start); */\n";
-  }
-  if (const auto& unrotated = model.layers_without_rope(); !unrotated.empty()) {
-    text += "/* layers " + layers_text(unrotated) + " do not rotate */\n";
-    const auto& first = model.groups().front();
-    bool alike = true;
-    for (const auto& group : model.groups())
-      alike = alike && equal(group.scale, first.scale) && equal(group.softcap, first.softcap);
-    text += alike ? options_code(model, first, "unrotated_options", unrotated)
-                  : "/* attention_of_layer has their options */\n";
-  }
-  if (model.sink_logits) text += "/* sink_logits of attention_options are weights of the checkpoint */\n";
-  if (model.keys_are_values) text += "/* keys are values: unrotate the output of attention */\n";
-  text += query_scaling_code(model);
-  std::string indented = "  ";
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    indented += text[i];
-    if (text[i] == '\n' && i + 1 < text.size()) indented += "  ";
-  }
-  return indented;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_MODELS_DETAIL_CODE_TEXT_HPP
-
-#ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
-#define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
-#include <cctype>  // std::tolower
 /// The fields of a record in hugging_face_records.hpp and the rules about them, and what the records of both
 /// formats share.
 ///
@@ -7082,9 +6611,9 @@ constexpr bool types_slide(const hugging_face_record& r) {
          r.form != dictionary_form::one_or_by_type;
 }
 /// The key of the list that has a 0 for each layer that does not rotate: bases, or ones for the others.
-inline std::string list_of_rotated(const hugging_face_record& record) {
+constexpr std::string_view list_of_rotated(const hugging_face_record& record) {
   if (record.form == dictionary_form::base_per_layer) return "layer_rope_theta";
-  return std::string(record.rope_ones.empty() ? "no_rope_layers" : record.rope_ones);
+  return record.rope_ones.empty() ? "no_rope_layers" : record.rope_ones;
 }
 /// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
 inline constexpr std::string_view look_ahead_if_asked =
@@ -7228,6 +6757,606 @@ constexpr bool keep_the_rules(const Record (&records)[count]) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
+
+#ifndef ROPE_MODELS_DETAIL_RULE_NUMBERS_HPP
+#define ROPE_MODELS_DETAIL_RULE_NUMBERS_HPP
+/// The numbers of a rule of scaling, by the names of its members.
+namespace rope::inline ROPE_ABI::detail {
+/// Calls with(name, number) for each number of a rule that an import may choose, in the order of its members.
+/// Optional numbers that only change the magnitude are left out.
+template <class Rule, class With>
+void each_number(Rule& rule, const With& with) {
+  if constexpr (requires { rule.alpha; }) with("alpha", rule.alpha);
+  if constexpr (requires { rule.partial_rotary_factor; })
+    with("partial_rotary_factor", rule.partial_rotary_factor);
+  if constexpr (requires { rule.factor + 1; }) with("factor", rule.factor);  // not an optional one
+  if constexpr (requires { *rule.mixed_b; })
+    if (rule.mixed_b) with("mixed_b", *rule.mixed_b);
+  if constexpr (requires { rule.low_freq_factor; }) with("low_freq_factor", rule.low_freq_factor);
+  if constexpr (requires { rule.high_freq_factor; }) with("high_freq_factor", rule.high_freq_factor);
+  if constexpr (requires { rule.original_max_position; })
+    with("original_max_position", rule.original_max_position);
+  if constexpr (requires { rule.beta_fast; }) with("beta_fast", rule.beta_fast);
+  if constexpr (requires { rule.beta_slow; }) with("beta_slow", rule.beta_slow);
+  if constexpr (requires { rule.max_position; }) with("max_position", rule.max_position);
+  if constexpr (requires { rule.length; }) with("length", rule.length);
+  if constexpr (requires { rule.train_length; }) with("train_length", rule.train_length);
+  if constexpr (requires { rule.floor_scale; }) with("floor_scale", rule.floor_scale);
+  if constexpr (requires { rule.attention_scale; }) with("attention_scale", rule.attention_scale);
+  if constexpr (requires { rule.offset; }) with("offset", rule.offset);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_MODELS_DETAIL_RULE_NUMBERS_HPP
+/// Sentences about a model, its groups and its layers, and about the differences of two models.
+namespace rope::inline ROPE_ABI::detail {
+// The lines of a description.
+/// A label, and a text in a column that all lines share.
+template <class Text>
+std::string line(const std::string& label, const Text& text) {
+  std::string padded = "  " + label;
+  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
+  return padded + text + "\n";
+}
+/// Ten significant digits, because %.17g would show the rounding of decimal fractions.
+inline std::string digits(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.10g", value);
+  return text;
+}
+/// "3, 7, 11": the numbers of a list.
+template <class List>
+std::string joined(const List& list) {
+  std::string text;
+  for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
+  return text;
+}
+/// The text of a list, or "none" for that of an empty one.
+inline std::string list_text(const std::string& list) { return list.empty() ? "none" : list; }
+/// How pairs are assigned to the axes of M-RoPE, in words.
+inline const char* order_of_axes(const layer_group& group) {
+  switch (group.section_order) {
+    case mrope_order::alternating:
+      return "alternating";
+    case mrope_order::time_last:
+      return "time last, the others alternating";
+    case mrope_order::spread:
+      return "spread by their shares, the first axis last";
+    case mrope_order::blocks:
+      break;
+  }
+  return "in blocks";
+}
+/// True if some pair rotates by minus the position.
+inline bool any_rotates_back(const frequencies& of) {
+  for (Index a = 0; a < of.axes(); ++a)
+    for (Index i = 0; i < of.pairs(); ++i)
+      if (of.inv_freq(i, a) < 0) return true;
+  return false;
+}
+// Sentences about how the layers of a model attend.
+/// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" if all steps are equal.
+///
+/// \param layers  in increasing order
+template <class Layers>
+std::string layers_text(const Layers& layers) {
+  const std::size_t count = layers.size();
+  const Index step = count > 1 ? layers[1] - layers[0] : 1;
+  bool even = step > 1 && count > 3;
+  for (std::size_t i = 2; i < count; ++i) even = even && layers[i] - layers[i - 1] == step;
+  if (even)
+    return std::to_string(layers[0]) + ", " + std::to_string(layers[1]) + ", ..., " +
+           std::to_string(layers.back());
+  std::string text;
+  for (std::size_t first = 0, last = 0; first < count; first = ++last) {
+    while (last + 1 < count && layers[last + 1] == layers[last] + 1) ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(layers[first]);
+    if (last > first) text += (last > first + 1 ? " to " : ", ") + std::to_string(layers[last]);
+  }
+  return text;
+}
+inline std::string window_text(Index window) {
+  return window == not_known_window ? "not known from this file"
+         : window == 0              ? "none"
+                                    : std::to_string(window) + " tokens";
+}
+/// The results of key_of for the layers 0 .. count - 1, each with its layers, in the order of their first
+/// layers.
+template <class KeyOf>
+auto layers_by(std::size_t count, const KeyOf& key_of) {
+  std::vector<std::pair<decltype(key_of(count)), std::vector<Index>>> all;
+  for (std::size_t layer = 0; layer < count; ++layer) {
+    const auto key = key_of(layer);
+    auto same = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == key; });
+    if (same == all.end()) same = all.insert(all.end(), {key, {}});
+    same->second.push_back(static_cast<Index>(layer));
+  }
+  return all;
+}
+/// "layer 3", or "layers 0 to 2".
+template <class Layers>
+std::string named_layers(const Layers& layers) {
+  return (layers.size() == 1 ? "layer " : "layers ") + layers_text(layers);
+}
+/// One sentence for each different window, the most frequent one last.
+template <class Windows>
+std::vector<std::string> windows_texts(const Windows& windows) {
+  auto all = layers_by(windows.size(), [&](std::size_t layer) { return windows[layer]; });
+  if (all.empty()) return {window_text(not_known_window)};
+  if (all.size() == 1) return {window_text(all[0].first) + ", every layer"};
+  // By the number of layers, then by the first layer. std::stable_sort would use deprecated functions.
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second.size(), a.second[0]) < std::pair(b.second.size(), b.second[0]);
+  });
+  std::vector<std::string> texts;
+  for (const auto& [window, layers] : all)
+    texts.push_back(window_text(window) + ", " +
+                    (window == all.back().first ? "the other " + std::to_string(layers.size()) + " layers"
+                                                : named_layers(layers)));
+  return texts;
+}
+// Sentences about the factors on the queries of a model.
+/// The rule as a formula of the position p.
+template <class Scaling>
+std::string formula_of(const Scaling& scaling) {
+  if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule))
+    return "max(1, ln(p + 1) / ln(" + digits(log_n->train_length) + "))";
+  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule)) {
+    const std::string p = equal(llama4->offset, 0) ? "p" : "(p + " + digits(llama4->offset) + ")";
+    return "1 + " + digits(llama4->attention_scale) + " ln(1 + floor(" + p + " / " +
+           digits(llama4->floor_scale) + "))";
+  }
+  return "1";
+}
+/// The rule and its layers.
+template <class Model>
+std::string query_scaling_text(const Model& model) {
+  switch (model.scaled) {
+    case scaled_queries::none:
+      break;
+    case scaled_queries::every_layer:
+      return "by " + formula_of(model.query_rule) + " at position p, every layer";
+    case scaled_queries::layers_without_rope:
+      return "by " + formula_of(model.query_rule) + " at position p, the layers without rotation";
+    case scaled_queries::not_known:
+      return "not known from this file";
+  }
+  return "none";
+}
+// Sentences about the differences of two models.
+/// Whether two numbers differ by at most the tolerance, relative to the larger one.
+inline bool are_close(double x, double y, double tolerance) {
+  return (std::abs)(x - y) <= tolerance * (std::max)((std::abs)(x), (std::abs)(y));
+}
+/// Collects the differences of two models, each with both values.
+template <class Model>
+struct model_comparison {
+  const Model &a, &b;
+  double tolerance;
+  std::string where = {};  // before each sentence: empty, or the type of a group
+  std::vector<std::string> found = {};
+  void say(const std::string& text) { found.push_back(where + text); }
+  /// Says "what x in A and y in B", and more.
+  void differ(const std::string& what, const std::string& x, const std::string& y,
+              const std::string& more = {}) {
+    say(what + " " + x + " in " + a.source + " and " + y + " in " + b.source + more);
+  }
+  /// If something is true of one model only, says so in two parts: `before` the source of this model, and
+  /// `between` both sources.
+  void only(bool of_a, bool of_b, const char* before, const char* between) {
+    if (of_a != of_b) say(before + (of_a ? a : b).source + between + (of_a ? b : a).source);
+  }
+  template <class Number>
+  void number(const char* name, Number x, Number y) {
+    const auto p = static_cast<double>(x), q = static_cast<double>(y);
+    if (!are_close(p, q, tolerance)) differ(std::string(name) + " is", digits(p), digits(q));
+  }
+  void layouts(layout_kind x, layout_kind y) {
+    if (x == y) return;
+    // A converter permutes the rows of q and k from half_split in Hugging Face files to interleaved in GGUF.
+    // For GLM-4V it permutes from interleaved to half_split, because the M-RoPE of ggml is half_split.
+    const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
+      return from.source == "Hugging Face" && to.source == "GGUF" &&
+             (of_from == layout_kind::half_split || to.architecture == "glm4");
+    };
+    const bool expected = permuted(a, x, b) || permuted(b, y, a);
+    differ("layout is", name_of(x), name_of(y),
+           expected
+               ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
+               : ", so one of them has the wrong weights");
+  }
+  /// Returns whether the frequencies agree.
+  bool inv_freqs(const frequencies& x, const frequencies& y) {
+    if (x.pairs() != y.pairs()) return false;  // the line about rotary_dim reports it
+    Index differing = 0, first = 0, last = 0, worst = 0;
+    double most = 0;
+    for (Index i = 0; i < x.pairs(); ++i) {
+      const double f = x.inv_freq(i, 0), g = y.inv_freq(i, 0);
+      if (are_close(f, g, tolerance)) continue;
+      if (differing++ == 0) first = i;
+      last = i;
+      const double difference = (std::abs)(f - g) / (std::max)((std::abs)(f), (std::abs)(g));
+      if (difference > most) {
+        most = difference;
+        worst = i;
+      }
+    }
+    if (differing == 0) return true;
+    const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
+    differ("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
+               " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
+               std::to_string(worst) + ":",
+           digits(f), digits(g), equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)");
+    return false;
+  }
+  /// One sentence for each pair of different windows. Windows that are unknown on either side are skipped.
+  ///
+  /// \return  whether there is such a pair
+  bool windows() {
+    if (a.windows.empty() || b.windows.empty()) return false;
+    // A list with one window holds for every layer.
+    const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
+    const std::size_t count = a.windows.size() == 1   ? b.windows.size()
+                              : b.windows.size() == 1 ? a.windows.size()
+                                                      : (std::min)(a.windows.size(), b.windows.size());
+    const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
+      return windows.size() == 1 ? windows.front() : windows[layer];
+    };
+    bool any = false;
+    for (const auto& [both, layers] : layers_by(count, [&](std::size_t layer) {
+           return std::pair(at(a.windows, layer), at(b.windows, layer));
+         })) {
+      const auto [x, y] = both;
+      if (x == y || x == not_known_window || y == not_known_window) continue;
+      any = true;
+      differ("the window is", window_text(x), window_text(y),
+             ": " + (alone || layers.size() == count ? "every layer" : named_layers(layers)));
+    }
+    return any;
+  }
+  /// The differences in windows, causality, learned sinks, and whether keys are also values.
+  void attention() {
+    const bool both_slide = a.window_of_sliding > 0 && b.window_of_sliding > 0;
+    if (!windows() && both_slide && a.window_of_sliding != b.window_of_sliding)
+      differ("layers that slide have the window", window_text(a.window_of_sliding),
+             window_text(b.window_of_sliding));
+    if (a.attention_chunk > 0 && b.attention_chunk > 0 && a.attention_chunk != b.attention_chunk)
+      differ("layers attend in chunks", "of " + std::to_string(a.attention_chunk) + " tokens",
+             "of " + std::to_string(b.attention_chunk));
+    only(a.causal, b.causal, "attention is causal in ", " and both ways in ");
+    only(a.sink_logits, b.sink_logits, "sink logits are in the checkpoint of ", " and not in that of ");
+    if (a.sink_logits == b.sink_logits && a.layers_without_sinks != b.layers_without_sinks &&
+        a.layer_count() > 0 && b.layer_count() > 0)
+      differ("layers without sink logits are", list_text(layers_text(a.layers_without_sinks)),
+             list_text(layers_text(b.layers_without_sinks)));
+    only(a.keys_are_values, b.keys_are_values, "keys are values too in ", " and not in ");
+  }
+  /// The differences in the layers that rotate, their factors on queries, and the types of layers.
+  void layers() {
+    const auto missing = [&](const Model& one, const Model& other) {
+      for (const layer_group& group : one.groups())
+        if (!group.layer_type.empty() && !other.group(group.layer_type))
+          say(group.layer_type + " layers exist in " + one.source + " only");
+    };
+    missing(a, b);
+    missing(b, a);
+    if (a.layers_without_rope() != b.layers_without_rope())
+      differ("layers without rotation are", list_text(joined(a.layers_without_rope())),
+             list_text(joined(b.layers_without_rope())));
+    if (!same_query_scaling())
+      say("queries are scaled: " + query_scaling_text(a) + " in " + a.source + "; " + query_scaling_text(b) +
+          " in " + b.source);
+    attention();
+    for (std::size_t i = 0; i < (std::min)(a.layers().size(), b.layers().size()); ++i)
+      if (a.groups().size() > 1 && a.layers()[i] != b.layers()[i])
+        return differ("layer " + std::to_string(i) + " is of type", a.layers()[i], b.layers()[i]);
+  }
+  /// The differences of a group of `a` and a group of `b`.
+  void groups(const layer_group& x, const layer_group& y) {
+    const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
+    where = type.empty() ? "" : type + ": ";
+    layouts(x.layout, y.layout);
+    number("head_dim", x.head_dim, y.head_dim);
+    number("first rotated channel", x.first_channel, y.first_channel);
+    number("rotary_dim", x.rotary_dim(), y.rotary_dim());
+    const bool same = inv_freqs(x.frequencies, y.frequencies);
+    if (!same || x.rule == y.rule) number("base", x.base, y.base);  // alpha: part of the base in GGUF
+    for (const char* name : {"low", "high"})
+      if (!same && x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
+        number(name, x.number(name, -1), y.number(name, -1));
+    number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
+    number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
+    number("score scale", x.scale, y.scale);
+    number("softcap", x.softcap, y.softcap);
+    if (x.indexer && y.indexer && text_of(*x.indexer) != text_of(*y.indexer))
+      differ("the indexer is rotated", "by " + text_of(*x.indexer), "by " + text_of(*y.indexer));
+    const std::string order = order_of_axes(x), other = order_of_axes(y);
+    if (!x.mrope_sections.empty() && !y.mrope_sections.empty() && order != other)
+      differ("the axes of M-RoPE lie", order, other);
+    if (x.mrope_sections != y.mrope_sections)
+      differ("M-RoPE sections are", "[" + joined(x.mrope_sections) + "]",
+             "[" + joined(y.mrope_sections) + "]");
+  }
+  /// True if both models multiply the queries of the same layers by the same factors.
+  bool same_query_scaling() const {
+    if (a.scaled != b.scaled) return false;
+    if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
+    const auto numbers = [](const auto& scaling) {
+      std::vector<double> all;
+      const auto add = [&](const char*, double number) { all.push_back(number); };
+      std::visit([&](const auto& rule) { each_number(rule, add); }, scaling.rule);
+      return all;
+    };
+    const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(),
+                      [&](double p, double q) { return are_close(p, q, tolerance); });
+  }
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
+/// Writes C++ that makes the result of an import, for a program that does not have the model file. The
+/// statements compile anywhere after #include <rope/rope.hpp>. Names and comments take only numbers and
+/// letters from the file. Comments are /* */, so that lines can be broken anywhere.
+namespace rope::inline ROPE_ABI::detail {
+/// "{.factor = 8, .length = 4096}"
+template <class Rule>
+std::string fields(const Rule& rule) {
+  std::string text;
+  each_number(rule, [&](const char* name, double value) {
+    text += (text.empty() ? "{." : ", .") + std::string(name) + " = " + exact_digits(value);
+  });
+  return text + "}";
+}
+/// Finds a rule whose numbers give the frequencies of a group bit for bit. There is none if the caller has
+/// changed the description, or if the rule has a list of factors.
+template <class Group>
+class frequencies_code {
+ public:
+  /// \param name  the name of the frequencies in the program
+  frequencies_code(const Group& group, std::string name) : group_(group), name_(std::move(name)) {}
+  std::string text() {
+    if (group_.frequencies.axes() != 1)
+      return "/* " + name_ + ": frequencies of " + std::to_string(group_.frequencies.axes()) +
+             " axes, frequencies::custom makes them */\n";
+    try_rules();
+    return found_.empty() ? listed() : "const rope::frequencies " + name_ + found_ + ";\n";
+  }
+ private:
+  double number(const char* name) const { return group_.number(name, 0); }
+  static bool positive(double value) { return is_finite(value) && value > 0; }
+  /// Gives a rule the numbers of the group. False if one of them is missing or invalid.
+  template <class Rule>
+  bool fill(Rule& rule) const {
+    bool valid = true;
+    each_number(rule, [&](const char* name, double& value) {
+      value = number(name);
+      valid = valid && (positive(value) || (value >= 0 && std::string_view(name) == "length"));
+    });
+    return valid;
+  }
+  void try_rules() {
+    if (!is_finite(group_.base) || group_.base <= 1) return;
+    keep(frequencies(group_.rotary_dim(), group_.base), "");
+    const std::string& rule = group_.rule;
+    if (!found_.empty()) return;
+    const bool stretches = group_.rotary_dim() > 2;
+    if (rule == "linear") {
+      take(linear_scaling{}, "linear_scaling");
+    } else if (rule == "dynamic" && stretches) {
+      take(dynamic_ntk_scaling{}, "dynamic_ntk_scaling");
+    } else if (rule == "dynamic with alpha" && stretches && number("new_base") > 1) {
+      take(alpha_scaling{}, "alpha_scaling");
+    } else if (rule == "yarn" && equal(group_.number("ext_factor", 1), 1)) {
+      try_yarn();
+    } else if (rule == "llama3" && number("high_freq_factor") >= number("low_freq_factor")) {
+      take(llama3_scaling{}, "llama3_scaling");
+    } else if (rule == "proportional" && number("partial_rotary_factor") <= 1) {
+      take(proportional_scaling{}, "proportional_scaling");
+    } else if (rule == "ntk") {
+      mixed_ntk_scaling mixed{};
+      if (positive(number("mixed_b"))) mixed.mixed_b = 0;  // present, so `take` gives it the number
+      if (mixed.mixed_b || group_.base * number("factor") > 1) take(mixed, "mixed_ntk_scaling");
+    }
+  }
+  void try_yarn() {
+    yarn_scaling yarn{};
+    if (!fill(yarn) || yarn.beta_fast < yarn.beta_slow) return;
+    schedule original{.rotary_dim = group_.rotary_dim(), .base = group_.base, .inv_freq = {}};
+    for (const bool truncate : {true, false}) {
+      const auto [low, high] =
+          blend_between(yarn.beta_fast, yarn.beta_slow, truncate, original, yarn.original_max_position);
+      if (low > high || !found_.empty()) continue;
+      yarn.truncate = truncate;
+      yarn.attention_factor.reset();
+      std::string text = fields(yarn);
+      text.pop_back();
+      if (!truncate) text += ", .truncate = false";
+      const double m = group_.frequencies.attention_factor();
+      if (!equal(yarn.magnitude(), m)) {
+        yarn.attention_factor = m;
+        text += ", .attention_factor = " + exact_digits(m);
+      }
+      take(yarn, "yarn_scaling", text + "}");
+    }
+  }
+  /// Tries a rule with the numbers of the group.
+  template <class Rule>
+  void take(Rule rule, const char* type) {
+    if (fill(rule)) take(rule, type, fields(rule));
+  }
+  template <class Rule>
+  void take(const Rule& rule, const char* type, const std::string& values) {
+    keep(frequencies(group_.rotary_dim(), group_.base, rule), ", rope::" + (type + values));
+  }
+  /// Keeps a rule that gives the frequencies of the group. If only the sign or the magnitude differs,
+  /// frequencies::custom applies it.
+  void keep(const frequencies& made, const std::string& rest) {
+    const bool same = same_inv_freq(group_.frequencies, made);
+    if (!same && !same_inv_freq(group_.frequencies, made, -1)) return;
+    const double m = group_.frequencies.attention_factor();
+    found_ = "(" + std::to_string(group_.rotary_dim()) + ", " + exact_digits(group_.base) + rest + ")";
+    if (same && equal(made.attention_factor(), m)) return;
+    found_ = " = rope::frequencies::custom(" + std::string(same ? "" : "-") + "rope::frequencies" + found_ +
+             ".inv_freq()" + (equal(m, 1) ? "" : ", " + exact_digits(m)) + ")";
+  }
+  /// A list of every inv_freq with all its digits.
+  std::string listed() const {
+    const std::string array = name_ + "_list", count = std::to_string(group_.frequencies.pairs());
+    std::string text = "const double " + array + "[] = {";
+    for (Index i = 0; i < group_.frequencies.pairs(); ++i) {
+      text += i == 0 ? "" : i % 4 == 0 ? ",\n      " : ", ";
+      text += exact_digits(group_.frequencies.inv_freq(i, 0));
+    }
+    const double m = group_.frequencies.attention_factor();
+    return text + "};\nconst rope::frequencies " + name_ +
+           " = rope::frequencies::custom(Eigen::Map<const Eigen::Array<double, " + count + ", 1>>(" + array +
+           ")" + (equal(m, 1) ? "" : ", " + exact_digits(m)) + ");\n";
+  }
+  const Group& group_;
+  std::string name_, found_ = {};
+};
+/// Makes the beginning of a name from a layer type: letters, digits and single underscores.
+inline std::string name_in_code(const std::string& layer_type) {
+  const std::string digits = "0123456789", letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  std::string name;
+  for (const char c : layer_type) {
+    const bool word = (digits + letters).find(c) != std::string::npos;
+    if (word || (!name.empty() && name.back() != '_')) name += word ? c : '_';
+  }
+  while (!name.empty() && name.back() == '_') name.pop_back();
+  if (name.empty() || digits.find(name.front()) != std::string::npos) name = "layers" + name;
+  return layer_type.empty() ? "model" : name;
+}
+/// Attention options of the layers, one statement for each different window. A layer of -1 means every layer,
+/// if their number is unknown.
+template <class Model, class Group, class Layers>
+std::string options_code(const Model& model, const Group& group, const std::string& name,
+                         const Layers& layers) {
+  const auto window_of = [&](std::size_t i) {
+    const auto at = model.windows.size() == 1 || layers[i] < 0 ? 0 : static_cast<std::size_t>(layers[i]);
+    return at < model.windows.size() ? model.windows[at] : not_known_window;
+  };
+  auto windows = layers_by(layers.size(), window_of);  // each with the places of its layers in the list
+  std::string text;
+  if (layers.empty()) {
+    const bool unused = !model.layers().empty();
+    if (unused && model.keys_are_values) return "/* " + name + ": no layer of this model has this type */\n";
+    if (!contains(model.attention_types(), group.layer_type))
+      return "/* " + name + ": the window is not known from this file, set attention_options yourself */\n";
+    text = unused ? "/* no layer of this model has this type */\n"
+                  : "/* it is not known from this file which layers these are */\n";
+    windows.push_back({model.attention_of_group(group.layer_type).window, {}});
+  }
+  for (const auto& [window, places] : windows) {
+    Layers own;
+    for (const Index place : places)
+      if (const Index layer = layers[static_cast<std::size_t>(place)]; layer >= 0) own.push_back(layer);
+    const std::string which = own.empty() ? "every layer" : named_layers(own);
+    const Index chunk = own.empty() ? 0 : model.chunk_of_layer(own.front());
+    if (window == not_known_window && chunk == 0) {
+      text += "/* " + which + ": the window is not known from this file, set attention_options yourself */\n";
+      continue;
+    }
+    if (chunk > 0)
+      text += "/* " + which +
+              " attend in chunks: before a call, set key_ranges of these options to the result "
+              "of rope::chunk_ranges(" +
+              std::to_string(chunk) + ", {.queries = queries, .keys = keys}) */\n";
+    else if (windows.size() > 1)
+      text += "/* " + which + " */\n";
+    text += (chunk > 0 ? "rope::attention_options " : "const rope::attention_options ") + name;
+    if (chunk > 0)
+      text += "_in_chunks";
+    else if (windows.size() > 1)
+      text += window == 0 ? "_without_window" : "_window_" + std::to_string(window);
+    text += " = {";
+    std::string set;
+    const auto add = [&](const std::string& field) { set += (set.empty() ? "" : ", ") + field; };
+    if (!equal(group.scale, 0)) add(".scale = " + exact_digits(group.scale));
+    if (!model.causal) add(".causal = false");
+    if (window > 0) add(".window = " + std::to_string(window));
+    if (group.softcap > 0) add(".softcap = " + exact_digits(group.softcap));
+    text += set + "};\n";
+  }
+  return text;
+}
+/// The sections of M-RoPE as a call of frequencies/axes.hpp.
+template <class Group>
+std::string axes_code(const Group& group, const std::string& name) {
+  const auto& sections = group.mrope_sections;
+  if (sections.empty()) return "";
+  std::string call = "rope::contiguous_sections({" + joined(sections) + "})";
+  if (group.section_order == mrope_order::alternating)
+    call = "rope::interleaved_sections({" + joined(sections) + "})";
+  if (group.section_order == mrope_order::spread) call = "rope::spread_sections({" + joined(sections) + "})";
+  if (group.section_order == mrope_order::time_last && sections.size() == 3)
+    call = "rope::height_width_then_time(" + std::to_string(sections[1]) + ", " +
+           std::to_string(sections[0]) + ")";
+  return "/* for prompts with images, as text rotates by one axis: */\nconst rope::frequencies " + name +
+         "_on_axes = rope::on_axes(" + name + ", " + call + ");\n";
+}
+/// The rule that multiplies queries.
+template <class Model>
+std::string query_scaling_code(const Model& model) {
+  if (model.scaled == scaled_queries::none) return "";
+  if (model.scaled == scaled_queries::not_known)
+    return "/* by what queries are multiplied is not known from this file */\n";
+  std::string text = model.scaled == scaled_queries::every_layer
+                         ? "/* every layer: scale_queries(q, query_scaling, start) */\n"
+                         : "/* layers without rotation: scale_queries(q, query_scaling, start) */\n";
+  if (const auto* log_n = std::get_if<log_n_query_scaling>(&model.query_rule.rule))
+    text += "const rope::log_n_query_scaling query_scaling = " + fields(*log_n) + ";\n";
+  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&model.query_rule.rule))
+    text += "const rope::llama4_query_scaling query_scaling = " + fields(*llama4) + ";\n";
+  return text;
+}
+/// All statements for a model in which some layer rotates, indented by two.
+template <class Model>
+std::string code_text(const Model& model) {
+  std::string text;
+  std::vector<std::string> names;
+  const Index count = model.layer_count();
+  for (const auto& group : model.groups()) {
+    const std::string plain = name_in_code(group.layer_type);
+    std::string name = plain;
+    for (std::size_t i = names.size(); contains(names, name); ++i) name = plain + "_" + std::to_string(i);
+    names.push_back(name);
+    std::vector<Index> layers;
+    if (count == 0 && model.groups().size() == 1) layers.push_back(-1);
+    for (Index layer = 0; layer < count; ++layer)
+      if (model.rotation_of_layer(layer) == layer_rotation::in_group &&
+          (model.groups().size() == 1 ||
+           model.group(model.layers()[static_cast<std::size_t>(layer)]) == &group))
+        layers.push_back(layer);
+    text += "using " + name + "_layout = rope::" + name_of(group.layout) + ";\n";
+    text += frequencies_code<std::remove_cvref_t<decltype(group)>>(group, name + "_frequencies").text();
+    text += axes_code(group, name + "_frequencies");
+    text += options_code(model, group, name + "_options", layers);
+    text += "/* rope::frequency_table table(" + name + "_frequencies, length);\nrope::rotate<" + name +
+            "_layout>(q, k, table" +
+            (group.first_channel > 0 ? ".at_channel(" + std::to_string(group.first_channel) + ")" : "") +
+            ", start); */\n";
+  }
+  if (const auto& unrotated = model.layers_without_rope(); !unrotated.empty()) {
+    text += "/* layers " + layers_text(unrotated) + " do not rotate */\n";
+    const auto& first = model.groups().front();
+    bool alike = true;
+    for (const auto& group : model.groups())
+      alike = alike && equal(group.scale, first.scale) && equal(group.softcap, first.softcap);
+    text += alike ? options_code(model, first, "unrotated_options", unrotated)
+                  : "/* attention_of_layer has their options */\n";
+  }
+  if (model.sink_logits) text += "/* sink_logits of attention_options are weights of the checkpoint */\n";
+  if (model.keys_are_values) text += "/* keys are values: unrotate the output of attention */\n";
+  text += query_scaling_code(model);
+  std::string indented = "  ";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    indented += text[i];
+    if (text[i] == '\n' && i + 1 < text.size()) indented += "  ";
+  }
+  return indented;
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 /// Reports about the rotary embedding of a model: every derived number, and the differences between two
 /// descriptions. These are templates, so programs that do not call them do not compile them.
 namespace rope::inline ROPE_ABI {
@@ -7328,6 +7457,17 @@ view_distance distance_of(const Model& model, const Group& group) {
     return {model.sliding_window, "the sliding window"};
   return {model.max_position, "the longest context"};
 }
+/// Names the context that YaRN extends a model to, if its file declares less.
+template <class Model>
+std::string extended_context_text(const Model& model) {
+  for (const layer_group& group : model.groups()) {
+    double context = group.rule == "yarn" ? 1 : 0;
+    for (const named_number& number : group.numbers)
+      if (number.name == "factor" || number.name == "original_max_position") context *= number.value;
+    if (context > model.max_position) return " by the file, " + digits(context) + " by its YaRN factor";
+  }
+  return "";
+}
 template <class Group, class Census>
 std::string wavelengths_text(const Group& group, const Census& pairs) {
   if (detail::equal(pairs.longest_wavelength, 0)) return "no pair rotates";
@@ -7395,7 +7535,9 @@ template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;
   std::string text = model.architecture + " (" + model.source + ")\n";
-  if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
+  if (model.max_position > 0)
+    text += line("longest context",
+                 digits(model.max_position) + " tokens" + detail::extended_context_text(model));
   if (model.sliding_window > 0) text += line("sliding window", digits(model.sliding_window) + " tokens");
   if (model.query_heads > 0)
     text += line("heads", std::to_string(model.query_heads) + " for queries, " +
@@ -7436,67 +7578,21 @@ std::string describe(const Model& model) {
 template <class Model = model_rope>
 std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
                                         const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
-  std::vector<std::string> found;
+  detail::model_comparison<Model> comparison{a, b, tolerance};
   if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known about that model
+    const auto what = [](const Model& model) {
+      return "by " + (model.groups().empty() ? model.instead_of_rope() : "rotation");
+    };
     if (a.instead_of_rope() != b.instead_of_rope())
-      found.push_back("positions are encoded by " + detail::place_text(a) + " and by " +
-                      detail::place_text(b));
-    return found;
+      comparison.differ("positions are encoded", what(a), what(b));
+    return comparison.found;
   }
-  const auto missing = [&](const Model& one, const Model& other) {
-    for (const layer_group& group : one.groups())
-      if (!group.layer_type.empty() && !other.group(group.layer_type))
-        found.push_back(group.layer_type + " layers exist in " + one.source + " only");
-  };
-  missing(a, b);
-  missing(b, a);
-  const auto without = [](const Model& model) {
-    return model.layers_without_rope().empty() ? "none" : detail::joined(model.layers_without_rope());
-  };
-  if (a.layers_without_rope() != b.layers_without_rope())
-    found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
-                    " in " + b.source);
-  if (!detail::same_query_scaling<Model>(a, b, tolerance))
-    found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
-                    detail::query_scaling_text(b) + " in " + b.source);
-  for (const std::string& text : detail::attention_differences(a, b)) found.push_back(text);
-  for (std::size_t i = 0; i < (std::min)(a.layers().size(), b.layers().size()); ++i)
-    if (a.groups().size() > 1 && a.layers()[i] != b.layers()[i]) {
-      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers()[i] + " in " + a.source +
-                      " and " + b.layers()[i] + " in " + b.source);
-      break;
-    }
+  comparison.layers();
   for (const layer_group& x : a.groups())
-    for (const layer_group& y : b.groups()) {
-      if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
-      const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
-      const detail::group_comparison<Model> group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
-      group.layouts(x.layout, y.layout);
-      group.number("head_dim", static_cast<double>(x.head_dim), static_cast<double>(y.head_dim));
-      group.number("first rotated channel", static_cast<double>(x.first_channel),
-                   static_cast<double>(y.first_channel));
-      group.number("rotary_dim", static_cast<double>(x.rotary_dim()), static_cast<double>(y.rotary_dim()));
-      const bool same = group.inv_freqs(x.frequencies, y.frequencies);
-      if (!same || x.rule == y.rule) group.number("base", x.base, y.base);  // alpha: part of the base in GGUF
-      for (const char* name : {"low", "high"})
-        if (!same && x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
-          group.number(name, x.number(name, -1), y.number(name, -1));
-      group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
-      group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
-      group.number("score scale", x.scale, y.scale);
-      group.number("softcap", x.softcap, y.softcap);
-      if (x.indexer && y.indexer && detail::text_of(*x.indexer) != detail::text_of(*y.indexer))
-        group.say("the indexer is rotated by " + detail::text_of(*x.indexer) + " in " + a.source +
-                  " and by " + detail::text_of(*y.indexer) + " in " + b.source);
-      if (!x.mrope_sections.empty() && !y.mrope_sections.empty() &&
-          std::string(detail::order_of_axes(x)) != detail::order_of_axes(y))
-        group.say(std::string("the axes of M-RoPE lie ") + detail::order_of_axes(x) + " in " + a.source +
-                  " and " + detail::order_of_axes(y) + " in " + b.source);
-      if (x.mrope_sections != y.mrope_sections)
-        group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
-                  detail::joined(y.mrope_sections) + "] in " + b.source);
-    }
-  return found;
+    for (const layer_group& y : b.groups())
+      if (x.layer_type == y.layer_type || x.layer_type.empty() || y.layer_type.empty())
+        comparison.groups(x, y);
+  return comparison.found;
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_DESCRIBE_HPP
@@ -7537,8 +7633,7 @@ inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 
 /// Returns the value if it is finite and satisfies the rule. Otherwise throws with the names of the function
 /// and of the key.
 inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
-  if (!is_finite(value) || !rule.holds(value))
-    throw_invalid(function, key.c_str(), " ", rule.words, ", got ", value);
+  if (!is_finite(value) || !rule.holds(value)) throw_invalid(function, key, " ", rule.words, ", got ", value);
   return value;
 }
 /// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
@@ -7552,22 +7647,20 @@ class json_reader {
   const std::string& path() const { return path_; }
   /// Treats these keys as absent from now on.
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
-  bool hides(const std::string& key) const { return contains(hidden_, key); }
+  bool hides(std::string_view key) const { return contains(hidden_, key); }
   /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in most
   /// files. is_null tells them apart, and null has no assumed number.
-  const J* find(const char* key) {
+  const J* find(std::string_view key) {
     if (!hides(key) && !contains(asked_, key)) asked_.emplace_back(key);
     return peek(key);
   }
   /// As above, but does not count as reading the key.
-  const J* peek(const char* key) const {
-    const std::string name = key;
-    if (hides(name) || !object_ || !object_->contains(name)) return nullptr;
-    const J& value = object_->at(name);
-    return value.is_null() ? nullptr : &value;
+  const J* peek(std::string_view key) const {
+    const J* value = given(key);
+    return value && !value->is_null() ? value : nullptr;
   }
   /// Whether the key has a value. This does not count as reading a dictionary, whose keys may be unread.
-  bool has(const char* key) {
+  bool has(std::string_view key) {
     const J* value = peek(key);
     return value && (value->is_object() || find(key));
   }
@@ -7575,33 +7668,33 @@ class json_reader {
   /// default of a key holds.
   ///
   /// \param of  the model with this default, if it is not that of the text model's class
-  void assume(const char* key, double value, const std::string& of = {}) {
+  void assume(std::string_view key, double value, const std::string& of = {}) {
     assumed_.push_back({key, value, false, of});
   }
   /// Sets the value of a key that the file has in another dictionary. It replaces the value here.
-  void replace(const char* key, double value) { replaced_.push_back({key, value, true, {}}); }
+  void replace(std::string_view key, double value) { replaced_.push_back({key, value, true, {}}); }
   /// Calls with(key, value, of) for each default that was read.
   template <class F>
   void each_assumed(const F& with) const {
     for (const assumption& one : assumed_)
       if (one.read) with(std::string(one.key), one.value, one.of);
   }
-  std::optional<double> number(const char* key, const number_rule& rule) {
+  std::optional<double> number(std::string_view key, const number_rule& rule) {
     const J* const value = find(key);
     for (const assumption& one : replaced_)
-      if (one.key == std::string_view(key)) return one.value;
+      if (one.key == key) return one.value;
     if (value) return number_of(*value, key, rule);
     if (hides(key) || is_null(key)) return {};
     for (assumption& one : assumed_)
-      if (one.key == std::string_view(key)) return one.read = true, one.value;
+      if (one.key == key) return one.read = true, one.value;
     return {};
   }
-  double required_number(const char* key, const number_rule& rule, const std::string& reason) {
+  double required_number(std::string_view key, const number_rule& rule, const std::string& reason) {
     const auto value = number(key, rule);
     if (!value) missing(key, reason);
     return *value;
   }
-  std::optional<Index> index(const char* key, const number_rule& rule = range::count) {
+  std::optional<Index> index(std::string_view key, const number_rule& rule = range::count) {
     const auto value = number(key, rule);
     if (!value) return {};
     return static_cast<Index>(*value);
@@ -7610,36 +7703,36 @@ class json_reader {
   std::optional<Index> index_of(std::initializer_list<const char*> keys,
                                 const number_rule& rule = range::count) {
     std::optional<Index> first;
-    for (const char* key : keys)
+    for (std::string_view key : keys)
       if (const auto value = index(key, rule); value && !first) first = value;
     return first;
   }
-  std::optional<bool> boolean(const char* key) {
+  std::optional<bool> boolean(std::string_view key) {
     const J* value = find(key);
     if (!value) return {};
     if (!value->is_boolean()) wrong_type(key, "true or false", *value);
     return value->template get<bool>();
   }
   /// Whether the key exists and is null, for the few keys where null has a meaning.
-  bool is_null(const char* key) const {
-    const std::string name = key;
-    return object_ && !hides(name) && object_->contains(name) && object_->at(name).is_null();
+  bool is_null(std::string_view key) const {
+    const J* value = given(key);
+    return value && value->is_null();
   }
-  bool is_text(const char* key) {
+  bool is_text(std::string_view key) {
     const J* value = peek(key);
     return value && value->is_string() && find(key);
   }
-  bool is_list(const char* key) {
+  bool is_list(std::string_view key) {
     const J* value = peek(key);
     return value && value->is_array() && find(key);
   }
-  std::optional<std::string> text(const char* key) {
+  std::optional<std::string> text(std::string_view key) {
     const J* value = find(key);
     if (!value) return {};
     if (!value->is_string()) wrong_type(key, "a string", *value);
     return value->template get<std::string>();
   }
-  std::optional<std::vector<double>> numbers(const char* key, const number_rule& rule) {
+  std::optional<std::vector<double>> numbers(std::string_view key, const number_rule& rule) {
     const J* value = find(key);
     if (!value) return {};
     if (!value->is_array()) wrong_type(key, "a list of numbers", *value);
@@ -7647,12 +7740,13 @@ class json_reader {
     for (const J& element : *value) list.push_back(number_of(element, key, rule));
     return list;
   }
-  std::vector<double> required_numbers(const char* key, const number_rule& rule, const std::string& reason) {
+  std::vector<double> required_numbers(std::string_view key, const number_rule& rule,
+                                       const std::string& reason) {
     auto list = numbers(key, rule);
     if (!list) missing(key, reason);
     return *std::move(list);
   }
-  std::optional<std::vector<std::string>> texts(const char* key) {
+  std::optional<std::vector<std::string>> texts(std::string_view key) {
     const J* value = find(key);
     if (!value) return {};
     if (!value->is_array()) wrong_type(key, "a list of strings", *value);
@@ -7663,7 +7757,7 @@ class json_reader {
     }
     return list;
   }
-  const J* object(const char* key) {
+  const J* object(std::string_view key) {
     const J* value = find(key);
     if (value && !value->is_object()) wrong_type(key, "a dictionary", *value);
     return value;
@@ -7680,27 +7774,38 @@ class json_reader {
     each_unasked([&](const std::string& key, const J&) { keys.push_back(key); });
     return keys;
   }
-  /// Throws:  std::invalid_argument. The message has the key with its path, the broken rule and the value
-  void refuse(const char* key, const std::string& rule) const {
-    throw_invalid("import_hugging_face", "", path_.c_str(), key, " ", rule.c_str());
+  /// \param rule  the broken rule and the value, as texts and numbers
+  ///
+  /// Throws:  std::invalid_argument. The message has the key with its path, then the rule
+  template <class... Parts>
+  [[noreturn]] void refuse(std::string_view key, const Parts&... rule) const {
+    throw_invalid("import_hugging_face", path_, std::string(key), " ", rule...);
   }
-  void missing(const char* key, const std::string& reason) const { refuse(key, "is missing; " + reason); }
+  template <class... Parts>
+  [[noreturn]] void missing(std::string_view key, const Parts&... reason) const {
+    refuse(key, "is missing; ", reason...);
+  }
  private:
-  double number_of(const J& value, const char* key, const number_rule& rule) const {
-    if (!value.is_number()) wrong_type(key, "a number", value);
-    return checked(value.template get<double>(), rule, "import_hugging_face", path_ + key);
+  /// The value of a key, which may be null, or nullptr if the key is absent.
+  const J* given(std::string_view key) const {
+    const std::string name(key);
+    return object_ && !hides(key) && object_->contains(name) ? &object_->at(name) : nullptr;
   }
-  void wrong_type(const char* key, const char* wanted, const J& got) const {
+  double number_of(const J& value, std::string_view key, const number_rule& rule) const {
+    if (!value.is_number()) wrong_type(key, "a number", value);
+    return checked(value.template get<double>(), rule, "import_hugging_face", path_ + std::string(key));
+  }
+  [[noreturn]] void wrong_type(std::string_view key, const char* wanted, const J& got) const {
     const char* type = got.is_string()    ? "a string"
                        : got.is_boolean() ? "true or false"
                        : got.is_array()   ? "a list"
                        : got.is_object()  ? "a dictionary"
                        : got.is_null()    ? "null"
                                           : "a number";
-    refuse(key, std::string("must be ") + wanted + ", got " + type);
+    refuse(key, "must be ", wanted, ", got ", type);
   }
   struct assumption {
-    const char* key;
+    std::string_view key;
     double value;
     bool read;
     std::string of;
@@ -7746,12 +7851,17 @@ class gguf_reader {
     const std::optional<double> value = lookup_.number(full);
     if (value) return checked(*value, rule, "import_gguf", full);
     if (const std::optional<std::string> text = lookup_.text(full))
-      refuse(full, "must be a number, got the text " + *text);
+      refuse(full, "must be a number, got the text ", *text);
     if (lookup_.numbers(full)) refuse(full, "must be a number, got a list");
     return {};
   }
   double required_number(const std::string& name, const number_rule& rule) const {
     return required(number(name, rule), key(name));
+  }
+  std::optional<Index> index(const std::string& name, const number_rule& rule = range::count) const {
+    const auto value = number(name, rule);
+    if (!value) return {};
+    return static_cast<Index>(*value);
   }
   std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
     return list(key(name), rule);
@@ -7789,18 +7899,19 @@ class gguf_reader {
   /// with a value per layer. 0 if there is no such number.
   Index heads(const std::string& name) const {
     const auto per_layer = numbers_if_list(name, range::whole);
-    if (!per_layer) return static_cast<Index>(number(name, range::whole).value_or(0));
+    if (!per_layer) return index(name, range::whole).value_or(0);
     for (const double count : *per_layer)
       if (count > 0) return static_cast<Index>(count);
     return 0;
   }
   /// Rejects a value of the file.
   ///
-  /// \param rule  the broken rule, and the value
+  /// \param rule  the broken rule and the value, as texts and numbers
   ///
   /// Throws:  std::invalid_argument. The message has the key and the rule
-  static void refuse(const std::string& key, const std::string& rule) {
-    throw_invalid("import_gguf", "", key.c_str(), " ", rule.c_str());
+  template <class... Parts>
+  [[noreturn]] static void refuse(const std::string& key, const Parts&... rule) {
+    throw_invalid("import_gguf", key, " ", rule...);
   }
   template <class T>
   static T required(std::optional<T> value, const std::string& key) {
@@ -7811,8 +7922,8 @@ class gguf_reader {
   std::optional<std::vector<double>> list(const std::string& full, const number_rule& rule) const {
     std::optional<std::vector<double>> values = lookup_.numbers(full);
     if (!values && (lookup_.number(full) || lookup_.text(full)))
-      refuse(full,
-             "must be a list of numbers, got a " + std::string(lookup_.number(full) ? "number" : "text"));
+      refuse(full, "must be a list of numbers, got a ",
+             std::string(lookup_.number(full) ? "number" : "text"));
     if (values)
       for (const double value : *values) checked(value, rule, "import_gguf", full);
     return values;
@@ -8245,32 +8356,33 @@ inline std::string broken_rule_of_alternating(const std::vector<Index>& sections
              " must be below " + std::to_string(pairs) + ", got " + std::to_string(last);
   return {};
 }
-/// Counts the groups of a file and their pairs, to keep them below the limits.
-class group_allowance {
- public:
-  /// Throws:  std::invalid_argument if one more group with so many pairs exceeds the limits
-  ///
-  /// \param function, where  named in the message: the function, and the key with the pairs
-  void take(const char* function, const std::string& where, Index pairs) {
-    ++groups_;
-    pairs_ += pairs;
-    if (groups_ > max_groups)
-      throw_invalid(function, where.c_str(), " must not make more than ", max_groups,
-                    " groups of layers, got ", groups_);
-    if (pairs_ > max_pairs_of_groups)
-      throw_invalid(function, where.c_str(), " must not bring the pairs of all groups of layers above ",
-                    max_pairs_of_groups, ", got ", pairs_);
+/// Layers that rotate alike, in a file with bases or numbers of rotated channels per layer.
+struct layer_kind {
+  std::string type;
+  double base;
+  Index rotary_dim = 0;
+  const char* rotary_dim_key = "";  // named in messages, and not compared
+  bool operator==(const layer_kind& other) const {
+    return type == other.type && equal(base, other.base) && rotary_dim == other.rotary_dim;
   }
- private:
-  Index groups_ = 0, pairs_ = 0;
 };
-/// Frequencies, and the numbers that made them.
-struct derived {
-  rope::frequencies frequencies;
-  std::string rule;
-  std::vector<named_number> numbers;
-  double softmax_multiplier = 1;
-};
+/// The name of a group: its type, and the numbers in which kinds of this type differ.
+///
+/// \param kinds  pairs of a kind and its layers
+template <class Kinds>
+std::string name_of_kind(const layer_kind& own, const Kinds& kinds) {
+  std::string name = own.type;
+  const auto add = [&](auto number, const std::string& text) {
+    for (const auto& one : kinds)
+      if (one.first.type == own.type && !equal(one.first.*number, own.*number)) {
+        name += (name.empty() ? "" : ", ") + text;
+        return;
+      }
+  };
+  add(&layer_kind::base, "base " + exact_digits(own.base));
+  add(&layer_kind::rotary_dim, std::to_string(own.rotary_dim) + " channels");
+  return name;
+}
 /// Appends the numbers of a rule, then numbers derived from them, to a list of named_number. This and derive
 /// are templates, so that programs without derived numbers do not compile them.
 template <class Rule>
@@ -8293,49 +8405,66 @@ void record(auto& numbers, const Rule& rule, const schedule& original) {
     add("slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor);
   }
 }
-/// Makes frequencies(rotary_dim, base, rules...) and the list of their numbers for describe().
+/// Makes a group with frequencies(rotary_dim, base, rules...) and the list of their numbers for describe().
+/// Its heads have rotary_dim channels, half_split.
 template <class... Rules>
-derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
-  derived result{.frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .numbers = {}};
+layer_group derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
+  layer_group result{.layer_type = "",
+                     .layout = layout_kind::half_split,
+                     .head_dim = rotary_dim,
+                     .first_channel = 0,
+                     .frequencies = frequencies(rotary_dim, base, rules...),
+                     .rule = name,
+                     .base = base};
   [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
   original.restart(base);
   (record(result.numbers, rules, original), ...);
   return result;
 }
 /// The parts of a model_rope. They need not fit together before all are complete.
-struct model_draft : model_facts {
+struct model_draft : model_facts, model_layers {
   std::vector<layer_group> groups = {};
-  std::vector<std::string> layers = {};
-  std::vector<Index> layers_without_rope = {}, layers_not_known = {};
-  std::string instead_of_rope = {};
   std::vector<double> sections = {};  // mrope_section next to text_config; empty: none
+  void warn(std::string text) { warnings.push_back(std::move(text)); }
   void warn_once(std::string text) {
-    if (!contains(warnings, text)) warnings.push_back(std::move(text));
+    if (!contains(warnings, text)) warn(std::move(text));
   }
-  const layer_group* group(std::string_view layer_type) const {
-    for (const layer_group& one : groups)
-      if (one.layer_type == layer_type || one.layer_type.empty()) return &one;
-    return nullptr;
+  /// Warns that a default is used for a key of a config.json.
+  ///
+  /// \param of  the class with this default; empty: that of the architecture
+  void warn_assumed(const std::string& key, const std::string& value, const std::string& of = {}) {
+    warn(key + " is not given; assumed " + value + ", the default of " + (of.empty() ? architecture : of));
+  }
+  const layer_group* group(std::string_view layer_type) const { return group_in(groups, layer_type); }
+  /// Throws:  std::invalid_argument if one more group with so many pairs exceeds the limits
+  ///
+  /// \param function, where  named in the message: the function, and the key with the pairs
+  void check_room(const char* function, const std::string& where, Index pairs) const {
+    const Index count = to_index(groups.size()) + 1;
+    for (const layer_group& group : groups) pairs += group.frequencies.pairs();
+    if (count > max_groups)
+      throw_invalid(function, where, " must not make more than ", max_groups, " groups of layers, got ",
+                    count);
+    if (pairs > max_pairs_of_groups)
+      throw_invalid(function, where, " must not bring the pairs of all groups of layers above ",
+                    max_pairs_of_groups, ", got ", pairs);
   }
   /// If layers of one group without types have different windows (gpt-oss, Gemma 2), they get types that
   /// distinguish them.
   void name_types_by_window() {
     const bool slide = contains(windows, window_of_sliding) && window_of_sliding > 0;
-    if (groups.size() != 1 || !layers.empty() || windows.size() < 2 || !slide || !contains(windows, Index{0}))
+    if (groups.size() != 1 || !types.empty() || windows.size() < 2 || !slide || !contains(windows, Index{0}))
       return;
     for (const Index window : windows)
-      layers.emplace_back(window == 0                   ? "full_attention"
-                          : window == window_of_sliding ? "sliding_attention"
-                                                        : "not_known");
+      types.emplace_back(window == 0                   ? "full_attention"
+                         : window == window_of_sliding ? "sliding_attention"
+                                                       : "not_known");
   }
   /// Throws:  as the constructor of model_rope. The draft is lost even if this throws
   model_rope finished() && {
     name_types_by_window();
     return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
-                      {.types = std::move(layers),
-                       .without_rope = std::move(layers_without_rope),
-                       .not_known = std::move(layers_not_known),
-                       .instead_of_rope = std::move(instead_of_rope)});
+                      static_cast<model_layers&&>(*this));
   }
 };
 /// The fact that no layer of a model rotates, and its reason.
@@ -8357,361 +8486,315 @@ struct unrotated_model {
 ///
 /// Source: llama.cpp, load_hparams of each architecture
 namespace rope::inline ROPE_ABI::detail {
-/// The number of layers, without the layers for multi-token prediction, which come last. 0: unknown.
+/// Finds facts about the layers of a GGUF model in its metadata and its record.
 template <class L>
-Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& warnings) {
-  constexpr const char* name = "nextn_predict_layers";
-  const auto all = static_cast<Index>(reader.number("block_count", range::layers).value_or(0));
-  const auto more = static_cast<Index>(reader.number(name, range::whole).value_or(0));
-  if (all == 0 || more == 0) return all;
-  if (more >= all)
-    reader.refuse(reader.key(name),
-                  "must be below block_count, " + std::to_string(all) + ", got " + std::to_string(more));
-  warnings.push_back(reader.key(name) + ": the last layers, " + std::to_string(more) +
-                     " of them, predict more tokens; they are not described");
-  return all - more;
-}
-/// The values of a list with one value per layer, without layers for multi-token prediction.
-///
-/// \param layers  as gguf_layer_count returns it
-/// \param what    as broken_rule_of_layer_list
-template <class L>
-std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* name, Index layers,
-                                    std::vector<double> list, const char* what = "block_count values") {
-  const auto more = static_cast<Index>(reader.number("nextn_predict_layers", range::whole).value_or(0));
-  const auto size = static_cast<Index>(list.size());
-  if (layers > 0 && size > layers && size <= layers + more) list.resize(static_cast<std::size_t>(layers));
-  const std::string broken = broken_rule_of_layer_list(
-      list.size(), layers, more > 0 ? "block_count - nextn_predict_layers values" : what);
-  if (!broken.empty()) reader.refuse(reader.key(name), broken);
-  return list;
-}
-/// Whether layers of this architecture slide only in models with another number of layers.
-inline bool of_other_size(const gguf_record& record, Index layers) {
-  return record.period_layers > 0 && layers > 0 && record.period_layers != layers;
-}
-/// Whether no layer slides, whatever the file gives as pattern and base of sliding layers.
-template <class L>
-bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
-  const auto window = reader.number("attention.sliding_window", range::window);
-  const bool needs_window = record.needs_window || record.all_slide;
-  return !may_slide(record) || of_other_size(record, layers) || (needs_window && window.value_or(0) <= 0);
-}
-/// Warns about attention.sliding_window_pattern if no version of llama.cpp reads it, or only some versions
-/// do.
-///
-/// Source: llama.cpp, get_key_or_arr in llama-model-loader.cpp; in later versions load_swa_pattern
-template <class L>
-void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
-                          std::vector<std::string>& warnings) {
-  constexpr const char* name = "attention.sliding_window_pattern";
-  const bool list = reader.is_list(name);
-  if (record.names.empty() || (!list && !reader.number(name, range::count))) return;
-  const std::string of = " is not read for " + reader.architecture();
-  if (of_other_size(record, layers))
-    warnings.push_back(reader.key(name) + of + " of " + std::to_string(layers) + " layers; none slides");
-  else if (record.all_slide || record.compressed || !may_slide(record))
-    warnings.push_back(reader.key(name) + of + (may_slide(record) ? "" : "; no layer slides"));
-  else if (record.pattern == pattern_form::number && list)
-    warnings.push_back(reader.key(name) +
-                       " is a list, in whose place llama.cpp of August 2026 takes a period of " +
-                       std::to_string(record.period) + " for " + reader.architecture() +
-                       "; later versions take the list, as is done here");
-}
-/// One entry per layer, true if the layer slides. Empty if the sliding layers are unknown, if there are none
-/// (unless the file lists them), and for records with all_slide or compressed.
-template <class L>
-std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
-  constexpr const char* name = "attention.sliding_window_pattern";
-  const auto window = reader.number("attention.sliding_window", range::window);
-  const auto given = reader.numbers_if_list(name, range::zero_or_one);
-  const auto every = given ? std::nullopt : reader.number(name, range::count);
-  if (record.needs_pattern && !given && !every)
-    reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
-  if (record.pattern == pattern_form::list && every)
-    reader.refuse(reader.key(name), "must be a list of one value per layer, got a number");
-  std::vector<bool> sliding;
-  if (none_slides(reader, record, layers) || record.all_slide || record.compressed) return sliding;
-  if (given) {
-    for (const double slides : gguf_layer_list(reader, name, layers, *given))
-      sliding.push_back(!equal(slides, 0));
-    return sliding;
+struct gguf_layers {
+  const gguf_reader<L>& reader;
+  const gguf_record& record;
+  model_draft& model;              // receives warnings
+  Index count = 0;                 // the result of counted()
+  std::vector<bool> sliding = {};  // the result of listed_as_sliding()
+  /// The number of layers in block_count, otherwise in the list of sliding layers. 0: unknown.
+  Index listed() const { return count > 0 ? count : to_index(sliding.size()); }
+  /// Warns about a key.
+  void say(const char* name, const std::string& what) const { model.warn(reader.key(name) + what); }
+  /// The number of layers, without the layers for multi-token prediction, which come last. 0: unknown.
+  Index counted() const {
+    constexpr const char* name = "nextn_predict_layers";
+    const Index all = reader.index("block_count", range::layers).value_or(0),
+                more = reader.index(name, range::whole).value_or(0);
+    if (all == 0 || more == 0) return all;
+    if (more >= all) reader.refuse(reader.key(name), "must be below block_count, ", all, ", got ", more);
+    say(name, ": the last layers, " + std::to_string(more) +
+                  " of them, predict more tokens; they are not described");
+    return all - more;
   }
-  const Index period = every ? static_cast<Index>(*every) : record.period;
-  if (period == 0 || window == 0.0) return sliding;
-  for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
-  return sliding;
-}
-/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
-template <class L>
-std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, Index layers) {
-  const std::string key = reader.key("attention.compress_ratios");
-  std::vector<double> ratios =
-      reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
-  const auto count = static_cast<std::size_t>(layers > 0 ? layers : static_cast<Index>(ratios.size()));
-  if (ratios.size() > count) ratios.resize(count);  // layers for multi-token prediction
-  const std::string broken = broken_rule_of_layer_list(ratios.size(), layers, "block_count values");
-  if (!broken.empty()) reader.refuse(key, broken);
-  return compressed_types(ratios, [&](const std::string& rule) { reader.refuse(key, rule); });
-}
-/// The layers that do not attend: layers without key heads, and layers that are recurrent according to the
-/// file or the code of llama.cpp. Without block_count, the size of `sliding` is the number of layers.
-///
-/// \param sliding  as gguf_sliding_layers returns it
-template <class L>
-std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, const gguf_record& record,
-                                                 Index layers, const std::vector<bool>& sliding) {
-  constexpr const char *heads = "attention.head_count_kv", *recurrent = "attention.recurrent_layers";
-  const bool counted = layers > 0;
-  const char* what = counted ? "block_count values" : "as many values as attention.sliding_window_pattern";
-  if (!counted) layers = static_cast<Index>(sliding.size());
-  std::vector<Index> without;
-  const auto add_where = [&](const std::vector<double>& list, bool zero) {
-    for (std::size_t i = 0; i < list.size(); ++i)
-      if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
-  };
-  if (const auto list = reader.numbers_if_list(heads, range::whole))
-    add_where(gguf_layer_list(reader, heads, layers, *list, what), true);
-  if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
-    add_where(gguf_layer_list(reader, recurrent, layers, *flags, what), false);
-  } else if (record.attends_every > 0) {
-    const auto every = reader.number("full_attention_interval", range::count);
-    const Index period = every ? static_cast<Index>(*every) : record.attends_every;
-    for (Index i = 0; i < layers; ++i)
-      if ((i + 1) % period != 0) without.push_back(i);
+  /// The values of a list with one value per layer, without layers for multi-token prediction.
+  ///
+  /// \param layers, what  as in broken_rule_of_layer_list
+  std::vector<double> fitting(const char* name, Index layers, std::vector<double> list,
+                              const char* what = "block_count values") const {
+    const Index more = reader.index("nextn_predict_layers", range::whole).value_or(0);
+    const auto size = static_cast<Index>(list.size());
+    if (layers > 0 && size > layers && size <= layers + more) list.resize(static_cast<std::size_t>(layers));
+    const std::string broken = broken_rule_of_layer_list(
+        list.size(), layers, more > 0 ? "block_count - nextn_predict_layers values" : what);
+    if (!broken.empty()) reader.refuse(reader.key(name), broken);
+    return list;
   }
-  return without;
-}
-/// attention.sliding_window, or the default of llama.cpp for a file without this key. Nothing if unknown.
-template <class L>
-std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
-  if (!may_slide(record)) return 0;
-  const auto given = reader.number("attention.sliding_window", range::window);
-  if (given && *given > 0 && record.fixed_window > 0) return static_cast<double>(record.fixed_window);
-  if (!given && record.default_window > 0) return static_cast<double>(record.default_window);
-  return given;
-}
-/// model_rope::window_of_sliding: attention_options::window of sliding layers, 0 if no layer slides.
-///
-/// \param slides  whether some layer slides
-template <class L>
-Index gguf_window_of_sliding(const gguf_reader<L>& reader, const gguf_record& record, bool slides) {
-  if (!slides) return 0;
-  const auto given = gguf_window(reader, record);
-  if (!given || record.window == window_kind::chunks) return not_known_window;
-  const auto window = static_cast<Index>(*given);
-  return record.window == window_kind::both_sides && window > 0 ? window / 2 + 1 : window;
-}
-/// The window of every layer if the sliding layers are not listed.
-template <class L>
-Index window_without_list(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
-  const auto given = gguf_window(reader, record);
-  if (none_slides(reader, record, layers) || given == 0.0) return 0;
-  if (record.all_slide) return gguf_window_of_sliding(reader, record, true);
-  return given || record.period > 0 ? not_known_window : 0;
-}
-/// model_rope::windows.
-///
-/// \param sliding  as gguf_sliding_layers returns it
-template <class L>
-std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
-                                const std::vector<bool>& sliding) {
-  const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers, sliding);
-  const Index window = gguf_window_of_sliding(reader, record, !none_slides(reader, record, layers));
-  if (sliding.empty() && (silent.empty() || layers == 0))
-    return {window_without_list(reader, record, layers)};
-  std::vector<Index> windows;
-  for (const bool slides : sliding) windows.push_back(slides ? window : 0);
-  if (windows.empty())
-    windows.assign(static_cast<std::size_t>(layers), window_without_list(reader, record, layers));
-  for (const Index layer : silent) windows[static_cast<std::size_t>(layer)] = not_known_window;
-  return windows;
-}
-/// Finds the layers with sink logits. If the caller's lookup reads tensors, these are the layers with such a
-/// tensor. Otherwise they are the sliding layers, with a warning.
-///
-/// \param layers   as gguf_layer_count returns it
-/// \param sliding  as gguf_sliding_layers returns it
-///
-/// Source: llama.cpp, src/models/mimo2.cpp, in which the tensor is optional in every layer
-template <class L>
-void read_layers_with_sinks(const gguf_reader<L>& reader, Index layers, const std::vector<bool>& sliding,
-                            model_draft& model) {
-  std::vector<Index> with, without;
-  const Index count = layers > 0 ? layers : static_cast<Index>(sliding.size());
-  for (Index i = 0; i < count; ++i)
-    (reader.has_tensor("blk." + std::to_string(i) + ".attn_sinks.weight") ? with : without).push_back(i);
-  if (!with.empty()) {
-    model.layers_without_sinks = without;
-    return;
+  /// Whether layers of this architecture slide only in models with another number of layers.
+  bool of_other_size() const {
+    return record.period_layers > 0 && count > 0 && record.period_layers != count;
   }
-  for (std::size_t i = 0; i < sliding.size(); ++i)
-    if (!sliding[i]) model.layers_without_sinks.push_back(static_cast<Index>(i));
-  model.warnings.push_back(
-      "sink logits are assumed in layers that slide, and in no others, as in the models of " +
-      reader.architecture() + " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
-}
-/// Warns if the window of an attending layer is unknown, with the reason, and records it in
-/// model.no_window_because.
-///
-/// \param sliding  as gguf_sliding_layers returns it
-/// \param model    with its windows
-template <class L>
-void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& record, Index layers,
-                          const std::vector<bool>& sliding, model_draft& model) {
-  const std::vector<Index>& windows = model.windows;
-  const std::vector<Index> silent = gguf_layers_without_attention(reader, record, layers, sliding);
-  bool known = true;
-  for (std::size_t i = 0; i < windows.size(); ++i)
-    known = known && (windows[i] != not_known_window || contains(silent, static_cast<Index>(i)));
-  if (known) return;
-  const auto say = [&](const char* name, const char* why) {
-    model.no_window_because = reader.key(name) + why;
-    model.warnings.push_back(model.no_window_because);
-  };
-  if (record.window == window_kind::chunks)
-    say("attention.sliding_window",
-        " is a length of chunks, in which layers attend; a window cannot express them, and "
-        "rotate_layer gives the key_ranges of a chunk");
-  else if (!gguf_window(reader, record))
-    say("attention.sliding_window", " is not given; the window of layers that slide is not known");
-  else
-    say(record.period > 0 ? "block_count" : "attention.sliding_window_pattern",
-        " is not given; which layers slide is not known");
-}
-/// Whether attention is causal.
-template <class L>
-bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
-  return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
-}
-/// The layers that do not rotate, in increasing order. In llama.cpp they are every n-th layer, or the layers
-/// that do not slide. The two rules differ if a file has its own pattern.
-template <class L>
-std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
-                                            Index layers, const std::vector<bool>& sliding) {
-  std::vector<Index> without = gguf_layers_without_attention(reader, record, layers, sliding);
-  constexpr const char* name = "attention.rope_pattern";
-  if (const auto rotates = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
-                                               : std::optional<std::vector<double>>()) {
-    const std::vector<double> list = gguf_layer_list(reader, name, layers, *rotates);
-    for (std::size_t i = 0; i < list.size(); ++i)
-      if (equal(list[i], 0)) without.push_back(static_cast<Index>(i));
+  /// Whether no layer slides, whatever the file gives as pattern and base of sliding layers.
+  bool none_slides() const {
+    const auto window = reader.number("attention.sliding_window", range::window);
+    const bool needs_window = record.needs_window || record.all_slide;
+    return !may_slide(record) || of_other_size() || (needs_window && window.value_or(0) <= 0);
   }
-  const auto dense = static_cast<std::size_t>(
-      record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
-  // If no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of unrotated layers to the
-  // number of layers. The last layer of Llama 4 then does not rotate. All layers of SmallThinker do.
-  const bool chunks = record.window == window_kind::chunks;
-  Index every = record.no_rope_every;
-  if ((chunks || record.no_rope_first) && sliding.empty()) every = layers;
-  if (record.no_rope_first && every == layers) every = 0;
-  for (Index i = record.no_rope_first ? 0 : every - 1; every > 0 && i < layers; i += every)
-    without.push_back(i);
-  if (!record.full_rotate)
-    for (std::size_t i = dense; i < sliding.size(); ++i)
-      if (!sliding[i]) without.push_back(static_cast<Index>(i));
-  sort_distinct(without);
-  return without;
-}
-// Warnings about absent keys, and about keys that llama.cpp does not read for an architecture.
-/// Warns about the values that llama.cpp uses for absent keys of bases, windows, patterns, softcaps and
-/// output scales.
-///
-/// \param sliding  as gguf_sliding_layers returns it
-/// \param model    with its groups
-template <class L>
-void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const std::vector<bool>& sliding,
-                  model_draft& model) {
-  const auto name = [&](const char* key, const std::string& what) {
-    if (!reader.has(key))
-      model.warnings.push_back(reader.key(key) + " is not given; assumed " + what + ", as llama.cpp does");
-  };
-  const bool by_layer = reader.has("rope.freq_base_per_layer");
-  if (!by_layer && equal(record.fixed_base, 0)) name("rope.freq_base", "10000");
-  const layer_group* slides = model.group("sliding_attention");
-  if (!by_layer && record.sliding == sliding_rule::own_base && slides && !slides->layer_type.empty())
-    name("rope.freq_base_swa", "10000");
-  if (record.default_window > 0 &&
-      std::any_of(model.windows.begin(), model.windows.end(), [](Index window) { return window != 0; }))
-    name("attention.sliding_window", std::to_string(record.default_window));
-  if (record.period > 0 && !sliding.empty())
-    name("attention.sliding_window_pattern", std::string("that the ") +
-                                                 (record.full_first ? "first" : "last") + " of every " +
-                                                 std::to_string(record.period) + " layers attends fully");
-  if (record.attends_every > 0 && !reader.has("attention.recurrent_layers") &&
-      !model.layers_without_rope.empty())
-    name("full_attention_interval", std::to_string(record.attends_every));
-  if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
-  if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
-}
-/// Warns about each key for positions, windows and scores that llama.cpp does not read, if its value differs
-/// from the one that llama.cpp uses.
-///
-/// \param base    the RoPE base of the layers without a sliding window
-/// \param layers  as gguf_layer_count returns it
-/// \param model   with its groups
-template <class L>
-void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, double base, Index layers,
-                      model_draft& model) {
-  const auto say = [&](const char* name, const std::string& what) {
-    model.warnings.push_back(reader.key(name) + what);
-  };
-  const auto note = [&](const char* name, double taken, bool read) {
-    const auto given = reader.number(name, range::any_number);
-    if (!read && given && !equal(*given, taken))
-      say(name, " is not read for " + reader.architecture() + ", got " + exact_digits(*given) +
-                    "; it is taken as " + exact_digits(taken));
-  };
-  const layer_group& group = model.groups.front();
-  note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
-  note("rope.scaling.yarn_beta_slow", 1, record.yarn != yarn_keys::none);
-  note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
-  note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
-  note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
-  note("rope.scaling.alpha", 0, record.alpha);
-  note("rope.scaling.factor", 1, !record.unscaled);
-  note("rope.scaling.attn_factor", 1, !record.unscaled && !record.compressed);
-  note("rope.freq_base", record.fixed_base, equal(record.fixed_base, 0));
-  note("rope.dimension_count", static_cast<double>(group.head_dim), !record.whole_head);
-  if (none_slides(reader, record, layers)) {
-    const auto has_no_effect = [&](const char* name, double as_if_absent) {
-      if (!equal(reader.number(name, range::any_number).value_or(as_if_absent), as_if_absent))
-        say(name, " has no effect for " + reader.architecture() + ": no layer slides");
+  /// Warns about attention.sliding_window_pattern if no version of llama.cpp reads it, or only some versions
+  /// do.
+  ///
+  /// Source: llama.cpp, get_key_or_arr in llama-model-loader.cpp; in later versions load_swa_pattern
+  void note_sliding_pattern() const {
+    constexpr const char* name = "attention.sliding_window_pattern";
+    const bool list = reader.is_list(name);
+    if (record.names.empty() || (!list && !reader.number(name, range::count))) return;
+    const std::string of = " is not read for " + reader.architecture();
+    if (of_other_size())
+      say(name, of + " of " + std::to_string(count) + " layers; none slides");
+    else if (record.all_slide || record.compressed || !may_slide(record))
+      say(name, of + (may_slide(record) ? "" : "; no layer slides"));
+    else if (record.pattern == pattern_form::number && list)
+      say(name, " is a list, in whose place llama.cpp of August 2026 takes a period of " +
+                    std::to_string(record.period) + " for " + reader.architecture() +
+                    "; later versions take the list, as is done here");
+  }
+  /// One entry per layer, true if the layer slides. Empty if the sliding layers are unknown, if there are
+  /// none (unless the file lists them), and for records with all_slide or compressed.
+  std::vector<bool> listed_as_sliding() const {
+    constexpr const char* name = "attention.sliding_window_pattern";
+    const auto window = reader.number("attention.sliding_window", range::window);
+    const auto given = reader.numbers_if_list(name, range::zero_or_one);
+    const auto every = given ? std::nullopt : reader.index(name);
+    if (record.needs_pattern && !given && !every)
+      reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
+    if (record.pattern == pattern_form::list && every)
+      reader.refuse(reader.key(name), "must be a list of one value per layer, got a number");
+    std::vector<bool> slide;
+    if (none_slides() || record.all_slide || record.compressed) return slide;
+    if (given) {
+      for (const double slides : fitting(name, count, *given)) slide.push_back(!equal(slides, 0));
+      return slide;
+    }
+    const Index period = every.value_or(record.period);
+    if (period == 0 || window == 0.0) return slide;
+    for (Index i = 0; i < count; ++i) slide.push_back(i % period != (record.full_first ? 0 : period - 1));
+    return slide;
+  }
+  /// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
+  std::vector<std::string> types_by_compression() const {
+    const std::string key = reader.key("attention.compress_ratios");
+    std::vector<double> ratios =
+        reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
+    const auto size = count > 0 ? static_cast<std::size_t>(count) : ratios.size();
+    if (ratios.size() > size) ratios.resize(size);  // layers for multi-token prediction
+    const std::string broken = broken_rule_of_layer_list(ratios.size(), count, "block_count values");
+    if (!broken.empty()) reader.refuse(key, broken);
+    return compressed_types(ratios, [&](const std::string& rule) { reader.refuse(key, rule); });
+  }
+  /// The layers that do not attend: layers without key heads, and layers that are recurrent according to the
+  /// file or the code of llama.cpp. Without block_count, the size of `sliding` is the number of layers.
+  std::vector<Index> without_attention() const {
+    constexpr const char *heads = "attention.head_count_kv", *recurrent = "attention.recurrent_layers";
+    const char* what =
+        count > 0 ? "block_count values" : "as many values as attention.sliding_window_pattern";
+    std::vector<Index> without;
+    const auto add_where = [&](const std::vector<double>& list, bool zero) {
+      for (std::size_t i = 0; i < list.size(); ++i)
+        if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
     };
-    has_no_effect("attention.sliding_window", 0);
-    has_no_effect("rope.freq_base_swa", base);
-    has_no_effect("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()));
-    for (const char* name : {"attention.key_length_swa", "attention.key_length_mla_swa"})
-      has_no_effect(name, static_cast<double>(group.head_dim));
-  } else {
-    if (record.window_varies && model.sliding_window > 0)
-      say("attention.sliding_window", ": not every version of llama.cpp slides by it; it is used here");
-    note("rope.freq_base_swa", base,
-         record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
-             record.sliding != sliding_rule::bare && !record.compressed);
-    note("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()), !record.all_slide);
-    note("attention.sliding_window", static_cast<double>(record.fixed_window), record.fixed_window == 0);
+    if (const auto list = reader.numbers_if_list(heads, range::whole))
+      add_where(fitting(heads, listed(), *list, what), true);
+    if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
+      add_where(fitting(recurrent, listed(), *flags, what), false);
+    } else if (record.attends_every > 0) {
+      const Index period = reader.index("full_attention_interval").value_or(record.attends_every);
+      for (Index i = 0; i < listed(); ++i)
+        if ((i + 1) % period != 0) without.push_back(i);
+    }
+    return without;
   }
-  note("attention.scale", group.scale, record.scale == gguf_scale::of_key);
-  note("attention.output_scale", group.scale, record.scale == gguf_scale::output_key);
-  note("attention.max_alibi_bias", 0, false);
-  note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
-  const std::string not_read = " is not read for " + reader.architecture();
-  if (!record.rope_pattern && reader.has("attention.rope_pattern")) say("attention.rope_pattern", not_read);
-  constexpr const char* ratios = "attention.compress_ratios";
-  if (!record.compressed && record.note.find(ratios) == std::string_view::npos && reader.has(ratios))
-    say(ratios, not_read);
-  if (record.attends_every == 0 && reader.number("full_attention_interval", range::any_number))
-    say("full_attention_interval", not_read);
-  if (!record.finetuned && reader.number("rope.scaling.finetuned", range::zero_or_one))
-    say("rope.scaling.finetuned", " says how the model was trained, and has no effect");
-  if (!record.compressed && reader.number("attention.compress_rope_freq_base", range::any_number))
-    say("attention.compress_rope_freq_base", " is not used");
-  const auto factor = reader.number("rope.scaling.factor", range::not_negative),
-             older = reader.number("rope.scale_linear", range::not_negative);
-  if (factor && older && !equal(*factor, *older))
-    say("rope.scale_linear", " is overruled by " + reader.key("rope.scaling.factor"));
-}
+  /// attention.sliding_window, or the default of llama.cpp for a file without this key. Nothing if unknown.
+  std::optional<double> window() const {
+    if (!may_slide(record)) return 0;
+    const auto given = reader.number("attention.sliding_window", range::window);
+    if (given && *given > 0 && record.fixed_window > 0) return static_cast<double>(record.fixed_window);
+    if (!given && record.default_window > 0) return static_cast<double>(record.default_window);
+    return given;
+  }
+  /// model_rope::window_of_sliding: attention_options::window of sliding layers, 0 if no layer slides.
+  Index window_of_sliding() const {
+    if (none_slides()) return 0;
+    const auto given = window();
+    if (!given || record.window == window_kind::chunks) return not_known_window;
+    const auto tokens = static_cast<Index>(*given);
+    return record.window == window_kind::both_sides && tokens > 0 ? tokens / 2 + 1 : tokens;
+  }
+  /// The window of every layer if the sliding layers are not listed.
+  Index window_without_list() const {
+    const auto given = window();
+    if (none_slides() || given == 0.0) return 0;
+    if (record.all_slide) return window_of_sliding();
+    return given || record.period > 0 ? not_known_window : 0;
+  }
+  /// model_rope::windows.
+  std::vector<Index> windows() const {
+    const std::vector<Index> silent = without_attention();
+    if (sliding.empty() && (silent.empty() || count == 0)) return {window_without_list()};
+    std::vector<Index> windows;
+    for (const bool slides : sliding) windows.push_back(slides ? window_of_sliding() : 0);
+    if (windows.empty()) windows.assign(static_cast<std::size_t>(count), window_without_list());
+    for (const Index layer : silent) windows[static_cast<std::size_t>(layer)] = not_known_window;
+    return windows;
+  }
+  /// Finds the layers with sink logits. If the caller's lookup reads tensors, these are the layers with such
+  /// a tensor. Otherwise they are the sliding layers, with a warning.
+  ///
+  /// Source: llama.cpp, src/models/mimo2.cpp, in which the tensor is optional in every layer
+  void read_layers_with_sinks() const {
+    std::vector<Index> with, without;
+    for (Index i = 0; i < listed(); ++i)
+      (reader.has_tensor("blk." + std::to_string(i) + ".attn_sinks.weight") ? with : without).push_back(i);
+    if (!with.empty()) {
+      model.layers_without_sinks = without;
+      return;
+    }
+    for (std::size_t i = 0; i < sliding.size(); ++i)
+      if (!sliding[i]) model.layers_without_sinks.push_back(static_cast<Index>(i));
+    model.warn("sink logits are assumed in layers that slide, and in no others, as in the models of " +
+               reader.architecture() +
+               " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
+  }
+  /// Warns if the window of an attending layer is unknown, with the reason, and records it in
+  /// model.no_window_because.
+  void note_unknown_windows() const {
+    const std::vector<Index> silent = without_attention();
+    bool known = true;
+    for (std::size_t i = 0; i < model.windows.size(); ++i)
+      known = known && (model.windows[i] != not_known_window || contains(silent, static_cast<Index>(i)));
+    if (known) return;
+    const auto because = [&](const char* name, const char* why) {
+      model.no_window_because = reader.key(name) + why;
+      say(name, why);
+    };
+    if (record.window == window_kind::chunks)
+      because("attention.sliding_window",
+              " is a length of chunks, in which layers attend; a window cannot express them, and "
+              "rotate_layer gives the key_ranges of a chunk");
+    else if (!window())
+      because("attention.sliding_window", " is not given; the window of layers that slide is not known");
+    else
+      because(record.period > 0 ? "block_count" : "attention.sliding_window_pattern",
+              " is not given; which layers slide is not known");
+  }
+  /// Whether attention is causal.
+  bool is_causal() const {
+    return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
+  }
+  /// The layers that do not rotate, in increasing order. In llama.cpp they are every n-th layer, or the
+  /// layers that do not slide. The two rules differ if a file has its own pattern.
+  std::vector<Index> without_rope() const {
+    std::vector<Index> without = without_attention();
+    constexpr const char* name = "attention.rope_pattern";
+    if (const auto rotates = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
+                                                 : std::optional<std::vector<double>>()) {
+      const std::vector<double> list = fitting(name, count, *rotates);
+      for (std::size_t i = 0; i < list.size(); ++i)
+        if (equal(list[i], 0)) without.push_back(static_cast<Index>(i));
+    }
+    const Index dense =
+        record.dense_rotate ? reader.index("leading_dense_block_count", range::whole).value_or(0) : 0;
+    // If no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of unrotated layers to the
+    // number of layers. The last layer of Llama 4 then does not rotate. All layers of SmallThinker do.
+    const bool chunks = record.window == window_kind::chunks;
+    Index every = record.no_rope_every;
+    if ((chunks || record.no_rope_first) && sliding.empty()) every = count;
+    if (record.no_rope_first && every == count) every = 0;
+    for (Index i = record.no_rope_first ? 0 : every - 1; every > 0 && i < count; i += every)
+      without.push_back(i);
+    if (!record.full_rotate)
+      for (auto i = static_cast<std::size_t>(dense); i < sliding.size(); ++i)
+        if (!sliding[i]) without.push_back(static_cast<Index>(i));
+    sort_distinct(without);
+    return without;
+  }
+  // Warnings about absent keys, and about keys that llama.cpp does not read for an architecture.
+  /// Warns about the values that llama.cpp uses for absent keys of bases, windows, patterns, softcaps and
+  /// output scales.
+  void name_assumed() const {
+    const auto name = [&](const char* key, const std::string& what) {
+      if (!reader.has(key)) say(key, " is not given; assumed " + what + ", as llama.cpp does");
+    };
+    const bool by_layer = reader.has("rope.freq_base_per_layer");
+    if (!by_layer && equal(record.fixed_base, 0)) name("rope.freq_base", "10000");
+    const layer_group* slides = model.group("sliding_attention");
+    if (!by_layer && record.sliding == sliding_rule::own_base && slides && !slides->layer_type.empty())
+      name("rope.freq_base_swa", "10000");
+    if (record.default_window > 0 &&
+        std::any_of(model.windows.begin(), model.windows.end(), [](Index window) { return window != 0; }))
+      name("attention.sliding_window", std::to_string(record.default_window));
+    if (record.period > 0 && !sliding.empty())
+      name("attention.sliding_window_pattern", std::string("that the ") +
+                                                   (record.full_first ? "first" : "last") + " of every " +
+                                                   std::to_string(record.period) + " layers attends fully");
+    if (record.attends_every > 0 && !reader.has("attention.recurrent_layers") && !model.without_rope.empty())
+      name("full_attention_interval", std::to_string(record.attends_every));
+    if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
+    if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
+  }
+  /// Warns about each key for positions, windows and scores that llama.cpp does not read, if its value
+  /// differs from the one that llama.cpp uses.
+  ///
+  /// \param base  the RoPE base of the layers without a sliding window
+  void note_unread_keys(double base) const {
+    const auto note = [&](const char* name, double taken, bool read) {
+      const auto given = reader.number(name, range::any_number);
+      if (!read && given && !equal(*given, taken))
+        say(name, " is not read for " + reader.architecture() + ", got " + exact_digits(*given) +
+                      "; it is taken as " + exact_digits(taken));
+    };
+    const layer_group& group = model.groups.front();
+    note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
+    note("rope.scaling.yarn_beta_slow", 1, record.yarn != yarn_keys::none);
+    note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
+    note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
+    note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
+    note("rope.scaling.alpha", 0, record.alpha);
+    note("rope.scaling.factor", 1, !record.unscaled);
+    note("rope.scaling.attn_factor", 1, !record.unscaled && !record.compressed);
+    note("rope.freq_base", record.fixed_base, equal(record.fixed_base, 0));
+    note("rope.dimension_count", static_cast<double>(group.head_dim), !record.whole_head);
+    if (none_slides()) {
+      const auto has_no_effect = [&](const char* name, double as_if_absent) {
+        if (!equal(reader.number(name, range::any_number).value_or(as_if_absent), as_if_absent))
+          say(name, " has no effect for " + reader.architecture() + ": no layer slides");
+      };
+      has_no_effect("attention.sliding_window", 0);
+      has_no_effect("rope.freq_base_swa", base);
+      has_no_effect("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()));
+      for (const char* name : {"attention.key_length_swa", "attention.key_length_mla_swa"})
+        has_no_effect(name, static_cast<double>(group.head_dim));
+    } else {
+      if (record.window_varies && model.sliding_window > 0)
+        say("attention.sliding_window", ": not every version of llama.cpp slides by it; it is used here");
+      note("rope.freq_base_swa", base,
+           record.sliding != sliding_rule::same && record.sliding != sliding_rule::unscaled &&
+               record.sliding != sliding_rule::bare && !record.compressed);
+      note("rope.dimension_count_swa", static_cast<double>(group.rotary_dim()), !record.all_slide);
+      note("attention.sliding_window", static_cast<double>(record.fixed_window), record.fixed_window == 0);
+    }
+    note("attention.scale", group.scale, record.scale == gguf_scale::of_key);
+    note("attention.output_scale", group.scale, record.scale == gguf_scale::output_key);
+    note("attention.max_alibi_bias", 0, false);
+    note("attn_logit_softcapping", 0, !equal(record.softcap, 0));
+    const std::string not_read = " is not read for " + reader.architecture();
+    if (!record.rope_pattern && reader.has("attention.rope_pattern")) say("attention.rope_pattern", not_read);
+    constexpr const char* ratios = "attention.compress_ratios";
+    if (!record.compressed && record.note.find(ratios) == std::string_view::npos && reader.has(ratios))
+      say(ratios, not_read);
+    if (record.attends_every == 0 && reader.number("full_attention_interval", range::any_number))
+      say("full_attention_interval", not_read);
+    if (!record.finetuned && reader.number("rope.scaling.finetuned", range::zero_or_one))
+      say("rope.scaling.finetuned", " says how the model was trained, and has no effect");
+    if (!record.compressed && reader.number("attention.compress_rope_freq_base", range::any_number))
+      say("attention.compress_rope_freq_base", " is not used");
+    const auto factor = reader.number("rope.scaling.factor", range::not_negative),
+               older = reader.number("rope.scale_linear", range::not_negative);
+    if (factor && older && !equal(*factor, *older))
+      say("rope.scale_linear", " is overruled by " + reader.key("rope.scaling.factor"));
+  }
+};
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
@@ -8874,24 +8957,46 @@ struct rotated_channels {
   Index count;
   const char* key;
 };
+/// The divisors of frequencies in a file, for layers that are scaled, and the tensor that has them.
+struct gguf_pair_factors {
+  const char* tensor = nullptr;  // null: no such tensor in the file
+  std::vector<double> list = {};
+};
+/// What the record and the file give for layers with one schedule.
+struct gguf_schedule_terms {
+  Index rotary_dim;
+  double base;
+  bool unscaled;
+  bool unit_magnitude;  // m = 1, for any value in the file
+};
+/// m is the attention factor of YaRN without attn_factor. log_multiplier is the k of the enumeration with
+/// this name. score_growth multiplies scores by a function of both.
+struct gguf_magnitude {
+  double m, log_multiplier;
+};
+/// The scaling of layers with one schedule.
+struct gguf_scaling {
+  double factor, attn_factor, ext_factor;
+};
+/// Reads the shape of heads, and makes frequencies as llama.cpp makes them from the scaling keys and factor
+/// tensors of a GGUF file.
 template <class L>
-struct gguf_shape {
+struct gguf_schedule {
   const gguf_reader<L>& reader;
   const gguf_record& record;
-  Index query_heads;  // 0: unknown
+  const model_draft& model;        // with its query_heads and max_position, 0: unknown
+  gguf_pair_factors factors = {};  // the result of read_pair_factors
   /// The value of the first of these keys that exists. Otherwise the width of the model divided by its heads.
   Index head_dim(bool slides) const {
-    const auto own = reader.number("attention.key_length_mla_swa", range::count);
-    if (own && slides) return static_cast<Index>(*own);
+    const auto own = reader.index("attention.key_length_mla_swa");
+    if (own && slides) return *own;
     for (const char* name :
          {"attention.key_length_mla", slides ? "attention.key_length_swa" : "attention.key_length",
           "attention.key_length"})
-      if (const auto length = reader.number(name, range::count)) return static_cast<Index>(*length);
-    const double width = reader.required_number("embedding_length", range::count);
-    const auto heads = query_heads > 0
-                           ? query_heads
-                           : static_cast<Index>(reader.required_number("attention.head_count", range::count));
-    return static_cast<Index>(width) / heads;
+      if (const auto length = reader.index(name)) return *length;
+    const auto width = static_cast<Index>(reader.required_number("embedding_length", range::count));
+    if (model.query_heads > 0) return width / model.query_heads;
+    return width / static_cast<Index>(reader.required_number("attention.head_count", range::count));
   }
   double base(bool slides) const {
     constexpr const char* own = "rope.freq_base_swa";
@@ -8911,215 +9016,142 @@ struct gguf_shape {
     if (!record.whole_head)
       for (const char* name :
            {slides ? "rope.dimension_count_swa" : "rope.dimension_count", "rope.dimension_count"})
-        if (const auto given = reader.number(name, range::count))
-          return {static_cast<Index>(*given) / share, name};
+        if (const auto given = reader.index(name)) return {*given / share, name};
     return {head_dim(slides) / share, "attention.key_length"};
   }
- private:
   /// NTK-aware scaling: base alpha^(d / (d - 2)), d being the number of channels of the whole head.
   double stretched(double base, double alpha) const {
     const Index head = head_dim(false);
     const std::string key = reader.key("rope.scaling.alpha");
-    if (head <= 2) reader.refuse(key, "needs heads of more than 2 channels, got " + std::to_string(head));
+    if (head <= 2) reader.refuse(key, "needs heads of more than 2 channels, got ", head);
     const wide_real width = head;
     return checked(static_cast<double>(base * pow(wide_real(alpha), width / (width - 2))), range::above_one,
                    "import_gguf", key + ", as the base it stretches,");
   }
-};
-// The frequencies that llama.cpp makes from the scaling keys and factor tensors of a GGUF file.
-/// What the record and the file give for layers with one schedule.
-struct gguf_layers {
-  const gguf_record& record;
-  Index rotary_dim;
-  double base;
-  bool unscaled;
-  double max_position;
-  bool unit_magnitude;  // m = 1, for any value in the file
-};
-/// m is the attention factor of YaRN without attn_factor. log_multiplier is the k of the enumeration with
-/// this name. score_growth multiplies scores by a function of both.
-struct gguf_magnitude {
-  double m, log_multiplier;
-};
-/// \param factor  the factor of YaRN
-template <class L>
-gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& layers, double factor) {
-  const wide_real log_factor = log(wide_real(factor));
-  const auto g = [&](double k) { return factor <= 1 ? 1 : k * log_factor / 10 + 1; };
-  double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
-  const log_multiplier multiplier = layers.record.multiplier;
-  if (multiplier == log_multiplier::ignored) k = 0;
-  if (multiplier == log_multiplier::tenths || multiplier == log_multiplier::cancelled) k /= 0.1;
-  const double above = multiplier == log_multiplier::cancelled ? k : 1;
-  return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
-}
-/// The divisors of frequencies in a file, for layers that are scaled, and the tensor that has them.
-struct gguf_pair_factors {
-  const char* tensor = nullptr;  // null: no such tensor in the file
-  std::vector<double> list = {};
+  /// \param factor  the factor of YaRN
+  gguf_magnitude magnitude_of(double factor) const {
+    const wide_real log_factor = log(wide_real(factor));
+    const auto g = [&](double k) { return factor <= 1 ? 1 : k * log_factor / 10 + 1; };
+    double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
+    const log_multiplier multiplier = record.multiplier;
+    if (multiplier == log_multiplier::ignored) k = 0;
+    if (multiplier == log_multiplier::tenths || multiplier == log_multiplier::cancelled) k /= 0.1;
+    const double above = multiplier == log_multiplier::cancelled ? k : 1;
+    return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
+  }
   /// The divisors of the first `pairs` pairs. Further divisors in the list have no pair.
-  template <class L>
-  ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
-    if (static_cast<Index>(list.size()) < pairs)
-      reader.refuse(tensor, "must have one value per pair, " + std::to_string(pairs) + ", got " +
-                                std::to_string(list.size()));
-    return {{{list.begin(), list.begin() + pairs}}};
+  ggml_pair_factors factors_of_pairs(Index pairs) const {
+    if (factors.tensor == nullptr) return {};
+    if (static_cast<Index>(factors.list.size()) < pairs)
+      reader.refuse(factors.tensor, "must have one value per pair, ", pairs, ", got ", factors.list.size());
+    return {{{factors.list.begin(), factors.list.begin() + pairs}}};
+  }
+  /// The context length before scaling, for YaRN and for the choice between short and long factors. 0:
+  /// unknown.
+  double original_max_position() const {
+    return reader.number("rope.scaling.original_context_length", range::positive)
+        .value_or(model.max_position);
+  }
+  /// The tensor rope_freqs if the file has it, otherwise the list of long or short factors.
+  gguf_pair_factors read_pair_factors(double length) const {
+    const char* by_length =
+        length > original_max_position() ? "rope_factors_long.weight" : "rope_factors_short.weight";
+    for (const char* tensor : {"rope_freqs.weight", by_length})
+      if (auto list = reader.tensor(tensor)) return {tensor, *std::move(list)};
+    return {};
+  }
+  gguf_scaling read_scaling(const gguf_schedule_terms& layers) const {
+    const std::string type = reader.text("rope.scaling.type", "linear");
+    if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
+      reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got ", type,
+                    "; for another rule see <rope/frequencies.hpp>");
+    auto factor = reader.number("rope.scaling.factor", range::not_negative);
+    if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
+    const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
+    const auto magnitude = reader.number("rope.scaling.yarn_attn_factor", range::positive),
+               weight = reader.number("rope.scaling.yarn_ext_factor", range::any_number);
+    const bool read = record.yarn == yarn_keys::all;
+    const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
+                               (read ? magnitude.value_or(1) : 1);
+    double ext_factor = read ? weight.value_or(-1) : -1;
+    if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
+    return {.factor = scaled ? *factor : 1,
+            .attn_factor = layers.unit_magnitude ? 1 : attn_factor,
+            .ext_factor = layers.unscaled ? 0 : ext_factor};
+  }
+  /// The factor on scores in addition to 1 / sqrt(head_dim): (attn_factor m g(k))^2 with g(k) = 1 + 0.1 k
+  /// ln(factor). In released files k and m are 1, or k is ignored and m is g(1). Both give g(1)^2, as in the
+  /// code of the models. For another k, that code has g(k)^2. llama.cpp has the same for `cancelled`, where m
+  /// is 1, but g(1)^2 for `tenths`, where m is g(1) / g(k). This function follows llama.cpp.
+  ///
+  /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
+  double score_growth(const gguf_scaling& scaling) const {
+    if (!record.scores_grow) return 1;
+    const gguf_magnitude magnitude = magnitude_of(scaling.factor);
+    const auto log_factor = static_cast<double>(log(wide_real(scaling.factor)));
+    const double m = equal(scaling.ext_factor, 0) ? 1 + 0.1 * log_factor : magnitude.m;
+    const double growth = scaling.attn_factor * m * (1 + 0.1 * magnitude.log_multiplier * log_factor);
+    return checked(growth * growth, range::positive, "import_gguf",
+                   "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
+  }
+  layer_group yarn_of(const gguf_schedule_terms& layers, const gguf_scaling& scaling,
+                      const ggml_pair_factors& divisors) const {
+    const double original = original_max_position();
+    if (equal(original, 0)) reader.required_number("context_length", range::positive);
+    weighted_yarn rule{.yarn = {.factor = scaling.factor, .original_max_position = original},
+                       .ext_factor = scaling.ext_factor};
+    yarn_scaling& yarn = rule.yarn;
+    const auto fast = reader.number("rope.scaling.yarn_beta_fast", range::positive),
+               slow = reader.number("rope.scaling.yarn_beta_slow", range::positive);
+    yarn.beta_fast = record.beta_fast;
+    if (record.yarn != yarn_keys::none) {
+      yarn.beta_fast = fast.value_or(yarn.beta_fast);
+      yarn.beta_slow = slow.value_or(yarn.beta_slow);
+    }
+    yarn.attention_factor = layers.unit_magnitude ? 1 : magnitude_of(yarn.factor).m * scaling.attn_factor;
+    return derive("yarn", layers.rotary_dim, layers.base, rule, divisors);
+  }
+  /// The factor on q . k before the softmax.
+  ///
+  /// \param multiplier  multiplies 1 / sqrt(head_dim)
+  /// \param layers  the number of layers, by which llama.cpp distinguishes the sizes of Gemma
+  double scale_of(Index head_dim, Index layers, double multiplier) const {
+    if (record.scale == gguf_scale::one) return 1;
+    if (record.scale == gguf_scale::output_key)
+      return reader.number("attention.output_scale", range::positive).value_or(1 / std::sqrt(128.0));
+    if (record.scale == gguf_scale::of_key)
+      if (const auto given = reader.number("attention.scale", range::positive)) return *given;
+    double width = static_cast<double>(head_dim);
+    if (record.wide_layers > 0 && record.wide_layers == layers)
+      width = reader.required_number("embedding_length", range::count) /
+              reader.required_number("attention.head_count", range::count);
+    return multiplier / std::sqrt(width);
+  }
+  /// The softcap of scores. 0: none.
+  double softcap() const {
+    if (equal(record.softcap, 0)) return 0;
+    return reader.number("attn_logit_softcapping", range::positive).value_or(record.softcap);
+  }
+  /// The frequencies of layers with one schedule, and the multiplier of their scores.
+  layer_group frequencies_of(const gguf_schedule_terms& layers) const {
+    const gguf_scaling scaling = read_scaling(layers);
+    const ggml_pair_factors divisors =
+        layers.unscaled ? ggml_pair_factors{} : factors_of_pairs(layers.rotary_dim / 2);
+    const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
+    const char* unblended = equal(scaling.factor, 1) ? "default" : "linear";
+    layer_group result = equal(scaling.ext_factor, 0)
+                             ? derive(unblended, layers.rotary_dim, layers.base, linear, divisors)
+                             : yarn_of(layers, scaling, divisors);
+    if (!divisors.divisors.factors.empty())
+      result.rule = result.rule == "default" ? "pair factors" : result.rule + ", pair factors";
+    result.softmax_multiplier = score_growth(scaling);
+    return result;
   }
 };
-/// The context length before scaling, for YaRN and for the choice between short and long factors. 0: unknown.
-template <class L>
-double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
-  return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);
-}
-/// The tensor rope_freqs if the file has it, otherwise the list of long or short factors.
-template <class L>
-gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_position, double length) {
-  const char* by_length = length > original_max_position_of(reader, max_position)
-                              ? "rope_factors_long.weight"
-                              : "rope_factors_short.weight";
-  for (const char* tensor : {"rope_freqs.weight", by_length})
-    if (std::optional<std::vector<double>> factors = reader.tensor(tensor))
-      return {tensor, *std::move(factors)};
-  return {};
-}
-/// The scaling of layers with one schedule.
-struct gguf_scaling {
-  double factor, attn_factor, ext_factor, original_max_position;
-};
-template <class L>
-gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layers) {
-  const std::string type = reader.text("rope.scaling.type", "linear");
-  if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
-    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type +
-                                                       "; for another rule see <rope/frequencies.hpp>");
-  auto factor = reader.number("rope.scaling.factor", range::not_negative);
-  if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
-  const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
-  const auto magnitude = reader.number("rope.scaling.yarn_attn_factor", range::positive),
-             weight = reader.number("rope.scaling.yarn_ext_factor", range::any_number);
-  const bool read = layers.record.yarn == yarn_keys::all;
-  const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
-                             (read ? magnitude.value_or(1) : 1);
-  double ext_factor = read ? weight.value_or(-1) : -1;
-  if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
-  return {.factor = scaled ? *factor : 1,
-          .attn_factor = layers.unit_magnitude ? 1 : attn_factor,
-          .ext_factor = layers.unscaled ? 0 : ext_factor,
-          .original_max_position = original_max_position_of(reader, layers.max_position)};
-}
-/// The factor on scores in addition to 1 / sqrt(head_dim): (attn_factor m g(k))^2 with g(k) = 1 + 0.1 k
-/// ln(factor). In released files k and m are 1, or k is ignored and m is g(1). Both give g(1)^2, as in the
-/// code of the models. For another k, that code has g(k)^2. llama.cpp has the same for `cancelled`, where m
-/// is 1, but g(1)^2 for `tenths`, where m is g(1) / g(k). This function follows llama.cpp.
-///
-/// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
-template <class L>
-double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
-  if (!layers.record.scores_grow) return 1;
-  const gguf_magnitude magnitude = magnitude_of(reader, layers, scaling.factor);
-  const auto log_factor = static_cast<double>(log(wide_real(scaling.factor)));
-  const double m = equal(scaling.ext_factor, 0) ? 1 + 0.1 * log_factor : magnitude.m;
-  const double growth = scaling.attn_factor * m * (1 + 0.1 * magnitude.log_multiplier * log_factor);
-  return checked(growth * growth, range::positive, "import_gguf",
-                 "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
-}
-template <class L>
-derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling,
-                         const ggml_pair_factors& factors) {
-  if (equal(scaling.original_max_position, 0)) reader.required_number("context_length", range::positive);
-  weighted_yarn rule{
-      .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
-      .ext_factor = scaling.ext_factor};
-  yarn_scaling& yarn = rule.yarn;
-  const auto fast = reader.number("rope.scaling.yarn_beta_fast", range::positive),
-             slow = reader.number("rope.scaling.yarn_beta_slow", range::positive);
-  yarn.beta_fast = layers.record.beta_fast;
-  if (layers.record.yarn != yarn_keys::none) {
-    yarn.beta_fast = fast.value_or(yarn.beta_fast);
-    yarn.beta_slow = slow.value_or(yarn.beta_slow);
-  }
-  yarn.attention_factor =
-      layers.unit_magnitude ? 1 : magnitude_of(reader, layers, yarn.factor).m * scaling.attn_factor;
-  return derive("yarn", layers.rotary_dim, layers.base, rule, factors);
-}
-/// The factor on q . k before the softmax.
-///
-/// \param multiplier  multiplies 1 / sqrt(head_dim)
-/// \param layers  the number of layers, by which llama.cpp distinguishes the sizes of Gemma
-template <class L>
-double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
-                     double multiplier) {
-  if (record.scale == gguf_scale::one) return 1;
-  if (record.scale == gguf_scale::output_key)
-    return reader.number("attention.output_scale", range::positive).value_or(1 / std::sqrt(128.0));
-  if (record.scale == gguf_scale::of_key)
-    if (const auto given = reader.number("attention.scale", range::positive)) return *given;
-  double width = static_cast<double>(head_dim);
-  if (record.wide_layers > 0 && record.wide_layers == layers)
-    width = reader.required_number("embedding_length", range::count) /
-            reader.required_number("attention.head_count", range::count);
-  return multiplier / std::sqrt(width);
-}
-/// The softcap of scores. 0: none.
-template <class L>
-double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) {
-  if (equal(record.softcap, 0)) return 0;
-  return reader.number("attn_logit_softcapping", range::positive).value_or(record.softcap);
-}
-template <class L>
-derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
-                    const gguf_pair_factors& given_factors) {
-  const gguf_scaling scaling = read_scaling(reader, layers);
-  ggml_pair_factors factors;
-  if (given_factors.tensor != nullptr && !layers.unscaled)
-    factors = given_factors.of_pairs(reader, layers.rotary_dim / 2);
-  const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
-  const char* unblended = equal(scaling.factor, 1) ? "default" : "linear";
-  derived result = equal(scaling.ext_factor, 0)
-                       ? derive(unblended, layers.rotary_dim, layers.base, linear, factors)
-                       : derive_gguf_yarn(reader, layers, scaling, factors);
-  if (!factors.divisors.factors.empty())
-    result.rule = result.rule == "default" ? "pair factors" : result.rule + ", pair factors";
-  result.softmax_multiplier = score_growth(reader, layers, scaling);
-  return result;
-}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 /// Makes the description of a model from the metadata of its GGUF file.
 namespace rope::inline ROPE_ABI::detail {
-/// Reads the factors that multiply queries by their position.
-///
-/// \param model  its max_position must be set
-///
-/// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
-template <class L>
-void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, model_draft& model) {
-  constexpr const char *scale_key = "attention.temperature_scale",
-                       *length_key = "attention.temperature_length";
-  const auto scale = reader.number(scale_key, range::not_negative),
-             length = reader.number(length_key, range::positive);
-  const auto unused = [&](const char* key) {
-    model.warnings.push_back(reader.key(key) + " is not used");
-    if (record.names.empty()) model.scaled = scaled_queries::not_known;
-  };
-  const bool of_length = record.temperature == gguf_temperature::of_length,
-             of_context = record.temperature == gguf_temperature::of_context;
-  if (scale && !of_length && !of_context) unused(scale_key);
-  if (length && !of_length) unused(length_key);
-  if (record.temperature == gguf_temperature::fixed) {
-    // Without chunks, llama.cpp defines no factors for the one layer that does not rotate.
-    const bool chunks = reader.number("attention.sliding_window", range::window) != 0.0;
-    model.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
-    model.query_rule.rule = llama4_query_scaling{};
-    return;
-  }
-  if (equal(scale.value_or(0), 0) || (!of_length && !of_context)) return;
-  const double floor = of_length ? reader.required_number(length_key, range::positive)
-                                 : original_max_position_of(reader, model.max_position);
-  if (equal(floor, 0)) reader.required_number("context_length", range::positive);
-  model.scaled = scaled_queries::every_layer;
-  model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
-}
 /// Architectures in which no layer rotates, and what they have instead.
 struct gguf_unrotated {
   std::string_view names, instead;
@@ -9138,83 +9170,37 @@ const Record* gguf_unrotated_of(std::string_view architecture) {
   };
   return record_in(records, architecture);
 }
-/// Whether no layer of a GGUF model rotates, and which key shows it.
-template <class L>
-unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
-  const std::string &architecture = reader.architecture(),
-                    bare = "is one without rotary embeddings, got " + architecture;
-  if (const auto* unrotated = gguf_unrotated_of(architecture)) {
-    const std::string instead(unrotated->instead);
-    return {instead, "general.architecture", bare + ", which has " + instead};
-  }
-  const auto layers = reader.number("block_count", range::layers);
-  if (record.alibi_layers > 0 && layers == static_cast<double>(record.alibi_layers))
-    return {"ALiBi biases", "general.architecture",
-            bare + " of " + std::to_string(record.alibi_layers) + " layers, which has ALiBi biases"};
-  const auto finetuned = reader.number("rope.scaling.finetuned", range::zero_or_one);
-  if (record.finetuned && finetuned == 0.0)
-    return {"no positions", reader.key("rope.scaling.finetuned"),
-            "is false, so for " + architecture + " no layer rotates"};
-  return {};
-}
-/// Whether a key of a GGUF file leaves no layer that rotates.
-///
-/// \param without  the layers that do not rotate
-/// \param layers   the number of layers. 0: unknown
-template <class L>
-unrotated_model unrotated_by_layers(const gguf_reader<L>& reader, const gguf_record& record,
-                                    const std::vector<Index>& without, Index layers) {
-  if (layers == 0 || to_index(without.size()) < layers) return {};
-  for (const auto& [name, reads] :
-       {std::pair{"attention.rope_pattern", record.rope_pattern},
-        std::pair{"attention.recurrent_layers", true},
-        std::pair{"attention.head_count_kv", reader.is_list("attention.head_count_kv")},
-        std::pair{"attention.sliding_window_pattern", !record.full_rotate},
-        std::pair{"full_attention_interval", record.attends_every > 0}})
-    if (reads && reader.has(name))
-      return {"no positions", reader.key(name),
-              "leaves no layer of " + reader.architecture() + " that rotates"};
-  return {};
-}
-template <class L>
+/// \tparam Options  gguf_options, which the header that includes this one defines
+template <class L, class Options>
 class gguf_importer {
  public:
-  /// \param length, layout, without_rope  as in gguf_options
-  gguf_importer(const L& lookup, double length, std::optional<layout_kind> layout,
-                model_without_rope without_rope)
-      : reader_(lookup), length_(length), given_layout_(layout), without_rope_(without_rope) {}
+  gguf_importer(const L& lookup, const Options& options) : reader_(lookup), options_(options) {}
   model_rope result() {
     model_.source = "GGUF";
     model_.architecture = reader_.architecture();
     read_record();
-    layers_ = gguf_layer_count(reader_, model_.warnings);
-    if (const auto none = unrotated_model_of(reader_, record_); none.is_so()) return without_rope(none);
-    sliding_ = gguf_sliding_layers(reader_, record_, layers_);
-    model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
-    if (layers_ == 0 && sliding_.empty() &&
+    layers_.count = layers_.counted();
+    if (const auto none = unrotated_by_record(); none.is_so()) return without_rope(none);
+    layers_.sliding = layers_.listed_as_sliding();
+    model_.without_rope = layers_.without_rope();
+    if (layers_.listed() == 0 &&
         (record_.no_rope_every > 0 || record_.attends_every > 0 || !record_.full_rotate))
-      model_.warnings.push_back(reader_.key("block_count") +
-                                " is not given, so the layers that do not rotate are not listed");
-    const Index count = layers_ > 0 ? layers_ : to_index(sliding_.size());
-    if (const auto none = unrotated_by_layers(reader_, record_, model_.layers_without_rope, count);
-        none.is_so())
-      return without_rope(none);
+      layers_.say("block_count", " is not given, so the layers that do not rotate are not listed");
+    if (const auto none = unrotated_by_layers(); none.is_so()) return without_rope(none);
     add_sizes();
-    model_.sliding_window = gguf_window(reader_, record_).value_or(0);
-    if (none_slides(reader_, record_, layers_)) model_.sliding_window = 0;
-    factors_ = read_pair_factors(reader_, model_.max_position, length_);
-    note_sliding_pattern(reader_, record_, layers_, model_.warnings);
-    model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
-    model_.window_of_sliding =
-        gguf_window_of_sliding(reader_, record_, !none_slides(reader_, record_, layers_));
+    if (!layers_.none_slides()) model_.sliding_window = layers_.window().value_or(0);
+    schedule_.factors = schedule_.read_pair_factors(options_.length);
+    layers_.note_sliding_pattern();
+    model_.windows = layers_.windows();
+    model_.window_of_sliding = layers_.window_of_sliding();
     // Source: llama.cpp, llama4.cpp, which sets this length for every file.
-    if (record_.window == window_kind::chunks && !sliding_.empty()) model_.attention_chunk = 8192;
-    if (!record_.compressed) note_unknown_windows(reader_, record_, layers_, sliding_, model_);
-    model_.causal = gguf_is_causal(reader_, record_);
+    if (record_.window == window_kind::chunks && !layers_.sliding.empty()) model_.attention_chunk = 8192;
+    if (!record_.compressed) layers_.note_unknown_windows();
+    model_.causal = layers_.is_causal();
     model_.sink_logits = record_.sink_logits;
-    if (record_.sinks_slide) read_layers_with_sinks(reader_, layers_, sliding_, model_);
-    add_query_scaling(reader_, record_, model_);
-    const auto bases = reader_.numbers_or_one("rope.freq_base_per_layer", range::above_one, layers_);
+    if (record_.sinks_slide) layers_.read_layers_with_sinks();
+    add_query_scaling();
+    const auto bases = reader_.numbers_or_one("rope.freq_base_per_layer", range::above_one, layers_.count);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)
       add_groups_of_layers(bases, dimensions);
@@ -9223,9 +9209,9 @@ class gguf_importer {
     else
       add_groups_of_types();
     note_scaling();
-    name_assumed(reader_, record_, sliding_, model_);
-    note_unread_keys(reader_, record_, shape().base(false), layers_, model_);
-    if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
+    layers_.name_assumed();
+    layers_.note_unread_keys(schedule_.base(false));
+    if (!record_.note.empty()) model_.warn(std::string(record_.note));
     return std::move(model_).finished();
   }
  private:
@@ -9233,17 +9219,48 @@ class gguf_importer {
     const gguf_record* known = gguf_record_of(reader_.architecture());
     const std::string_view refusal = gguf_refusal_of(reader_.architecture());
     if (!refusal.empty()) reader_.refuse("general.architecture", std::string(refusal));
-    if (!known && !given_layout_ && !gguf_unrotated_of(reader_.architecture()))
+    if (!known && !options_.layout && !gguf_unrotated_of(reader_.architecture()))
       reader_.refuse("general.architecture",
-                     "is not an architecture whose layout is known; name the layout in the options, got " +
-                         reader_.architecture() +
-                         "; for those that are known see include/rope/models/README.md");
+                     "is not an architecture whose layout is known; name the layout in the options, got ",
+                     reader_.architecture(), "; for those that are known see include/rope/models/README.md");
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
     if (record_.half_split_sections && reader_.has("rope.dimension_sections"))
       record_.layout = layout_kind::half_split;
-    if (given_layout_) record_.layout = *given_layout_;
+    record_.layout = options_.layout.value_or(record_.layout);
+  }
+  /// Whether no layer of a GGUF model rotates, and which key shows it.
+  unrotated_model unrotated_by_record() const {
+    const std::string &architecture = reader_.architecture(),
+                      bare = "is one without rotary embeddings, got " + architecture;
+    if (const auto* unrotated = gguf_unrotated_of(architecture)) {
+      const std::string instead(unrotated->instead);
+      return {instead, "general.architecture", bare + ", which has " + instead};
+    }
+    if (record_.alibi_layers > 0 && reader_.index("block_count", range::layers) == record_.alibi_layers)
+      return {"ALiBi biases", "general.architecture",
+              bare + " of " + std::to_string(record_.alibi_layers) + " layers, which has ALiBi biases"};
+    const auto finetuned = reader_.number("rope.scaling.finetuned", range::zero_or_one);
+    if (record_.finetuned && finetuned == 0.0)
+      return {"no positions", reader_.key("rope.scaling.finetuned"),
+              "is false, so for " + architecture + " no layer rotates"};
+    return {};
+  }
+  /// Whether a key of a GGUF file leaves no layer that rotates.
+  unrotated_model unrotated_by_layers() const {
+    const Index layers = layers_.listed();
+    if (layers == 0 || to_index(model_.without_rope.size()) < layers) return {};
+    for (const auto& [name, reads] :
+         {std::pair{"attention.rope_pattern", record_.rope_pattern},
+          std::pair{"attention.recurrent_layers", true},
+          std::pair{"attention.head_count_kv", reader_.is_list("attention.head_count_kv")},
+          std::pair{"attention.sliding_window_pattern", !record_.full_rotate},
+          std::pair{"full_attention_interval", record_.attends_every > 0}})
+      if (reads && reader_.has(name))
+        return {"no positions", reader_.key(name),
+                "leaves no layer of " + reader_.architecture() + " that rotates"};
+    return {};
   }
   /// Reads the number of heads and the longest context.
   void add_sizes() {
@@ -9251,20 +9268,50 @@ class gguf_importer {
     constexpr const char* heads = "attention.head_count";
     model_.query_heads = reader_.heads(heads);
     if (const auto list = reader_.numbers_if_list(heads, range::whole))
-      gguf_layer_list(reader_, heads, layers_, *list);
+      layers_.fitting(heads, layers_.count, *list);
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
   }
   /// The description of a model in which no layer rotates.
   model_rope without_rope(const unrotated_model& none) {
-    if (without_rope_ == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
+    if (options_.without_rope == model_without_rope::refuse) reader_.refuse(none.key, none.refusal());
     add_sizes();
-    model_.layers_without_rope.clear();
-    model_.windows.resize(static_cast<std::size_t>((std::max)(layers_, Index{1})), not_known_window);
+    model_.without_rope.clear();
+    model_.windows.resize(static_cast<std::size_t>((std::max)(layers_.count, Index{1})), not_known_window);
     model_.instead_of_rope = none.instead;
     return std::move(model_).finished();
   }
-  gguf_shape<L> shape() const { return {reader_, record_, model_.query_heads}; }
+  /// Reads the factors that multiply queries by their position.
+  ///
+  /// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
+  void add_query_scaling() {
+    constexpr const char *scale_key = "attention.temperature_scale",
+                         *length_key = "attention.temperature_length";
+    const auto scale = reader_.number(scale_key, range::not_negative),
+               length = reader_.number(length_key, range::positive);
+    const auto unused = [&](const char* key) {
+      layers_.say(key, " is not used");
+      if (record_.names.empty()) model_.scaled = scaled_queries::not_known;
+    };
+    const bool of_length = record_.temperature == gguf_temperature::of_length,
+               of_context = record_.temperature == gguf_temperature::of_context;
+    if (scale && !of_length && !of_context) unused(scale_key);
+    if (length && !of_length) unused(length_key);
+    if (record_.temperature == gguf_temperature::fixed) {
+      // Without chunks, llama.cpp defines no factors for the one layer that does not rotate.
+      const bool chunks = reader_.number("attention.sliding_window", range::window) != 0.0;
+      model_.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
+      model_.query_rule.rule = llama4_query_scaling{};
+      return;
+    }
+    if (equal(scale.value_or(0), 0) || (!of_length && !of_context)) return;
+    const double floor =
+        of_length ? reader_.required_number(length_key, range::positive) : schedule_.original_max_position();
+    if (equal(floor, 0)) reader_.required_number("context_length", range::positive);
+    model_.scaled = scaled_queries::every_layer;
+    model_.query_rule.rule =
+        llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
+  }
   /// One group for all layers, or two if sliding layers rotate differently.
   void add_groups_of_types() {
     const bool own_base = record_.sliding == sliding_rule::own_base,
@@ -9272,41 +9319,39 @@ class gguf_importer {
                unscaled = plain || bare || record_.sliding == sliding_rule::unscaled;
     const bool any_scaling = reader_.number("rope.scaling.factor", range::not_negative) ||
                              reader_.number("rope.scale_linear", range::not_negative) ||
-                             factors_.tensor != nullptr ||
+                             schedule_.factors.tensor != nullptr ||
                              ((bare || plain) && reader_.number("rope.scaling.attn_factor", range::positive));
     const bool two_types =
         (reader_.number("rope.freq_base_swa", range::above_one) && record_.sliding != sliding_rule::same) ||
         reader_.number("rope.dimension_count_swa", range::count) ||
-        shape().head_dim(true) != shape().head_dim(false) || record_.needs_swa_base || record_.half_of_full ||
-        (own_base && model_.sliding_window > 0) || (unscaled && !sliding_.empty() && any_scaling);
-    if (!two_types || record_.all_slide || none_slides(reader_, record_, layers_) ||
-        (plain && sliding_.empty()))
-      return add_group("", false, shape().base(false), shape().dimension(false));
-    add_group("full_attention", false, shape().base(false), shape().dimension(false));
-    add_group("sliding_attention", true, shape().base(true), shape().dimension(true));
-    for (const bool slides : sliding_)
-      model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
+        schedule_.head_dim(true) != schedule_.head_dim(false) || record_.needs_swa_base ||
+        record_.half_of_full || (own_base && model_.sliding_window > 0) ||
+        (unscaled && !layers_.sliding.empty() && any_scaling);
+    if (!two_types || record_.all_slide || layers_.none_slides() || (plain && layers_.sliding.empty()))
+      return add_group("", false, schedule_.base(false), schedule_.dimension(false));
+    add_group("full_attention", false, schedule_.base(false), schedule_.dimension(false));
+    add_group("sliding_attention", true, schedule_.base(true), schedule_.dimension(true));
+    for (const bool slides : layers_.sliding)
+      model_.types.push_back(slides ? "sliding_attention" : "full_attention");
   }
   /// DeepSeek V4 has sliding layers and two kinds of layers with compressed keys. These two kinds rotate
   /// alike.
   void add_compressed() {
-    model_.layers = gguf_compressed_types(reader_, layers_);
-    add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
+    model_.types = layers_.types_by_compression();
+    add_group("sliding_attention", true, schedule_.base(false), schedule_.dimension(true));
     const double base = reader_.required_number("attention.compress_rope_freq_base", range::above_one);
     for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
-      add_group(type, false, base, shape().dimension(false));
+      add_group(type, false, base, schedule_.dimension(false));
     model_.windows.clear();
     model_.keys_are_values = true;
-    for (const std::string& type : model_.layers)
+    for (const std::string& type : model_.types)
       model_.windows.push_back(type == "sliding_attention" ? model_.window_of_sliding : not_known_window);
     if (model_.window_of_sliding == not_known_window)
-      model_.warnings.push_back(reader_.key("attention.sliding_window") +
-                                " is not given; the window of layers that slide is not known");
+      layers_.say("attention.sliding_window", " is not given; the window of layers that slide is not known");
     model_.no_window_because = reader_.key("attention.compress_ratios") +
                                ": a window cannot express which compressed keys a layer sees";
-    model_.warnings.push_back(model_.no_window_because);
-    model_.warnings.push_back(
-        "keys are values too: the output of attention is un-rotated by the position of its query");
+    model_.warn(model_.no_window_because);
+    model_.warn("keys are values too: the output of attention is un-rotated by the position of its query");
   }
   /// Adds groups for files with bases or dimensions per layer. Layers with equal base, dimension and type
   /// (sliding or not) form one group.
@@ -9315,48 +9360,29 @@ class gguf_importer {
     constexpr const char *base_key = "rope.freq_base_per_layer",
                          *dimension_key = "rope.dimension_count_per_layer";
     const std::size_t given = bases ? bases->size() : dimensions->size();
-    const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(given));
+    const Index expected =
+        layers_.count > 0 ? layers_.count : (std::max)(Index{1}, static_cast<Index>(given));
     const auto fit = [&](std::optional<std::vector<double>>& list, const char* key) {
-      if (list) *list = gguf_layer_list(reader_, key, expected, *list, "one value per layer");
+      if (list) *list = layers_.fitting(key, expected, *list, "one value per layer");
     };
     fit(bases, base_key);
     fit(dimensions, dimension_key);
     const std::size_t count = bases ? bases->size() : dimensions->size();
-    struct kind {
-      double base;
-      rotated_channels dimension;
-      bool slides;
-      bool operator==(const kind& other) const {
-        return slides == other.slides && detail::equal(base, other.base) &&
-               dimension.count == other.dimension.count;
-      }
-    };
     const auto kinds = layers_by(count, [&](std::size_t i) {
-      const bool slides = i < sliding_.size() && sliding_[i];
-      auto dimension = shape().dimension(slides);
+      const bool slides = i < layers_.sliding.size() && layers_.sliding[i];
+      auto dimension = schedule_.dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
-      return kind{bases ? (*bases)[i] : shape().base(slides), dimension, slides};
+      const char* type = layers_.sliding.empty() ? "" : slides ? "sliding_attention" : "full_attention";
+      return layer_kind{type, bases ? (*bases)[i] : schedule_.base(slides), dimension.count, dimension.key};
     });
-    model_.layers.resize(count);
-    // As in the import of config.json, a name has the numbers in which groups of one type differ.
-    for (const auto& [own, layers] : kinds) {
-      const kind& k = own;
-      std::string name = sliding_.empty() ? "" : k.slides ? "sliding_attention" : "full_attention";
-      const auto add = [&](const auto& number_of, const std::string& text) {
-        for (const auto& [other, of_other] : kinds)
-          if (other.slides == k.slides && !detail::equal(number_of(other), number_of(k))) {
-            name += (name.empty() ? "" : ", ") + text;
-            return;
-          }
-      };
-      add([](const kind& x) { return x.base; }, "base " + exact_digits(k.base));
-      add([](const kind& x) { return static_cast<double>(x.dimension.count); },
-          std::to_string(k.dimension.count) + " channels");
-      add_group(name, k.slides, k.base, k.dimension);
-      for (const Index layer : layers) model_.layers[static_cast<std::size_t>(layer)] = name;
+    model_.types.resize(count);
+    for (const auto& [kind, layers] : kinds) {
+      const std::string name = name_of_kind(kind, kinds);
+      add_group(name, kind.type == "sliding_attention", kind.base, {kind.rotary_dim, kind.rotary_dim_key});
+      for (const Index layer : layers) model_.types[static_cast<std::size_t>(layer)] = name;
     }
-    if (kinds.size() == 1 && sliding_.empty()) model_.layers.clear();  // one group without a name
+    if (kinds.size() == 1 && layers_.sliding.empty()) model_.types.clear();  // one group without a name
   }
   /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown
   /// architecture with sliding layers and scaling, and warns if the record does not say it.
@@ -9365,76 +9391,64 @@ class gguf_importer {
       reader_.refuse(
           "general.architecture",
           "is no known architecture, and this one both slides and scales: which layers are scaled is "
-          "not known, got " +
-              reader_.architecture() + "; make the model_rope yourself");
+          "not known, got ",
+          reader_.architecture(), "; make the model_rope yourself");
     if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known || record_.compressed) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
-        const char* which = none_slides(reader_, record_, layers_) ? " is applied to every layer"
-                            : sliding_.empty() && !model_.layers.empty()
+        const char* which = layers_.none_slides() ? " is applied to every layer"
+                            : layers_.sliding.empty() && !model_.types.empty()
                                 ? " is applied to every layer; which of them slide is not known"
                                 : " is not applied to sliding layers; whether it should be is not known";
-        return model_.warnings.push_back(reader_.key("rope.scaling") + which);
+        return layers_.say("rope.scaling", which);
       }
   }
   void add_group(const std::string& layer_type, bool slides, double base, const rotated_channels& dimension) {
-    const Index head = shape().head_dim(slides), rotary_dim = dimension.count;
+    const Index head = schedule_.head_dim(slides), rotary_dim = dimension.count;
     if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head)
-      reader_.refuse(reader_.key(dimension.key), "must be even, positive and not above the head, " +
-                                                     std::to_string(head) + ", got " +
-                                                     std::to_string(rotary_dim));
-    allowance_.take("import_gguf", reader_.key(dimension.key), rotary_dim / 2);
+      reader_.refuse(reader_.key(dimension.key), "must be even, positive and not above the head, ", head,
+                     ", got ", rotary_dim);
+    model_.check_room("import_gguf", reader_.key(dimension.key), rotary_dim / 2);
     const bool plain =
         record_.unscaled ||
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
     const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
-    derived rule = derive_gguf(reader_,
-                               {.record = record_,
-                                .rotary_dim = rotary_dim,
-                                .base = base,
-                                .unscaled = plain || (slides && !as_full),
-                                .max_position = model_.max_position,
-                                .unit_magnitude = plain || record_.compressed},
-                               factors_);
-    layer_group group{.layer_type = layer_type,
-                      .layout = record_.layout,
-                      .head_dim = head,
-                      .first_channel = record_.last_channels ? head - rotary_dim : 0,
-                      .frequencies = std::move(rule.frequencies),
-                      .softmax_multiplier = rule.softmax_multiplier,
-                      .scale = gguf_scale_of(reader_, record_, head, layers_, rule.softmax_multiplier),
-                      .softcap = gguf_softcap_of(reader_, record_),
-                      .rule = std::move(rule.rule),
-                      .base = base,
-                      .numbers = std::move(rule.numbers)};
+    layer_group group = schedule_.frequencies_of({.rotary_dim = rotary_dim,
+                                                  .base = base,
+                                                  .unscaled = plain || (slides && !as_full),
+                                                  .unit_magnitude = plain || record_.compressed});
+    group.layer_type = layer_type;
+    group.layout = record_.layout;
+    group.head_dim = head;
+    group.first_channel = record_.last_channels ? head - rotary_dim : 0;
+    group.scale = schedule_.scale_of(head, layers_.count, group.softmax_multiplier);
+    group.softcap = schedule_.softcap();
     add_sections(group);
     add_indexer(group);
     model_.groups.push_back(std::move(group));
   }
   void add_indexer(layer_group& group) {
     constexpr const char* name = "attention.indexer.key_length";
-    const auto head_dim = reader_.number(name, range::count);
+    const auto head_dim = reader_.index(name);
     if (record_.compressed && group.layer_type != "compressed_sparse_attention") return;
     if (record_.indexer == indexer_kind::no_indexer || !head_dim) {
       if (head_dim)
-        model_.warnings.push_back(reader_.key(name) + " is that of an indexer; what it rotates is not known");
+        layers_.say(name, " is that of an indexer; what it rotates is not known");
       else if (record_.indexer != indexer_kind::no_indexer)
-        model_.warnings.push_back(reader_.key(name) +
-                                  " is missing, so the rotation of the indexer is unknown");
+        layers_.say(name, " is missing, so the rotation of the indexer is unknown");
       return;
     }
-    const auto width = static_cast<Index>(*head_dim);
-    const std::string broken = broken_rule_of_indexer(width, group.rotary_dim());
+    const std::string broken = broken_rule_of_indexer(*head_dim, group.rotary_dim());
     if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
-    group.indexer = indexer_of(record_.indexer, width, group.rotary_dim());
+    group.indexer = indexer_of(record_.indexer, *head_dim, group.rotary_dim());
   }
   void add_sections(layer_group& group) const {
     constexpr const char* name = "rope.dimension_sections";
     const auto sections = reader_.numbers_or_one(name, range::whole, 4);
     if (!sections) return;
     if (static_cast<Index>(sections->size()) > max_sections)
-      reader_.refuse(reader_.key(name), "must have at most " + std::to_string(max_sections) +
-                                            " values, got " + std::to_string(sections->size()));
+      reader_.refuse(reader_.key(name), "must have at most ", max_sections, " values, got ",
+                     sections->size());
     Index sum = 0;
     for (const double value : *sections) {
       sum += static_cast<Index>(value);
@@ -9443,24 +9457,19 @@ class gguf_importer {
     while (!group.mrope_sections.empty() && group.mrope_sections.back() == 0)
       group.mrope_sections.pop_back();  // ggml pads with zeros
     if (sum != group.frequencies.pairs())
-      reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
-                                            std::to_string(group.frequencies.pairs()) + ", got " +
-                                            std::to_string(sum));
+      reader_.refuse(reader_.key(name), "must add up to the number of pairs, ", group.frequencies.pairs(),
+                     ", got ", sum);
     if (!record_.interleaved_sections) return;
     group.section_order = mrope_order::alternating;
     const std::string broken = broken_rule_of_alternating(group.mrope_sections);
     if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
   }
   gguf_reader<L> reader_;
-  double length_;
-  std::optional<layout_kind> given_layout_;
-  model_without_rope without_rope_;
+  const Options& options_;
   gguf_record record_ = {};
-  Index layers_ = 0;           // 0: unknown
-  std::vector<bool> sliding_;  // as gguf_sliding_layers returns it
-  gguf_pair_factors factors_ = {};
-  group_allowance allowance_ = {};
   model_draft model_ = {};
+  gguf_layers<L> layers_ = {reader_, record_, model_};
+  gguf_schedule<L> schedule_ = {reader_, record_, model_};
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
@@ -9519,7 +9528,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
       "text(key) and numbers(key), such as that of examples/gguf_file.hpp");
   if constexpr (gguf_lookup<L>) {
     detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
-    return detail::gguf_importer<L>(lookup, options.length, options.layout, options.without_rope).result();
+    return detail::gguf_importer<L, gguf_options>(lookup, options).result();
   }
 }
 }  // namespace rope::inline ROPE_ABI
@@ -9691,20 +9700,9 @@ struct class_sizes {
 /// Source: Hugging Face transformers, _default_text_config_kwargs of configuration_*.py, autumn 2026
 inline const class_sizes* text_sizes_of_whole(std::string_view whole) {
   static constexpr class_sizes sizes[] = {
-      {.names = "glmasr",
-       .hidden_size = 2048,
-       .query_heads = 16,
-       .key_heads = 4,
-       .layers = 28,
-       .context = 8192},
-      {.names = "peaudio peaudiovideo pevideo", .hidden_size = 1024, .query_heads = 16, .layers = 22},
-      {.names = "voxtral",
-       .hidden_size = 3072,
-       .key_heads = 8,
-       .layers = 30,
-       .context = 131072,
-       .head_dim = 128,
-       .base = 1e8},
+      {"glmasr", 2048, 16, 4, 28, 8192},
+      {"peaudio peaudiovideo pevideo", 1024, 16, 0, 22},
+      {"voxtral", 3072, 0, 8, 30, 131072, 0, 0, 128, 1e8},
   };
   return record_in(sizes, whole);
 }
@@ -10660,9 +10658,9 @@ enum class refusal {
   never_rotates       // no layer rotates
 };
 struct refused_architecture {
-  std::string_view names;   // as plain_architecture spells them, each between two spaces
+  refusal kind;
+  std::string_view names;   // as plain_architecture spells them
   std::string_view reason;  // what follows a name; for axes, what makes the frequencies
-  refusal kind = refusal::axes;
 };
 /// Why an architecture has no record. nullptr if the architecture has a record or is unknown.
 ///
@@ -10672,211 +10670,167 @@ template <class Refused = refused_architecture>
 const Refused* refused_architecture_of(std::string_view architecture) {
   using enum refusal;
   static constexpr Refused refused[] = {
-      {.names = " blt ",
-       .reason = "patcher_config, encoder_config, decoder_config and global_config",
-       .kind = parts},
-      {.names = " minimaxm3vl ",
-       .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses",
-       .kind = in_doubt},
-      {.names = " jinaembeddingsv5 ",
-       .reason =
-           "jina-embeddings-v5-text-small is Qwen 3, but its nano version EuroBERT, so write eurobert or "
-           "qwen3 as model_type",
-       .kind = in_doubt},
-      {.names = " recurrentgemma ",
-       .reason = "its released files rotate half of a head, its class all of it",
-       .kind = in_doubt},
-      {.names = " coherecompassvision ernie45vlmoevision exaone45vision glm4vmoevision glm4vvision "
-                "glm5nextvision glmocrvision paddleocrvlvision qwen25omnivisionencoder qwen25vlvision "
-                "qwen2vlvision qwen35moevision qwen35vision qwen38flashnextvision "
-                "qwen3omnimoevisionencoder qwen3vlmoevision qwen3vlvision qwen4expvision step3p5vision "
-                "videollama3vision ",
-       .reason = "qwen_vl_vision_frequencies"},
-      {.names = " allegrotransformer3d ",
-       .reason = "frequencies(head_dim / 3), for each third of a head, half_split, by frame, row and column "
-                 "over interpolation_scale_t, _h and _w"},
-      {.names = " anyflowfartransformer3d ",
-       .reason =
-           "wan_frequencies, for interleaved channels, and cos and sin of a compressed frame are averages"},
-      {.names = " easyanimatetransformer3d ",
-       .reason = "cogvideox_frequencies, for interleaved channels, with rows and columns scaled to 60 and 90 "
-                 "over patch_size"},
-      {.names = " heliostransformer3d ",
-       .reason = "axial_blocks(rope_dim, rope_theta), for interleaved channels, and cos and sin of older "
-                 "frames are averages"},
-      {.names = " hunyuandit2d ",
-       .reason = "axial_blocks of two halves of a head, for interleaved channels, column before row, both "
-                 "scaled to 64 over patch_size"},
-      {.names = " ltx2videotransformer3d ",
-       .reason = "ltx_frequencies, for interleaved channels of all heads as one, or frequencies_of_heads of "
-                 "them, for half_split channels, where rope_type is split"},
-      {.names = " luminanextdit2d ",
-       .reason = "custom: each frequency of frequencies(head_dim / 2) by the row, then by the column, for "
-                 "interleaved channels"},
-      {.names = " mochitransformer3d ",
-       .reason = "custom, from learned pos_frequencies of each head, for interleaved channels, by frame, row "
-                 "and column from the middle, scaled to an area of 192 * 192"},
-      {.names = " dinov3vit eomtdinov3 sapiens2 ", .reason = "dino_v3_frequencies"},
-      {.names = " edgetamvideo sam2video sam3trackervideo sam3vitmodel ",
-       .reason = "rope_vit_axial_frequencies, with the base of the file, for interleaved channels"},
-      {.names = " efficientloftr ",
-       .reason =
-           "custom, over the channels of all heads as one: each frequency of frequencies(hidden_size / 2) "
-           "by the row, then by the column, from 1"},
-      {.names = " gemma4vision ", .reason = "frequencies, for each half of a head"},
-      {.names = " kimik25vision ",
-       .reason = "custom: each frequency of frequencies(head_dim / 2) by the column, then by the row"},
-      {.names = " lightglue ", .reason = "along_directions, with learned directions"},
-      {.names = " llama4visionmodel ", .reason = "llama4_vision_frequencies"},
-      {.names = " minimaxh3 minimaxh3transformer3d ",
-       .reason =
-           "axial_blocks of three widths 2 * rope_freq_dim, for the first 6 * rope_freq_dim channels of "
-           "a head, half_split, by (time, row, column)"},
-      {.names = " minimaxm3vlvision ",
-       .reason = "axial: frame, row and column have a third of the head each, rounded down to even"},
-      {.names = " mlcdvisionmodel ",
-       .reason = "qwen_vl_vision_frequencies, except for learned angles of the class token"},
-      {.names = " museglimmervision ", .reason = "llama4_vision_frequencies, for half_split channels"},
-      {.names = " pixtral ", .reason = "pixtral_frequencies"},
-      {.names = " neomme ",
-       .reason = "on_axes with interleaved_sections of two equal sections, row before column"},
-      {.names = " briafibotransformer2d briatransformer2d krea2transformer2d ",
-       .reason = "axial_blocks(axes_dims_rope, rope_theta), for interleaved channels"},
-      {.names = " chromatransformer2d fluxtransformer2d hidreamimagetransformer2d longcatimagetransformer2d "
-                "ovisimagetransformer2d ",
-       .reason = "axial_blocks(axes_dims_rope), for interleaved channels"},
-      {.names = " nucleusmoeimagetransformer2d qwenimagetransformer2d ",
-       .reason = "axial_blocks(axes_dims_rope), for interleaved channels, with rows and columns from the "
-                 "middle of an image"},
-      {.names = " lumina2transformer2d ", .reason = "axial_blocks(axes_dim_rope), for interleaved channels"},
-      {.names = " flux2transformer2d ",
-       .reason = "axial_blocks(axes_dims_rope, 2000), for interleaved channels"},
-      {.names = " cogview4transformer2d ",
-       .reason =
-           "axial_blocks of two halves of a head, for half_split channels, by floor(256 row / rows) and "
-           "floor(256 column / columns)"},
-      {.names = " cosmos3omnitransformer ",
-       .reason = "on_axes with interleaved_sections(rope_axes_dim), for half_split channels"},
-      {.names = " glmimagetransformer2d ",
-       .reason = "axial_blocks of two halves of a head, for half_split channels"},
-      {.names = " hunyuanimagetransformer2d hunyuanvideo15transformer3d "
-                "hunyuanvideoframepacktransformer3d hunyuanvideotransformer3d motifvideotransformer3d ",
-       .reason = "axial_blocks(rope_axes_dim, 256), for interleaved channels"},
-      {.names = " joyimageeditplustransformer3d joyimageedittransformer3d ",
-       .reason = "axial_blocks(rope_dim_list, 256), for interleaved channels"},
-      {.names = " kandinsky5transformer3d ", .reason = "axial_blocks(axes_dims), for interleaved channels"},
-      {.names = " prxtransformer2d ", .reason = "axial_blocks(axes_dim), for interleaved channels"},
-      {.names = " zimagetransformer2d ", .reason = "axial_blocks(axes_dims, 256), for interleaved channels"},
-      {.names = " cogvideoxtransformer3d consisidtransformer3d ",
-       .reason = "cogvideox_frequencies, for interleaved channels"},
-      {.names = " cosmostransformer3d ", .reason = "cosmos_frequencies, for half_split channels"},
-      {.names = " ltxvideotransformer3d ",
-       .reason = "ltx_frequencies, for interleaved channels of all heads as one"},
-      {.names = " anyflowtransformer3d chronoedittransformer3d sanavideotransformer3d "
-                "skyreelsv2transformer3d wananimate2transformer3d wananimatetransformer3d wantransformer3d "
-                "wanvacetransformer3d ",
-       .reason = "wan_frequencies, for interleaved channels"},
-      {.names = " ideogram4transformer2d ",
-       .reason =
-           "on_axes with interleaved_sections, for half_split channels, with rows and columns from 65536"},
-      {.names = " baichuanm1 ",
-       .reason = "convolves keys and values of two tokens before keys rotate, and gives layers of "
-                 "sliding_window_layers heads of hidden_size / num_swa_attention_heads channels",
-       .kind = rotates_otherwise},
-      {.names = " chatglm6b ",
-       .reason = "rotates the first half of a head by the position and the second by the block "
-                 "position: rotate<half_split> each half by a table of frequencies(head_dim / 2)",
-       .kind = rotates_otherwise},
-      {.names = " clvpencoder ", .reason = "rotates values too", .kind = rotates_otherwise},
-      {.names = " deepseekocr2encoder ",
-       .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
-                 "that no option of attention stands for",
-       .kind = rotates_otherwise},
-      {.names = " deepseekv41 ",
-       .reason = "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of "
-                 "attention stands for",
-       .kind = rotates_otherwise},
-      {.names = " dots3note ",
-       .reason = "gives layers that slide latent heads of other widths, swa_qk_nope_head_dim before "
-                 "swa_qk_rope_head_dim, with the base swa_rope_theta: rotate<interleaved> the last channels "
-                 "of each kind by a table of its own",
-       .kind = rotates_otherwise},
-      {.names = " falconocr falconperception ",
-       .reason =
-           "rotates half of a head by the position, the rest by row and column with frequencies of each head",
-       .kind = rotates_otherwise},
-      {.names = " hymba ",
-       .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
-                 "that attend to the keys of others",
-       .kind = rotates_otherwise},
-      {.names = " interns1pro ",
-       .reason = "is by learned sums of cosines and of sines (FoPE), of which fourier_table makes tables",
-       .kind = rotates_otherwise},
-      {.names = " jetnemotron ",
-       .reason = "only layers of types attn and swa have: rotate<half_split> their heads by "
-                 "frequencies(hidden_size / num_attention_heads, rope_theta), where those of swa slide, by "
-                 "efficient_attention_config.swa.window_size",
-       .kind = rotates_otherwise},
-      {.names = " minicpmsala ",
-       .reason = "layers of type minicpm4 have only if attn_use_rope is true, and layers of linear attention "
-                 "if lightning_use_rope is: rotate<half_split> their heads by frequencies(head_dim, "
-                 "rope_theta)",
-       .kind = rotates_otherwise},
-      {.names = " moondream1 moondream2 moondream3 ",
-       .reason = "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
-                 "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see "
-                 "each other",
-       .kind = rotates_otherwise},
-      {.names = " musicflamingo ",
-       .reason = "rotates features of sound by their time in seconds",
-       .kind = rotates_otherwise},
-      {.names = " openpanguv2 panguv2moe ",
-       .reason = "puts param_sink_number learned keys before a text, which every layer sees, and convolves "
-                 "latents: rotate the last qk_rope_head_dim channels, half_split unless rope_interleave is "
-                 "true, attend to the learned keys by another call, and join both by merge_attention",
-       .kind = rotates_otherwise},
-      {.names = " pangupromoev2 ",
-       .reason = "puts param_sink_number learned keys before a text, which every layer sees, and its ports "
-                 "disagree on whether the first or the last qk_rope_dim channels of a head rotate",
-       .kind = rotates_otherwise},
-      {.names = " phi3small ",
-       .reason = "attends to blocks of keys by a pattern of every head: a mask that no option of attention "
-                 "stands for",
-       .kind = rotates_otherwise},
-      {.names = " qwen25omnidit ",
-       .reason = "rotates the first head of every layer and no other",
-       .kind = rotates_otherwise},
-      {.names = " seamlessm4t wav2vec2bert wav2vec2conformer ",
-       .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = rotates_otherwise},
-      {.names = " ernieimagetransformer2d vjepa2 ",
-       .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
-       .kind = rotates_otherwise},
-      {.names = " albert auraflowtransformer2d bart bert camembert distilbert electra gpt2 gptbigcode "
-                "gptneo mbart minimaxmusic3rvqdepthdecoder openaigpt opt priortransformer roberta whisper "
-                "xlmroberta ",
-       .reason = "learned positions",
-       .kind = never_rotates},
-      {.names = " bloom mpt ", .reason = "ALiBi biases", .kind = never_rotates},
-      {.names = " canarydecoder cogview3plustransformer2d cohereasr dittransformer2d funasrnanoencoder "
-                "lattetransformer3d m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
-       .reason = "sinusoidal positions",
-       .kind = never_rotates},
-      {.names = " dreamlitetransformer2d sanatransformer2d transformer2d ",
-       .reason = "sinusoidal positions or none",
-       .kind = never_rotates},
-      {.names = " deberta debertav2 granitespeech5encoder parakeetencoder xlnet ",
-       .reason = "relative positions",
-       .kind = never_rotates},
-      {.names = " falconmamba mamba mamba2 rwkv rwkv7 ", .reason = "no attention", .kind = never_rotates},
-      {.names = " glm5next jamba kimik3 kimilinear moshidepth nemotronh nemotronhpuzzle phi4flash zamba ",
-       .reason = "no positions",
-       .kind = never_rotates},
-      {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
-      {.names = " longt5 mt5 step1 t5 umt5 ", .reason = "biases by distance", .kind = never_rotates},
-      {.names = " neucodec xcodec2 ",
-       .reason = "head numbers in place of token positions, which cancel in the scores",
-       .kind = never_rotates},
+      {parts, "blt", "patcher_config, encoder_config, decoder_config and global_config"},
+      {in_doubt, "minimaxm3vl",
+       "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
+      {in_doubt, "jinaembeddingsv5",
+       "jina-embeddings-v5-text-small is Qwen 3, but its nano version EuroBERT, so write eurobert or qwen3 "
+       "as model_type"},
+      {in_doubt, "recurrentgemma", "its released files rotate half of a head, its class all of it"},
+      {axes,
+       "coherecompassvision ernie45vlmoevision exaone45vision glm4vmoevision glm4vvision glm5nextvision "
+       "glmocrvision paddleocrvlvision qwen25omnivisionencoder qwen25vlvision qwen2vlvision qwen35moevision "
+       "qwen35vision qwen38flashnextvision qwen3omnimoevisionencoder qwen3vlmoevision qwen3vlvision "
+       "qwen4expvision step3p5vision videollama3vision",
+       "qwen_vl_vision_frequencies"},
+      {axes, "allegrotransformer3d",
+       "frequencies(head_dim / 3), for each third of a head, half_split, by frame, row and column over "
+       "interpolation_scale_t, _h and _w"},
+      {axes, "anyflowfartransformer3d",
+       "wan_frequencies, for interleaved channels, and cos and sin of a compressed frame are averages"},
+      {axes, "easyanimatetransformer3d",
+       "cogvideox_frequencies, for interleaved channels, with rows and columns scaled to 60 and 90 over "
+       "patch_size"},
+      {axes, "heliostransformer3d",
+       "axial_blocks(rope_dim, rope_theta), for interleaved channels, and cos and sin of older frames are "
+       "averages"},
+      {axes, "hunyuandit2d",
+       "axial_blocks of two halves of a head, for interleaved channels, column before row, both scaled to 64 "
+       "over patch_size"},
+      {axes, "ltx2videotransformer3d",
+       "ltx_frequencies, for interleaved channels of all heads as one, or frequencies_of_heads of them, for "
+       "half_split channels, where rope_type is split"},
+      {axes, "luminanextdit2d",
+       "custom: each frequency of frequencies(head_dim / 2) by the row, then by the column, for interleaved "
+       "channels"},
+      {axes, "mochitransformer3d",
+       "custom, from learned pos_frequencies of each head, for interleaved channels, by frame, row and "
+       "column from the middle, scaled to an area of 192 * 192"},
+      {axes, "dinov3vit eomtdinov3 sapiens2", "dino_v3_frequencies"},
+      {axes, "edgetamvideo sam2video sam3trackervideo sam3vitmodel",
+       "rope_vit_axial_frequencies, with the base of the file, for interleaved channels"},
+      {axes, "efficientloftr",
+       "custom, over the channels of all heads as one: each frequency of frequencies(hidden_size / 2) by the "
+       "row, then by the column, from 1"},
+      {axes, "gemma4vision", "frequencies, for each half of a head"},
+      {axes, "kimik25vision",
+       "custom: each frequency of frequencies(head_dim / 2) by the column, then by the row"},
+      {axes, "lightglue", "along_directions, with learned directions"},
+      {axes, "llama4visionmodel", "llama4_vision_frequencies"},
+      {axes, "minimaxh3 minimaxh3transformer3d",
+       "axial_blocks of three widths 2 * rope_freq_dim, for the first 6 * rope_freq_dim channels of a head, "
+       "half_split, by (time, row, column)"},
+      {axes, "minimaxm3vlvision",
+       "axial: frame, row and column have a third of the head each, rounded down to even"},
+      {axes, "mlcdvisionmodel", "qwen_vl_vision_frequencies, except for learned angles of the class token"},
+      {axes, "museglimmervision", "llama4_vision_frequencies, for half_split channels"},
+      {axes, "pixtral", "pixtral_frequencies"},
+      {axes, "neomme", "on_axes with interleaved_sections of two equal sections, row before column"},
+      {axes, "briafibotransformer2d briatransformer2d krea2transformer2d",
+       "axial_blocks(axes_dims_rope, rope_theta), for interleaved channels"},
+      {axes,
+       "chromatransformer2d fluxtransformer2d hidreamimagetransformer2d longcatimagetransformer2d "
+       "ovisimagetransformer2d",
+       "axial_blocks(axes_dims_rope), for interleaved channels"},
+      {axes, "nucleusmoeimagetransformer2d qwenimagetransformer2d",
+       "axial_blocks(axes_dims_rope), for interleaved channels, with rows and columns from the middle of an "
+       "image"},
+      {axes, "lumina2transformer2d", "axial_blocks(axes_dim_rope), for interleaved channels"},
+      {axes, "flux2transformer2d", "axial_blocks(axes_dims_rope, 2000), for interleaved channels"},
+      {axes, "cogview4transformer2d",
+       "axial_blocks of two halves of a head, for half_split channels, by floor(256 row / rows) and "
+       "floor(256 column / columns)"},
+      {axes, "cosmos3omnitransformer",
+       "on_axes with interleaved_sections(rope_axes_dim), for half_split channels"},
+      {axes, "glmimagetransformer2d", "axial_blocks of two halves of a head, for half_split channels"},
+      {axes,
+       "hunyuanimagetransformer2d hunyuanvideo15transformer3d hunyuanvideoframepacktransformer3d "
+       "hunyuanvideotransformer3d motifvideotransformer3d",
+       "axial_blocks(rope_axes_dim, 256), for interleaved channels"},
+      {axes, "joyimageeditplustransformer3d joyimageedittransformer3d",
+       "axial_blocks(rope_dim_list, 256), for interleaved channels"},
+      {axes, "kandinsky5transformer3d", "axial_blocks(axes_dims), for interleaved channels"},
+      {axes, "prxtransformer2d", "axial_blocks(axes_dim), for interleaved channels"},
+      {axes, "zimagetransformer2d", "axial_blocks(axes_dims, 256), for interleaved channels"},
+      {axes, "cogvideoxtransformer3d consisidtransformer3d",
+       "cogvideox_frequencies, for interleaved channels"},
+      {axes, "cosmostransformer3d", "cosmos_frequencies, for half_split channels"},
+      {axes, "ltxvideotransformer3d", "ltx_frequencies, for interleaved channels of all heads as one"},
+      {axes,
+       "anyflowtransformer3d chronoedittransformer3d sanavideotransformer3d skyreelsv2transformer3d "
+       "wananimate2transformer3d wananimatetransformer3d wantransformer3d wanvacetransformer3d",
+       "wan_frequencies, for interleaved channels"},
+      {axes, "ideogram4transformer2d",
+       "on_axes with interleaved_sections, for half_split channels, with rows and columns from 65536"},
+      {rotates_otherwise, "baichuanm1",
+       "convolves keys and values of two tokens before keys rotate, and gives layers of "
+       "sliding_window_layers heads of hidden_size / num_swa_attention_heads channels"},
+      {rotates_otherwise, "chatglm6b",
+       "rotates the first half of a head by the position and the second by the block position: "
+       "rotate<half_split> each half by a table of frequencies(head_dim / 2)"},
+      {rotates_otherwise, "clvpencoder", "rotates values too"},
+      {rotates_otherwise, "deepseekocr2encoder",
+       "shows its first num_patches tokens to every token, the others to those after them: a mask that no "
+       "option of attention stands for"},
+      {rotates_otherwise, "deepseekv41",
+       "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of attention "
+       "stands for"},
+      {rotates_otherwise, "dots3note",
+       "gives layers that slide latent heads of other widths, swa_qk_nope_head_dim before "
+       "swa_qk_rope_head_dim, with the base swa_rope_theta: rotate<interleaved> the last channels of each "
+       "kind by a table of its own"},
+      {rotates_otherwise, "falconocr falconperception",
+       "rotates half of a head by the position, the rest by row and column with frequencies of each head"},
+      {rotates_otherwise, "hymba",
+       "puts learned tokens before a text, which its layers that slide always see, and has layers that "
+       "attend to the keys of others"},
+      {rotates_otherwise, "interns1pro",
+       "is by learned sums of cosines and of sines (FoPE), of which fourier_table makes tables"},
+      {rotates_otherwise, "jetnemotron",
+       "only layers of types attn and swa have: rotate<half_split> their heads by frequencies(hidden_size / "
+       "num_attention_heads, rope_theta), where those of swa slide, by "
+       "efficient_attention_config.swa.window_size"},
+      {rotates_otherwise, "minicpmsala",
+       "layers of type minicpm4 have only if attn_use_rope is true, and layers of linear attention if "
+       "lightning_use_rope is: rotate<half_split> their heads by frequencies(head_dim, rope_theta)"},
+      {rotates_otherwise, "moondream1 moondream2 moondream3",
+       "has its sizes in its code: the first 32 of 64 channels of a head rotate, half_split, by "
+       "frequencies(32), or frequencies(32, 1500000) for moondream3, and the first 730 tokens see each "
+       "other"},
+      {rotates_otherwise, "musicflamingo", "rotates features of sound by their time in seconds"},
+      {rotates_otherwise, "openpanguv2 panguv2moe",
+       "puts param_sink_number learned keys before a text, which every layer sees, and convolves latents: "
+       "rotate the last qk_rope_head_dim channels, half_split unless rope_interleave is true, attend to the "
+       "learned keys by another call, and join both by merge_attention"},
+      {rotates_otherwise, "pangupromoev2",
+       "puts param_sink_number learned keys before a text, which every layer sees, and its ports disagree on "
+       "whether the first or the last qk_rope_dim channels of a head rotate"},
+      {rotates_otherwise, "phi3small",
+       "attends to blocks of keys by a pattern of every head: a mask that no option of attention stands for"},
+      {rotates_otherwise, "qwen25omnidit", "rotates the first head of every layer and no other"},
+      {rotates_otherwise, "seamlessm4t wav2vec2bert wav2vec2conformer",
+       "rotates hidden states, if any, before they become queries and keys"},
+      {rotates_otherwise, "ernieimagetransformer2d vjepa2",
+       "multiplies the two channels of a pair by cos and sin of two different angles"},
+      {never_rotates,
+       "albert auraflowtransformer2d bart bert camembert distilbert electra gpt2 gptbigcode gptneo mbart "
+       "minimaxmusic3rvqdepthdecoder openaigpt opt priortransformer roberta whisper xlmroberta",
+       "learned positions"},
+      {never_rotates, "bloom mpt", "ALiBi biases"},
+      {never_rotates,
+       "canarydecoder cogview3plustransformer2d cohereasr dittransformer2d funasrnanoencoder "
+       "lattetransformer3d m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm",
+       "sinusoidal positions"},
+      {never_rotates, "dreamlitetransformer2d sanatransformer2d transformer2d",
+       "sinusoidal positions or none"},
+      {never_rotates, "deberta debertav2 granitespeech5encoder parakeetencoder xlnet", "relative positions"},
+      {never_rotates, "falconmamba mamba mamba2 rwkv rwkv7", "no attention"},
+      {never_rotates, "glm5next jamba kimik3 kimilinear moshidepth nemotronh nemotronhpuzzle phi4flash zamba",
+       "no positions"},
+      {never_rotates, "inkling inklingmmmodel", "relative biases"},
+      {never_rotates, "longt5 mt5 step1 t5 umt5", "biases by distance"},
+      {never_rotates, "neucodec xcodec2",
+       "head numbers in place of token positions, which cancel in the scores"},
   };
   return record_in(refused, architecture);
 }
@@ -10922,7 +10876,7 @@ class parts_of_config {
   explicit parts_of_config(const J& config) : whole_(&config) {
     chain_.emplace_back(&config, "");
     descend(config);
-    for (std::size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].find(keys_[i].c_str());
+    for (std::size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].find(keys_[i]);
   }
   json_reader<J> text() const { return chain_.back(); }
   /// The dictionaries around the text model, from the whole file inwards.
@@ -11014,7 +10968,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// Whether the value of the key record.rotates_if means that layers rotate.
 template <class J>
 bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& record) {
-  const J* value = text.find(std::string(record.rotates_if).c_str());
+  const J* value = text.find(record.rotates_if);
   if (!value) return false;
   if (value->is_boolean()) return value->template get<bool>();
   if (value->is_string()) return value->template get<std::string>() == record.rotates_word;
@@ -11029,20 +10983,20 @@ void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
                                 const std::string& architecture) {
   const std::string but = ", but nothing rotates in the code of " + architecture + " that is known";
   if (!text.boolean("mla_use_nope").value_or(true))
-    text.refuse("mla_use_nope",
-                "is false" + but + "; remove the key to describe the model as that code has it");
+    text.refuse("mla_use_nope", "is false", but,
+                "; remove the key to describe the model as that code has it");
   constexpr const char* kind = "position_embedding_type";
   if (text.is_text(kind) && (*text.text(kind) == "rotary" || *text.text(kind) == "rope"))
-    text.refuse(kind, "is \"" + *text.text(kind) + "\"" + but);
+    text.refuse(kind, "is \"", *text.text(kind), "\"", but);
   if (name == "t5" && text.has("rope_theta"))  // Chronos 2 calls itself t5
-    text.refuse("rope_theta", "is given" + but);
+    text.refuse("rope_theta", "is given", but);
   if (const J* attention = name == "mpt" ? text.object("attn_config") : nullptr)
     if (json_reader<J>(attention, "").boolean("rope").value_or(false))
-      text.refuse("attn_config.rope", "is true" + but);
+      text.refuse("attn_config.rope", "is true", but);
   const auto rotated = name == "glm5next" ? text.index("qk_rope_head_dim", range::whole) : std::nullopt;
   if (rotated.value_or(0) > 0)
-    text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of " + architecture +
-                                        " that is known, got " + std::to_string(*rotated));
+    text.refuse("qk_rope_head_dim", "must be 0, for nothing rotates in the code of ", architecture,
+                " that is known, got ", *rotated);
 }
 template <class J>
 unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
@@ -11083,31 +11037,23 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
                 " of so many layers has ALiBi biases in place of rotary embeddings"};
   return {};
 }
-/// The length of the list with a value per layer, for a file without the number of layers.
-template <class J>
-std::optional<Index> listed_layers(json_reader<J>& text, const hugging_face_record& record) {
-  const auto list = text.numbers(list_of_rotated(record).c_str(), range::any_number);
-  if (!list || list->empty()) return {};
-  return to_index(list->size());
-}
 /// Whether no layer rotates according to the types of layers in the file, or to a list of it with a value per
 /// layer.
 ///
-/// \param model   with its layers and layers_without_rope
+/// \param model   with its types and without_rope
 /// \param layers  the number of layers, or nothing if unknown
 template <class J>
 unrotated_model unrotated_by_layers(json_reader<J>& text, const hugging_face_record& record,
                                     const model_draft& model, std::optional<Index> layers) {
-  const Index count = model.layers.empty() ? layers.value_or(0) : to_index(model.layers.size());
-  if (count == 0 || to_index(model.layers_without_rope.size()) < count) return {};
-  const std::string list = list_of_rotated(record);
-  if (text.has(list.c_str()))
-    return {"no positions", list, "must not be 0 for every layer: then none rotates"};
-  for (const std::string_view one :
+  const Index count = model.types.empty() ? layers.value_or(0) : to_index(model.types.size());
+  if (count == 0 || to_index(model.without_rope.size()) < count) return {};
+  const std::string list(list_of_rotated(record));
+  if (text.has(list)) return {"no positions", list, "must not be 0 for every layer: then none rotates"};
+  for (const std::string_view key :
        {std::string_view("layer_types"), std::string_view("layers_block_type"), record.full_ones,
         record.full_list, record.interval, std::string_view("sliding_window_pattern")})
-    if (const std::string key(one); text.has(key.c_str()))
-      return {"no positions", key, "leaves no layer of " + model.architecture + " that rotates"};
+    if (text.has(key))
+      return {"no positions", std::string(key), "leaves no layer of " + model.architecture + " that rotates"};
   return {};  // a class default, not the file
 }
 /// The number of heads in the first of these keys that exists. In OpenELM each layer has its own number.
@@ -11141,8 +11087,7 @@ std::optional<Index> key_heads_of_blocks(json_reader<J>& text, model_draft& mode
     const auto group = attention.index(key);
     if (!group) continue;
     if (model.query_heads % *group != 0)
-      attention.refuse(key, "must divide the " + std::to_string(model.query_heads) + " query heads, got " +
-                                std::to_string(*group));
+      attention.refuse(key, "must divide the ", model.query_heads, " query heads, got ", *group);
     if (heads && *heads != model.query_heads / *group)
       model.warn_once(attention.path() + key +
                       " differs from layer to layer; the description has that of the first");
@@ -11169,7 +11114,7 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
       : refused.kind == refusal::parts
           ? "is one of several parts; give this function the description of one of them: " + reason
           : "is one with a rotation or an attention of its own, which " + reason;
-  text.refuse("model_type", rule + ", got " + architecture);
+  text.refuse("model_type", rule, ", got ", architecture);
 }
 /// Throws if a rope dictionary belongs to an image encoder.
 template <class J>
@@ -11201,8 +11146,8 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
       }
   if (!known && !given && !interleave)
     text.refuse("model_type",
-                "is not an architecture whose layout is known; name the layout in the options, got " +
-                    architecture + hint + "; for those that are known see include/rope/models/README.md");
+                "is not an architecture whose layout is known; name the layout in the options, got ",
+                architecture, hint, "; for those that are known see include/rope/models/README.md");
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (text.boolean("rotary_emb_interleaved").value_or(false)) record.layout = layout_kind::interleaved;
   if (given) record.layout = *given;
@@ -11224,7 +11169,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
         "next to the other keys is of Grok 2: SGLang leaves \"original\" unscaled, llama.cpp takes it "
         "for YaRN; remove it, or give a rope_scaling dictionary");
   if (known && !record.latent && text.boolean("use_mla").value_or(false))
-    text.refuse("use_mla", "is true: the latent heads of " + architecture + " are not known");
+    text.refuse("use_mla", "is true: the latent heads of ", architecture, " are not known");
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (!text.path().empty()) {  // the text model is inside the file of a whole model
@@ -11276,7 +11221,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   const auto rotated = text.index("qk_rope_head_dim", range::whole);
   if (rotated.value_or(0) > 0 && !defaults.last_channels) {
     const auto nope = text.index("qk_nope_head_dim", range::whole);
-    if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
+    if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got ", *rotated);
     if (!nope && (!given || *given < *rotated))
       text.missing("qk_nope_head_dim", "the rotated channels of qk_rope_head_dim come after it");
     const Index before = nope ? *nope : *given - *rotated;
@@ -11295,8 +11240,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     if (!heads) text.missing("num_attention_heads", "without head_dim it is needed");
     const Index width = defaults.double_head ? 2 * *hidden_size : *hidden_size;
     if (width % *heads != 0)
-      text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " +
-                                     std::to_string(*hidden_size) + " and " + std::to_string(*heads));
+      text.refuse("hidden_size", "must be a multiple of num_attention_heads, got ", *hidden_size, " and ",
+                  *heads);
     head_dim = width / *heads;
   }
   return {*head_dim, 0, *head_dim, false};
@@ -11315,8 +11260,8 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
       json_reader<J> layer(item.value().is_object() ? &item.value() : nullptr, "per_layer_config.");
       const auto head_dim = layer.index("head_dim");
       if (full && head_dim && *full != *head_dim)
-        layer.refuse("head_dim", "must be one number for all layers that name it, got " +
-                                     std::to_string(*full) + " and " + std::to_string(*head_dim));
+        layer.refuse("head_dim", "must be one number for all layers that name it, got ", *full, " and ",
+                     *head_dim);
       if (head_dim) full = head_dim;
     }
   if (!full && defaults.full_head_dim > 0) full = defaults.full_head_dim;
@@ -11340,40 +11285,35 @@ void find_number(keyed_number& found, json_reader<J>& reader, const char* key, c
   else if (!equal(*found.value, *value) && reader.has(key))
     model.warn_once(reader.path() + key + " is overruled by " + found.key);
 }
-/// The share of a head that rotates, and the key that gives it (empty for a default).
-struct rotated_share {
-  double factor;
-  std::string key = {};
-};
-/// The share in the rope dictionary, or else the share next to the dictionary. A warning names each unused
-/// share.
+/// The share of a head that rotates: in the rope dictionary, or else next to the dictionary, or else the
+/// default, which has no key. A warning names each unused share.
 ///
 /// Source:  Hugging Face transformers, convert_rope_params_to_dict
 template <class J>
-rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, double default_factor,
-                               model_draft& model) {
+keyed_number rotated_share_of(json_reader<J>& text, json_reader<J>& rope, double default_factor,
+                              model_draft& model) {
   keyed_number share;
   find_number(share, rope, "partial_rotary_factor", range::fraction, model);
   for (const char* key : {"partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction"})
     find_number(share, text, key, range::fraction, model);
-  return {share.value.value_or(default_factor), share.key};
+  return share.value ? share : keyed_number{default_factor};
 }
 /// The number of rotated channels.
 template <class J>
-Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_share& share,
+Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const keyed_number& share,
                     model_draft& model) {
-  const auto by_share = static_cast<Index>(static_cast<double>(head.max_rotary_dim) * share.factor);
+  const auto by_share = static_cast<Index>(static_cast<double>(head.max_rotary_dim) * *share.value);
   const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
   const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
   // The share of a whole head may also give the channels of a latent head.
   const bool agrees = by_share == given.value_or(head.max_rotary_dim) ||
-                      (head.latent && static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) ==
+                      (head.latent && static_cast<Index>(static_cast<double>(head.head_dim) * *share.value) ==
                                           head.max_rotary_dim);
   if ((head.latent || given) && !share.key.empty() && !agrees)
     model.warn_once(share.key + " is overruled by " + text.path() + wider);
   if (head.latent) return head.max_rotary_dim;
   const char* const name = given                    ? "rotary_dim"
-                           : equal(share.factor, 1) ? "head_dim"
+                           : equal(*share.value, 1) ? "head_dim"
                                                     : "partial_rotary_factor";
   const std::string key = given || share.key.empty() ? text.path() + name : share.key;
   Index rotary_dim = given.value_or(by_share);
@@ -11383,13 +11323,12 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
       model.warn_once(key + " gives " + std::to_string(rotary_dim + 1) +
                       " rotated channels, rounded down to " + std::to_string(rotary_dim));
   }
-  const auto refuse = [&](const char* rule) {
-    throw_invalid("import_hugging_face", "", key.c_str(), rule, rotary_dim);
-  };
   if (rotary_dim > head.head_dim)
-    refuse((" must not be above head_dim, " + std::to_string(head.head_dim) + ", got ").c_str());
+    throw_invalid("import_hugging_face", key, " must not be above head_dim, ", head.head_dim, ", got ",
+                  rotary_dim);
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-    refuse(" must give an even, positive number of rotated channels, got ");
+    throw_invalid("import_hugging_face", key, " must give an even, positive number of rotated channels, got ",
+                  rotary_dim);
   return rotary_dim;
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -11402,7 +11341,6 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 /// The frequencies and the M-RoPE sections of one rope dictionary in a Hugging Face config.json.
 namespace rope::inline ROPE_ABI::detail {
-// The M-RoPE sections of a group, from its rope dictionary and the keys next to it.
 /// Sections for classes that assign pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to width, and the
 /// others to time. Sections of height and width that go beyond the last pair are cut there. Time gets all
 /// other pairs.
@@ -11417,109 +11355,6 @@ inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, In
   }
   return cut;
 }
-/// The numbers of mrope_section, or of its older name.
-template <class J>
-std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hugging_face_record& defaults,
-                                                  const char*& key) {
-  auto sections = rope.numbers(key, range::whole);
-  if (!defaults.xdrope) return sections;
-  constexpr const char* older = "xdrope_section";
-  auto other = rope.numbers(older, range::whole);
-  if (sections && other && *sections != *other) rope.refuse(older, "must agree with mrope_section");
-  if (sections || !other) return sections;
-  key = older;
-  return other;
-}
-/// The sections of ERNIE 4.5 VL in files without mrope_section. Time has freq_allocation pairs, and height
-/// and width share the others.
-///
-/// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
-template <class J>
-std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& rope, Index pairs,
-                                          model_draft& model) {
-  constexpr const char* key = "freq_allocation";
-  json_reader<J>& reader = rope.has(key) ? rope : text;
-  const auto given = reader.index(key, range::whole);
-  if (!text.boolean("rope_3d").value_or(true)) return {};
-  const Index time = given.value_or(20);
-  if (time > pairs || (pairs - time) % 2 != 0) {
-    if (!given) return {};  // the class has no rule for other head sizes
-    reader.refuse(key, "must leave an even number of the " + std::to_string(pairs) + " pairs, got " +
-                           std::to_string(time));
-  }
-  if (!given)
-    model.warnings.push_back("mrope_section is not given; assumed " + std::to_string(time) +
-                             " pairs of time, the default of " + model.architecture);
-  return {time, (pairs - time) / 2, (pairs - time) / 2};
-}
-/// Sets the sections of the group and the order of their axes.
-template <class J>
-void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face_record& defaults,
-                  model_draft& model, layer_group& group) {
-  const char* key = "mrope_section";
-  auto given = given_sections(rope, defaults, key);
-  if (given && !model.sections.empty() && *given != model.sections)
-    rope.refuse(key, "must agree with mrope_section next to text_config");
-  if (!given && !model.sections.empty()) given = model.sections;
-  const bool alternate =
-      !defaults.mrope_blocks && rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
-  const Index pairs = group.frequencies.pairs();
-  std::vector<Index>& sections = group.mrope_sections;
-  if (given && static_cast<Index>(given->size()) > max_sections)
-    rope.refuse(key, "must have at most " + std::to_string(max_sections) + " values, got " +
-                         std::to_string(given->size()));
-  if (given)
-    for (const double count : *given) sections.push_back(static_cast<Index>(count));
-  if (defaults.mrope_time_last && given) {
-    if (sections.size() != 3 || sections[0] != sections[1])
-      rope.refuse(key, "must be height, width and time, the first two equal, got [" + joined(sections) + "]");
-    sections = {sections[2], sections[0], sections[1]};
-  } else if (defaults.mrope_time_last) {
-    sections = sections_of_allocation(text, rope, pairs, model);
-  }
-  if (sections.empty() && (defaults.mrope_side > 0 || defaults.mrope_blocks)) {
-    const Index quarter = pairs / 4, side = defaults.mrope_side;
-    sections = defaults.mrope_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
-                                     : sliced_sections({0, side, side}, pairs);
-    model.warnings.push_back("mrope_section is not given; assumed [" + joined(sections) +
-                             "], the default of " + model.architecture);
-  }
-  if (sections.empty()) {
-    if (rope.boolean("mrope_interleaved").value_or(false))
-      model.warnings.push_back(rope.path() + "mrope_interleaved has no effect without " + key);
-    return;
-  }
-  if (alternate != defaults.mrope_interleaved && !defaults.mrope_time_last &&
-      has_class_not_in("", first_name(defaults)))
-    model.warn_once(rope.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
-                    ": vLLM follows it, as here, but the class of " + model.architecture +
-                    " in transformers does not read it");
-  mrope_order& order = group.section_order;
-  order = defaults.mrope_time_last             ? mrope_order::time_last
-          : alternate && defaults.mrope_spread ? mrope_order::spread
-          : alternate                          ? mrope_order::alternating
-                                               : mrope_order::blocks;
-  if (order == mrope_order::alternating && sections.size() == 3) {
-    const std::vector<Index> cut = sliced_sections(sections, pairs);
-    if (cut != sections)
-      model.warnings.push_back(
-          rope.path() + key + " [" + joined(sections) + "] does not fit " + std::to_string(pairs) +
-          " alternating pairs; it is cut as the class slices it, to [" + joined(cut) + "]");
-    sections = cut;
-  }
-  Index left = pairs;
-  for (const Index count : sections) left -= (std::min)(count, left + 1);
-  if (left != 0)
-    rope.refuse(key, "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" +
-                         joined(sections) + "]");
-  const std::string broken = order == mrope_order::alternating ? broken_rule_of_alternating(sections) : "";
-  if (!broken.empty()) rope.refuse(key, broken);
-  if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
-    rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [" +
-                         joined(sections) + "]");
-}
-// The frequencies of one rope dictionary in a Hugging Face config.json. `config` has the keys next to the
-// dictionary, `rope` the keys inside.
 /// The rope types of Hugging Face transformers, `ntk` of vLLM, and the YaRN of TeleChat 3.
 inline constexpr const char* rope_types[] = {
     "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
@@ -11528,134 +11363,203 @@ inline constexpr struct {
   const char *name, *present;
 } renamed_rope_types[] = {{"su", "longrope"},    {"mrope", "default"},    {"deepseek_yarn", "yarn"},
                           {"xdrope", "dynamic"}, {"ernie_3d", "default"}, {"openpangu", "default"}};
-/// The present name of a rope type.
-template <class J>
-std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
-  std::string type = given;
-  for (const auto& renamed : renamed_rope_types)
-    if (given == renamed.name) type = renamed.present;
-  return type == "yarn" && rope.has("short_factor") && rope.has("long_factor") ? "longrope" : type;
-}
-/// The rope type under its present name. Warns about older names, and throws for unknown ones.
-template <class J>
-std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warnings) {
-  const auto new_key = rope.text("rope_type"), old_key = rope.text("type");
-  const char* key = new_key ? "rope_type" : "type";
-  const std::string given = new_key.value_or(old_key.value_or("default"));
-  std::string type = present_rope_type(rope, given);
-  if (type != given)
-    warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
-  else if (!new_key && old_key)
-    warnings.push_back(rope.path() + "type is the older name of rope_type");
-  if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
-    warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
-  refuse_axial(rope);
-  for (const char* fope : {"fope_init_factor", "fope_sep_head", "num_inv_freq"})
-    if (rope.has(fope))
-      rope.refuse(fope, "is of FoPE: angles are learned sums, and fourier_table makes the tables of heads");
-  std::string known;
-  for (const char* one : rope_types) {
-    if (type == one) return type;
-    known += known.empty() ? one : std::string(", ") + one;
-  }
-  rope.refuse(key, "is not a known rope type, got " + given + "; known are " + known +
-                       "; for another rule see <rope/frequencies.hpp>");
-  return type;
-}
 /// The config keys for the longest context.
 inline constexpr const char* context_keys[] = {
     "max_position_embeddings", "n_positions",         "seq_length",        "max_seq_len",
     "max_position_embedding",  "max_sequence_length", "max_context_length"};
-/// The context length in training, before it was extended: the key next to the rope dictionary. If that is
-/// absent, the key inside, then the default of the class, then the longest context. No class with a
-/// dictionary per layer type reads the key next to the dictionaries. Warnings name assumed and overridden
-/// values.
-///
-/// \param by_type  whether the dictionary is one of several, one per layer type
-///
-/// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
+/// A rope dictionary in a Hugging Face config.json: its M-RoPE sections, and its frequencies.
 template <class J>
-double original_max_position(json_reader<J>& config, json_reader<J>& rope,
-                             const hugging_face_record& defaults, model_draft& model, bool by_type,
-                             const std::string& needed) {
-  constexpr const char* key = "original_max_position_embeddings";
-  const auto inside = rope.number(key, range::above_one), beside = config.number(key, range::above_one);
-  const double by_class = defaults.original_max_position;
-  if (beside && by_type) {
-    if (!inside)
-      model.warn_once(config.path() + key +
-                      " is not read beside dictionaries for types of layers; write it into " +
-                      rope.path().substr(0, rope.path().size() - 1));
-    else if (!equal(*inside, *beside))
-      model.warn_once(config.path() + key + " is overruled by " + rope.path() + key);
+struct rope_dictionary {
+  json_reader<J> keys;   // inside the dictionary
+  json_reader<J>& text;  // the keys next to the dictionary
+  const hugging_face_record& defaults;
+  model_draft& model;
+  bool by_type;             // whether the dictionary is one of several, one per layer type
+  std::string needed = {};  // why a key is required, for messages
+  /// The numbers of mrope_section, or of its older name.
+  std::optional<std::vector<double>> given_sections(const char*& key) {
+    auto sections = keys.numbers(key, range::whole);
+    if (!defaults.xdrope) return sections;
+    constexpr const char* older = "xdrope_section";
+    auto other = keys.numbers(older, range::whole);
+    if (sections && other && *sections != *other) keys.refuse(older, "must agree with mrope_section");
+    if (sections || !other) return sections;
+    key = older;
+    return other;
   }
-  if (beside && !by_type) {
-    if (inside && !equal(*inside, *beside))
-      model.warn_once(rope.path() + key + " is overruled by " + config.path() + key);
-    return *beside;
-  }
-  if (inside) {
-    if (by_class > 0 && !equal(*inside, by_class))
-      model.warn_once(rope.path() + key + " holds; the class of " + model.architecture +
-                      " reads that key only next to the dictionary, and would take " +
-                      exact_digits(by_class));
-    return *inside;
-  }
-  const std::string assumed = (by_type ? rope.path() : config.path()) + key + " is not given; assumed ";
-  if (by_class > 0) {
-    model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
-    return by_class;
-  }
-  for (const char* context_key : context_keys)
-    if (const auto context = config.number(context_key, range::above_one)) {
-      model.warn_once(assumed + exact_digits(*context) + ", which is " + context_key);
-      return *context;
+  /// The sections of ERNIE 4.5 VL in files without mrope_section. Time has freq_allocation pairs, and height
+  /// and width share the others.
+  ///
+  /// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
+  std::vector<Index> sections_of_allocation(Index pairs) {
+    constexpr const char* key = "freq_allocation";
+    json_reader<J>& reader = keys.has(key) ? keys : text;
+    const auto given = reader.index(key, range::whole);
+    if (!text.boolean("rope_3d").value_or(true)) return {};
+    const Index time = given.value_or(20);
+    if (time > pairs || (pairs - time) % 2 != 0) {
+      if (!given) return {};  // the class has no rule for other head sizes
+      reader.refuse(key, "must leave an even number of the ", pairs, " pairs, got ", time);
     }
-  config.missing("max_position_embeddings", needed + " where " + key + " is not given");
-  return 0;
-}
-/// alpha in the base of Qwen, base alpha^(d / (d - 2)). alpha grows with each doubling of seq_length: 1, 3,
-/// 7, 15.
-///
-/// Source: get_ntk_alpha of Qwen's modeling_qwen.py
-template <class J>
-double alpha_of_doublings(json_reader<J>& config, double length) {
-  const double trained =
-      config.required_number("seq_length", range::above_one, "use_dynamic_ntk, true by default, needs it");
-  double doubled = 1;
-  while (doubled < length / trained) doubled *= 2;
-  return length <= trained ? 1 : 2 * doubled - 1;
-}
-/// The softmax multiplier of a latent head with mscale_all_dim, for any rope type but default.
-///
-/// Source: Hugging Face transformers, yarn_apply_mscale
-template <class J>
-double softmax_multiplier_of(json_reader<J>& rope, const yarn_scaling& rule) {
-  return checked(yarn_softmax_multiplier(rule), range::positive, "import_hugging_face",
-                 "the softmax multiplier of " + rope.path() + "mscale_all_dim");
-}
-template <class J>
-double softmax_multiplier_of(json_reader<J>& rope) {
-  return softmax_multiplier_of(rope, {.factor = rope.number("factor", range::positive).value_or(1),
-                                      .original_max_position = 1,
-                                      .mscale_all_dim = rope.number("mscale_all_dim", range::not_negative)});
-}
-/// Makes the frequencies of a rope dictionary.
-template <class J>
-class schedule_reader {
- public:
-  /// \param config   the keys next to the dictionary
-  /// \param by_type  whether the dictionary is one of several, one per layer type
-  schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
-                  model_draft& model, bool by_type)
-      : config_(config), rope_(rope), defaults_(defaults), model_(model), by_type_(by_type) {}
+    if (!given) model.warn_assumed("mrope_section", std::to_string(time) + " pairs of time");
+    return {time, (pairs - time) / 2, (pairs - time) / 2};
+  }
+  /// Sets the sections of the group and the order of their axes.
+  void add_sections(layer_group& group) {
+    const char* key = "mrope_section";
+    auto given = given_sections(key);
+    if (given && !model.sections.empty() && *given != model.sections)
+      keys.refuse(key, "must agree with mrope_section next to text_config");
+    if (!given && !model.sections.empty()) given = model.sections;
+    const bool alternate =
+        !defaults.mrope_blocks && keys.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
+    const Index pairs = group.frequencies.pairs();
+    std::vector<Index>& sections = group.mrope_sections;
+    if (given && static_cast<Index>(given->size()) > max_sections)
+      keys.refuse(key, "must have at most ", max_sections, " values, got ", given->size());
+    if (given)
+      for (const double count : *given) sections.push_back(static_cast<Index>(count));
+    if (defaults.mrope_time_last && given) {
+      if (sections.size() != 3 || sections[0] != sections[1])
+        keys.refuse(key, "must be height, width and time, the first two equal, got [", joined(sections), "]");
+      sections = {sections[2], sections[0], sections[1]};
+    } else if (defaults.mrope_time_last) {
+      sections = sections_of_allocation(pairs);
+    }
+    if (sections.empty() && (defaults.mrope_side > 0 || defaults.mrope_blocks)) {
+      const Index quarter = pairs / 4, side = defaults.mrope_side;
+      sections = defaults.mrope_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
+                                       : sliced_sections({0, side, side}, pairs);
+      model.warn_assumed("mrope_section", "[" + joined(sections) + "]");
+    }
+    if (sections.empty()) {
+      if (keys.boolean("mrope_interleaved").value_or(false))
+        model.warn(keys.path() + "mrope_interleaved has no effect without " + key);
+      return;
+    }
+    if (alternate != defaults.mrope_interleaved && !defaults.mrope_time_last &&
+        has_class_not_in("", first_name(defaults)))
+      model.warn_once(keys.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
+                      ": vLLM follows it, as here, but the class of " + model.architecture +
+                      " in transformers does not read it");
+    mrope_order& order = group.section_order;
+    order = defaults.mrope_time_last             ? mrope_order::time_last
+            : alternate && defaults.mrope_spread ? mrope_order::spread
+            : alternate                          ? mrope_order::alternating
+                                                 : mrope_order::blocks;
+    if (order == mrope_order::alternating && sections.size() == 3) {
+      const std::vector<Index> cut = sliced_sections(sections, pairs);
+      if (cut != sections)
+        model.warn(keys.path() + key + " [" + joined(sections) + "] does not fit " + std::to_string(pairs) +
+                   " alternating pairs; it is cut as the class slices it, to [" + joined(cut) + "]");
+      sections = cut;
+    }
+    Index left = pairs;
+    for (const Index count : sections) left -= (std::min)(count, left + 1);
+    if (left != 0)
+      keys.refuse(key, "must add up to the number of pairs, ", pairs, ", got [", joined(sections), "]");
+    const std::string broken = order == mrope_order::alternating ? broken_rule_of_alternating(sections) : "";
+    if (!broken.empty()) keys.refuse(key, broken);
+    if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
+      keys.refuse(key, "must be time, height and width or height and width, the first not 0, got [",
+                  joined(sections), "]");
+  }
+  /// The rope type under its present name. Warns about other names of types, and throws for unknown ones.
+  std::string type() {
+    const auto new_key = keys.text("rope_type"), old_key = keys.text("type");
+    const char* key = new_key ? "rope_type" : "type";
+    const std::string given = new_key.value_or(old_key.value_or("default"));
+    std::string present = given;
+    for (const auto& renamed : renamed_rope_types)
+      if (given == renamed.name) present = renamed.present;
+    if (present == "yarn" && keys.has("short_factor") && keys.has("long_factor")) present = "longrope";
+    if (present != given) model.warn(keys.path() + key + " " + given + " is another name of " + present);
+    if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && present == "default"))
+      model.warn(keys.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
+    refuse_axial(keys);
+    for (const char* fope : {"fope_init_factor", "fope_sep_head", "num_inv_freq"})
+      if (keys.has(fope))
+        keys.refuse(fope, "is of FoPE: angles are learned sums, and fourier_table makes the tables of heads");
+    std::string known;
+    for (const char* one : rope_types) {
+      if (present == one) return present;
+      known += known.empty() ? one : std::string(", ") + one;
+    }
+    keys.refuse(key, "is not a known rope type, got ", given, "; known are ", known,
+                "; for another rule see <rope/frequencies.hpp>");
+  }
+  /// The context length in training, before it was extended: the key next to the rope dictionary. If that is
+  /// absent, the key inside, then the default of the class, then the longest context. No class with a
+  /// dictionary per layer type reads the key next to the dictionaries. Warnings name assumed and overridden
+  /// values.
+  ///
+  /// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
+  double original_max_position() {
+    constexpr const char* key = "original_max_position_embeddings";
+    const auto inside = keys.number(key, range::above_one), beside = text.number(key, range::above_one);
+    const double by_class = defaults.original_max_position;
+    if (beside && by_type) {
+      if (!inside)
+        model.warn_once(text.path() + key +
+                        " is not read beside dictionaries for types of layers; write it into " +
+                        keys.path().substr(0, keys.path().size() - 1));
+      else if (!equal(*inside, *beside))
+        model.warn_once(text.path() + key + " is overruled by " + keys.path() + key);
+    }
+    if (beside && !by_type) {
+      if (inside && !equal(*inside, *beside))
+        model.warn_once(keys.path() + key + " is overruled by " + text.path() + key);
+      return *beside;
+    }
+    if (inside) {
+      if (by_class > 0 && !equal(*inside, by_class))
+        model.warn_once(keys.path() + key + " holds; the class of " + model.architecture +
+                        " reads that key only next to the dictionary, and would take " +
+                        exact_digits(by_class));
+      return *inside;
+    }
+    const std::string assumed = (by_type ? keys.path() : text.path()) + key + " is not given; assumed ";
+    if (by_class > 0) {
+      model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
+      return by_class;
+    }
+    for (const char* context_key : context_keys)
+      if (const auto context = text.number(context_key, range::above_one)) {
+        model.warn_once(assumed + exact_digits(*context) + ", which is " + context_key);
+        return *context;
+      }
+    text.missing("max_position_embeddings", needed, " where ", key, " is not given");
+  }
+  /// alpha in the base of Qwen, base alpha^(d / (d - 2)). alpha grows with each doubling of seq_length: 1, 3,
+  /// 7, 15.
+  ///
+  /// Source: get_ntk_alpha of Qwen's modeling_qwen.py
+  double alpha_of_doublings(double length) {
+    const double trained =
+        text.required_number("seq_length", range::above_one, "use_dynamic_ntk, true by default, needs it");
+    double doubled = 1;
+    while (doubled < length / trained) doubled *= 2;
+    return length <= trained ? 1 : 2 * doubled - 1;
+  }
+  /// The softmax multiplier of a latent head with mscale_all_dim, for any rope type but default.
+  ///
+  /// Source: Hugging Face transformers, yarn_apply_mscale
+  double softmax_multiplier(const yarn_scaling& rule) const {
+    return checked(yarn_softmax_multiplier(rule), range::positive, "import_hugging_face",
+                   "the softmax multiplier of " + keys.path() + "mscale_all_dim");
+  }
+  double softmax_multiplier() {
+    return softmax_multiplier({.factor = keys.number("factor", range::positive).value_or(1),
+                               .original_max_position = 1,
+                               .mscale_all_dim = keys.number("mscale_all_dim", range::not_negative)});
+  }
   /// \param type    the present name of the rope type
   /// \param length  tokens of the sequence, for the rules that depend on it
-  derived derive_as(const std::string& type, Index rotary_dim, double base, double length) {
-    needed_ = "rope type " + type + " needs it";
+  layer_group derive_as(const std::string& type, Index rotary_dim, double base, double length) {
+    needed = "rope type " + type + " needs it";
     if (type == "linear") return derive("linear", rotary_dim, base, linear_scaling{.factor = factor()});
     if (type == "dynamic") {
-      if (const auto alpha = rope_.number("alpha", range::positive))
+      if (const auto alpha = keys.number("alpha", range::positive))
         return derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = *alpha});
       return derive("dynamic", rotary_dim, base,
                     dynamic_ntk_scaling{.factor = factor(), .max_position = context(), .length = length});
@@ -11664,83 +11568,78 @@ class schedule_reader {
     if (type == "longrope") return derive("longrope", rotary_dim, base, longrope(rotary_dim / 2, length));
     if (type == "llama3") return derive("llama3", rotary_dim, base, llama3());
     if (type == "proportional") {
-      auto partial = rope_.number("partial_rotary_factor", range::fraction);
-      if (!partial) partial = config_.number("partial_rotary_factor", range::fraction);
+      auto partial = keys.number("partial_rotary_factor", range::fraction);
+      if (!partial) partial = text.number("partial_rotary_factor", range::fraction);
       return derive("proportional", rotary_dim, base,
                     proportional_scaling{.partial_rotary_factor = partial.value_or(1),
-                                         .factor = rope_.number("factor", range::positive).value_or(1)});
+                                         .factor = keys.number("factor", range::positive).value_or(1)});
     }
     if (type == "ntk")
       return derive(
           "ntk", rotary_dim, base,
-          mixed_ntk_scaling{.factor = factor(), .mixed_b = rope_.number("mixed_b", range::positive)});
+          mixed_ntk_scaling{.factor = factor(), .mixed_b = keys.number("mixed_b", range::positive)});
     return derive("default", rotary_dim, base);
   }
- private:
-  double factor() { return noted(rope_.required_number("factor", range::positive, needed_)); }
+  double factor() { return noted(keys.required_number("factor", range::positive, needed)); }
   double noted(double factor) {
     if (factor < 1)
-      model_.warn_once(rope_.path() + "factor is " + exact_digits(factor) +
-                       ", below 1, and raises frequencies; transformers warns of it and computes the same");
+      model.warn_once(keys.path() + "factor is " + exact_digits(factor) +
+                      ", below 1, and raises frequencies; transformers warns of it and computes the same");
     return factor;
   }
   double context() {
     for (const char* key : context_keys)
-      if (const auto context = config_.number(key, range::positive)) return *context;
-    config_.missing("max_position_embeddings", needed_);
-    return 0;
+      if (const auto context = text.number(key, range::positive)) return *context;
+    text.missing("max_position_embeddings", needed);
   }
-  double original() { return original_max_position(config_, rope_, defaults_, model_, by_type_, needed_); }
   yarn_scaling yarn(const std::string& type) {
     // 0 means the default, as in transformers: `beta_fast or 32`.
     const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
-    yarn_scaling yarn{.factor = 1, .original_max_position = original()};
+    yarn_scaling yarn{.factor = 1, .original_max_position = original_max_position()};
     // A null factor means the quotient of the two context lengths.
     yarn.factor =
-        rope_.is_null("factor")
+        keys.is_null("factor")
             ? noted(checked(context() / yarn.original_max_position, range::positive, "import_hugging_face",
                             "max_position_embeddings / original_max_position_embeddings"))
             : factor();
-    yarn.beta_fast = or_default(rope_.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
-    yarn.beta_slow = or_default(rope_.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
-    yarn.truncate = rope_.boolean("truncate").value_or(true);
-    yarn.attention_factor = rope_.number("attention_factor", range::positive);
-    if (!yarn.attention_factor && defaults_.form == dictionary_form::compressed) yarn.attention_factor = 1;
+    yarn.beta_fast = or_default(keys.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
+    yarn.beta_slow = or_default(keys.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
+    yarn.truncate = keys.boolean("truncate").value_or(true);
+    yarn.attention_factor = keys.number("attention_factor", range::positive);
+    if (!yarn.attention_factor && defaults.form == dictionary_form::compressed) yarn.attention_factor = 1;
     if (type == "telechat3-yarn") {  // m = 0.07 ln s + 1: vLLM, patch_legacy_rope_type
       if (!yarn.attention_factor)
         yarn.attention_factor = static_cast<double>(7 * log(wide_real(yarn.factor)) / 100 + 1);
       return yarn;
     }
-    yarn.mscale = rope_.number("mscale", range::not_negative);
-    yarn.mscale_all_dim = rope_.number("mscale_all_dim", range::not_negative);
+    yarn.mscale = keys.number("mscale", range::not_negative);
+    yarn.mscale_all_dim = keys.number("mscale_all_dim", range::not_negative);
     return yarn;
   }
-  derived derive_yarn(const std::string& type, Index rotary_dim, double base) {
+  layer_group derive_yarn(const std::string& type, Index rotary_dim, double base) {
     const yarn_scaling rule = yarn(type);
     if (rule.beta_fast < rule.beta_slow)
-      rope_.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(rule.beta_fast) + " and " +
-                                    exact_digits(rule.beta_slow));
-    derived result = derive("yarn", rotary_dim, base, rule);
-    result.softmax_multiplier = softmax_multiplier_of(rope_, rule);
+      keys.refuse("beta_fast", "must be at least beta_slow, got ", exact_digits(rule.beta_fast), " and ",
+                  exact_digits(rule.beta_slow));
+    layer_group result = derive("yarn", rotary_dim, base, rule);
+    result.softmax_multiplier = softmax_multiplier(rule);
     return result;
   }
   longrope_scaling longrope(Index pairs, double length) {
-    longrope_scaling longrope{
-        .short_factor = rope_.required_numbers("short_factor", range::positive, needed_),
-        .long_factor = rope_.required_numbers("long_factor", range::positive, needed_),
-        .original_max_position = original(),
-        .max_position = context(),
-        .length = length};
+    longrope_scaling longrope{.short_factor = keys.required_numbers("short_factor", range::positive, needed),
+                              .long_factor = keys.required_numbers("long_factor", range::positive, needed),
+                              .original_max_position = original_max_position(),
+                              .max_position = context(),
+                              .length = length};
     for (const auto* list : {&longrope.short_factor, &longrope.long_factor})
       if (static_cast<Index>(list->size()) != pairs)
-        rope_.refuse(list == &longrope.short_factor ? "short_factor" : "long_factor",
-                     "must have one value per pair, " + std::to_string(pairs) + ", got " +
-                         std::to_string(list->size()));
-    longrope.factor = rope_.number("factor", range::positive);
+        keys.refuse(list == &longrope.short_factor ? "short_factor" : "long_factor",
+                    "must have one value per pair, ", pairs, ", got ", list->size());
+    longrope.factor = keys.number("factor", range::positive);
     // In Phi-3.5-MoE, the short and the long list each have their own magnitude.
-    const auto short_mscale = rope_.number("short_mscale", range::positive),
-               long_mscale = rope_.number("long_mscale", range::positive);
-    longrope.attention_factor = rope_.number("attention_factor", range::positive);
+    const auto short_mscale = keys.number("short_mscale", range::positive),
+               long_mscale = keys.number("long_mscale", range::positive);
+    longrope.attention_factor = keys.number("attention_factor", range::positive);
     if (!longrope.attention_factor)
       longrope.attention_factor = longrope.uses_long() ? long_mscale : short_mscale;
     return longrope;
@@ -11748,20 +11647,14 @@ class schedule_reader {
   llama3_scaling llama3() {
     const llama3_scaling llama3{
         .factor = factor(),
-        .low_freq_factor = rope_.required_number("low_freq_factor", range::positive, needed_),
-        .high_freq_factor = rope_.required_number("high_freq_factor", range::positive, needed_),
-        .original_max_position = original()};
+        .low_freq_factor = keys.required_number("low_freq_factor", range::positive, needed),
+        .high_freq_factor = keys.required_number("high_freq_factor", range::positive, needed),
+        .original_max_position = original_max_position()};
     if (llama3.high_freq_factor < llama3.low_freq_factor)
-      rope_.refuse("high_freq_factor", "must be at least low_freq_factor, got " +
-                                           exact_digits(llama3.high_freq_factor) + " and " +
-                                           exact_digits(llama3.low_freq_factor));
+      keys.refuse("high_freq_factor", "must be at least low_freq_factor, got ",
+                  exact_digits(llama3.high_freq_factor), " and ", exact_digits(llama3.low_freq_factor));
     return llama3;
   }
-  json_reader<J>&config_, &rope_;
-  const hugging_face_record& defaults_;
-  model_draft& model_;
-  bool by_type_;
-  std::string needed_ = {};  // why a key is required, for messages
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
@@ -11795,20 +11688,6 @@ void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults
     model.scaled = scaled_queries::every_layer;
   }
 }
-/// Reads the rule whose keys are inside the rope dictionary: the rule of Ministral 3 and Mistral 4.
-template <class J>
-void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
-                                     const hugging_face_record& defaults, model_draft& model, bool by_type) {
-  if (defaults.queries != query_growth::beta) return;
-  constexpr const char* key = "llama_4_scaling_beta";
-  const auto beta = rope.number(key, range::not_negative);
-  if (!beta) return;
-  const double original =
-      original_max_position(text, rope, defaults, model, by_type, rope.path() + key + " needs it");
-  model.query_rule.rule =
-      llama4_query_scaling{.floor_scale = original, .attention_scale = *beta, .offset = 0};
-  model.scaled = scaled_queries::every_layer;
-}
 /// Numbers of a group from outside its rope dictionary.
 struct group_terms {
   std::optional<double> base = {}, factor = {};  // for a dictionary without a base or partial_rotary_factor
@@ -11824,73 +11703,66 @@ class hugging_face_group_maker {
   /// \param length  as in hugging_face_options
   hugging_face_group_maker(json_reader<J>& text, const hugging_face_record& defaults, double length,
                            model_draft& model)
-      : text_(text),
-        defaults_(defaults),
-        length_(length),
-        model_(model),
-        head_(head_shape_of(text, defaults)) {}
+      : text_(text), defaults_(defaults), length_(length), model_(model) {}
   /// \param given  the rope dictionary. nullptr means one without keys
   /// \param path   the prefix of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
            const group_terms& terms = {}) {
-    json_reader<J> rope(given, path);
+    rope_dictionary<J> rope{{given, path}, text_, defaults_, model_, terms.by_type};
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
-    const std::string type = rope_type_of(rope, model_.warnings);
-    double base = base_of(rope, terms, layer_type);
-    const rotated_share share =
-        rotated_share_of(text_, rope, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
-    if (*terms.factor_key && !share.key.empty() && !detail::equal(share.factor, *terms.factor))
+    const std::string type = rope.type();
+    double base = base_of(rope.keys, terms, layer_type);
+    const keyed_number share =
+        rotated_share_of(text_, rope.keys, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
+    if (*terms.factor_key && !share.key.empty() && !detail::equal(*share.value, *terms.factor))
       model_.warn_once(text_.path() + terms.factor_key + " is overruled by " + share.key);
     const Index rotary_dim =
         type == "proportional" ? head.max_rotary_dim : rotary_dim_of(text_, head, share, model_);
     if (model_.groups.empty()) name_assumed(share, type, terms);
-    allowance_.take("import_hugging_face",
-                    given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    derived rule = schedule_reader<J>(text_, rope, defaults_, model_, terms.by_type)
-                       .derive_as(type, rotary_dim, base, length_);
+    model_.check_room("import_hugging_face",
+                      given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
+    layer_group group = rope.derive_as(type, rotary_dim, base, length_);
     if (head.latent && type != "default" && type != "yarn")
-      rule.softmax_multiplier = softmax_multiplier_of(rope);
+      group.softmax_multiplier = rope.softmax_multiplier();
     if (const Index first = first_pairs_of(rotary_dim, type); first < rotary_dim) {
       const Index count = rotary_dim / first;
       const auto heads = static_cast<double>(count);
       base = std::pow(base, heads);  // (base^heads)^(-2i / rotary_dim) is base^(-2i / first)
-      if (!is_finite(base))
-        text_.refuse(std::string(defaults_.first_pairs).c_str(), "is too small for the base");
-      rule =
+      if (!is_finite(base)) text_.refuse(defaults_.first_pairs, "is too small for the base");
+      group =
           derive("proportional", rotary_dim, base, proportional_scaling{.partial_rotary_factor = 1 / heads});
     }
-    if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
-      warn(path + "rope_type " + type +
-           " depends on the length of the sequence; these frequencies are for a short one; for a longer one "
-           "set options.length");
+    if ((group.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
+      model_.warn(
+          path + "rope_type " + type +
+          " depends on the length of the sequence; these frequencies are for a short one; for a longer one "
+          "set options.length");
     if (type == "default" && defaults_.stretches && text_.boolean("use_dynamic_ntk").value_or(true)) {
-      const double alpha = alpha_of_doublings(text_, length_);
-      if (alpha > 1) rule = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
+      const double alpha = rope.alpha_of_doublings(length_);
+      if (alpha > 1) group = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
       if (detail::equal(length_, 0))
-        warn(text_.path() + "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
-             "frequencies are for a short one; for a longer one set options.length");
+        model_.warn(text_.path() +
+                    "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
+                    "frequencies are for a short one; for a longer one set options.length");
     }
-    if (defaults_.backwards) rule.frequencies = backwards(rule.frequencies);
-    layer_group group{
-        .layer_type = layer_type,
-        .layout = defaults_.layout,
-        .head_dim = head.head_dim,
-        .first_channel = defaults_.last_channels ? head.head_dim - rotary_dim : head.first_channel,
-        .frequencies = std::move(rule.frequencies),
-        .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
-        .scale = scale_of(head, rule.softmax_multiplier),
-        .softcap = softcap_of(),
-        .rule = std::move(rule.rule),
-        .base = base,
-        .numbers = std::move(rule.numbers)};
-    add_sections(text_, rope, defaults_, model_, group);
+    if (defaults_.backwards)
+      group.frequencies =
+          frequencies::custom(-group.frequencies.inv_freq(), group.frequencies.attention_factor());
+    group.layer_type = layer_type;
+    group.layout = defaults_.layout;
+    group.head_dim = head.head_dim;
+    group.first_channel = defaults_.last_channels ? head.head_dim - rotary_dim : head.first_channel;
+    group.scale = scale_of(head, group.softmax_multiplier);
+    group.softcap = softcap_of();
+    if (!head.latent) group.softmax_multiplier = 1;
+    rope.add_sections(group);
     add_indexer(group);
-    add_query_scaling_of_dictionary(text_, rope, defaults_, model_, terms.by_type);
-    rope.each_unasked([&](const std::string& key, const J& value) {
+    add_query_scaling_of(rope);
+    rope.keys.each_unasked([&](const std::string& key, const J& value) {
       if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
       std::vector<std::string> keys = {path + key};
       add_inner_keys(value, path + key + ".", speaks_of_rope, keys);
-      for (const std::string& one : keys) warn(one + " is not used by rope type " + type);
+      for (const std::string& one : keys) model_.warn(one + " is not used by rope type " + type);
     });
     model_.groups.push_back(std::move(group));
   }
@@ -11898,46 +11770,48 @@ class hugging_face_group_maker {
   void add_again(const std::string& layer_type) {
     layer_group group = model_.groups.back();
     group.indexer = {};
-    allowance_.take("import_hugging_face", text_.path() + "rope_parameters", group.frequencies.pairs());
+    model_.check_room("import_hugging_face", text_.path() + "rope_parameters", group.frequencies.pairs());
     group.layer_type = layer_type;
     model_.groups.push_back(std::move(group));
   }
   /// Returns the default of the class, with a warning. Throws for a base of 0, which means unknown.
   double assumed(const std::string& what, double value) {
     if (detail::equal(value, 0))
-      text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
+      text_.missing(what, "no default of ", model_.architecture, " is known; give the base");
     const std::string path = what == "rope_theta" ? text_.path() : "";
-    warn(path + what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
-         model_.architecture);
+    model_.warn_assumed(path + what + " base", exact_digits(value));
     return value;
   }
-  void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
  private:
   /// The channels of the first pairs of a head that rotate: rotary_dim unless a key gives fewer.
   Index first_pairs_of(Index rotary_dim, const std::string& type) {
     const std::string key(defaults_.first_pairs);
-    const auto given = key.empty() ? std::nullopt : text_.index(key.c_str());
+    const auto given = key.empty() ? std::nullopt : text_.index(key);
     if (!given || *given == rotary_dim) return rotary_dim;
     if (*given > rotary_dim || *given % 2 != 0 || rotary_dim % *given != 0)
-      text_.refuse(key.c_str(), "must be an even divisor of head_dim, got " + std::to_string(*given));
+      text_.refuse(key, "must be an even divisor of head_dim, got ", *given);
     if (type != "default")
-      text_.refuse(key.c_str(), "is less than head_dim, for which the class has no rope type " + type);
+      text_.refuse(key, "is less than head_dim, for which the class has no rope type ", type);
     model_.warn_once(text_.path() + key + " gives the channels of the first pairs of a head, and only they " +
                      "rotate: the base is raised to the power " + std::to_string(rotary_dim / *given) +
                      " for a whole head");
     return *given;
   }
-  static frequencies backwards(const frequencies& forwards) {
-    number_array<double> inv_freq(forwards.pairs(), forwards.axes());
-    for (Index a = 0; a < inv_freq.cols(); ++a)
-      for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = -forwards.inv_freq(i, a);
-    return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
+  /// Reads the rule whose keys are inside the rope dictionary: the rule of Ministral 3 and Mistral 4.
+  void add_query_scaling_of(rope_dictionary<J>& rope) {
+    constexpr const char* key = "llama_4_scaling_beta";
+    if (defaults_.queries != query_growth::beta) return;
+    const auto beta = rope.keys.number(key, range::not_negative);
+    if (!beta) return;
+    rope.needed = rope.keys.path() + key + " needs it";
+    model_.query_rule.rule = llama4_query_scaling{
+        .floor_scale = rope.original_max_position(), .attention_scale = *beta, .offset = 0};
+    model_.scaled = scaled_queries::every_layer;
   }
   /// Warns about the class defaults that were used for a group, except its base.
-  void name_assumed(const rotated_share& share, const std::string& type, const group_terms& terms) {
-    const auto name = [&](const char* key, double value) {
-      warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
-           model_.architecture);
+  void name_assumed(const keyed_number& share, const std::string& type, const group_terms& terms) {
+    const auto name = [&](const std::string& key, double value) {
+      model_.warn_assumed(text_.path() + key, exact_digits(value));
     };
     if (defaults_.head_dim > 0 && !head_.latent && !text_.has("head_dim") && !text_.has("kv_channels") &&
         !text_.has("hidden_size_per_head"))
@@ -11947,12 +11821,11 @@ class hugging_face_group_maker {
     if (partial && !text_.has("rotary_dim") && share.key.empty())
       name("partial_rotary_factor", defaults_.partial_rotary_factor);
     if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
-        !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
-      warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
-           " in transformers 5 rotates whole heads under the default rule");
+        !detail::equal(*share.value, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
+      model_.warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
+                  " in transformers 5 rotates whole heads under the default rule");
     const std::string scale(defaults_.scale_key);
-    if (!head_.latent && defaults_.scale_number > 0 && !text_.has(scale.c_str()))
-      name(scale.c_str(), defaults_.scale_number);
+    if (!head_.latent && defaults_.scale_number > 0 && !text_.has(scale)) name(scale, defaults_.scale_number);
     if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
         !text_.has("attn_logit_softcapping") && !text_.has("max_attn_value"))
       name("attn_logit_softcapping", defaults_.softcap);
@@ -11966,7 +11839,7 @@ class hugging_face_group_maker {
       return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
     const std::string key(defaults_.scale_key);
     const double number =
-        key.empty() ? 0 : text_.number(key.c_str(), range::positive).value_or(defaults_.scale_number);
+        key.empty() ? 0 : text_.number(key, range::positive).value_or(defaults_.scale_number);
     if (detail::equal(number, 0)) return root;
     if (key == "query_pre_attn_scalar") return 1 / std::sqrt(number);
     return key == "key_multiplier" || key == "qk_scale_factor" ? root * number : number;
@@ -12005,18 +11878,18 @@ class hugging_face_group_maker {
       const auto differs = [&](const std::optional<double>& base) {
         return base && !detail::equal(*base, *terms.overruling_base);
       };
-      if (differs(inside)) warn(rope.path() + "rope_theta is overruled by " + by);
-      if (!compressed && differs(beside)) warn(key + " is overruled by " + by);
+      if (differs(inside)) model_.warn(rope.path() + "rope_theta is overruled by " + by);
+      if (!compressed && differs(beside)) model_.warn(key + " is overruled by " + by);
       return *terms.overruling_base;
     }
     if (inside) {
       // Sliding layers with their own base never use the base next to the dictionary.
       const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
       const std::string by = " is overruled by " + rope.path() + "rope_theta";
-      if (beside && !own && !detail::equal(*beside, *inside)) warn(key + by);
+      if (beside && !own && !detail::equal(*beside, *inside)) model_.warn(key + by);
       if (terms.base && *terms.base_key && text_.path() + terms.base_key != key &&
           !detail::equal(*terms.base, *inside))
-        warn(text_.path() + terms.base_key + by);
+        model_.warn(text_.path() + terms.base_key + by);
       return *inside;
     }
     if (terms.base) return *terms.base;
@@ -12033,13 +11906,13 @@ class hugging_face_group_maker {
       return;
     }
     const std::string key(defaults_.indexer_key);
-    const auto given = text_.index(key.c_str());
+    const auto given = text_.index(key);
     const auto interleave = text_.boolean("indexer_rope_interleave");
     if (defaults_.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
       return;
     const std::string broken =
         broken_rule_of_indexer(given.value_or(default_index_head_dim), group.rotary_dim());
-    if (!broken.empty()) text_.refuse(key.c_str(), broken);
+    if (!broken.empty()) text_.refuse(key, broken);
     group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   }
@@ -12048,8 +11921,7 @@ class hugging_face_group_maker {
   const hugging_face_record& defaults_;
   double length_;
   model_draft& model_;
-  head_shape head_;
-  group_allowance allowance_ = {};
+  head_shape head_ = head_shape_of(text_, defaults_);
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
@@ -12063,39 +11935,9 @@ class hugging_face_group_maker {
 /// class defaults used for them. A layer slides if it attends to a sliding window of tokens. A layer that
 /// attends fully sees all tokens up to the query.
 namespace rope::inline ROPE_ABI::detail {
-// The type of each layer, and the layers that do not rotate.
-/// The values of a list with one value per layer.
-template <class J, class T>
-std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_face_record& defaults,
-                                           const char* key, std::optional<Index> layers,
-                                           std::optional<std::vector<T>> list) {
-  if (!list) return list;
-  if (defaults.more_in_lists && layers && static_cast<Index>(list->size()) > *layers)
-    list->resize(static_cast<std::size_t>(*layers));
-  const std::string broken =
-      broken_rule_of_layer_list(list->size(), layers.value_or(0), "num_hidden_layers values");
-  if (!broken.empty()) text.refuse(key, broken);
-  return list;
-}
 /// The key of the list that has a 0 or a 1 for the type of each layer. Empty if the class reads no such list.
-inline std::string pattern_key(const hugging_face_record& defaults) {
-  return std::string(defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones);
-}
-/// The types of layers according to the list of pattern_key.
-template <class J>
-std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
-                                                         const hugging_face_record& defaults,
-                                                         std::optional<Index> layers) {
-  const std::string key = pattern_key(defaults);
-  if (key.empty()) return {};
-  const auto given =
-      fitting_list(text, defaults, key.c_str(), layers, text.numbers(key.c_str(), range::zero_or_one));
-  if (!given) return {};
-  std::vector<std::string> types;
-  for (const double one : *given)
-    types.emplace_back(equal(one, 1) == defaults.full_ones.empty() ? defaults.other_type
-                                                                   : defaults.full_type);
-  return types;
+inline std::string_view pattern_key(const hugging_face_record& defaults) {
+  return defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones;
 }
 /// Whether layers of this type attend to all tokens, or to tokens that an indexer chooses among all. In
 /// architectures whose other layers do not attend, files use two names for this type.
@@ -12109,335 +11951,330 @@ inline bool is_full(const hugging_face_record& defaults, const std::string& type
   return type == defaults.full_type || chosen ||
          (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
 }
-/// The types of layers of a file with a list of attending layers.
-inline std::vector<std::string> listed_layer_types(const hugging_face_record& defaults, Index layers,
-                                                   const std::vector<double>& attending) {
-  std::vector<std::string> types(static_cast<std::size_t>(layers), std::string(defaults.other_type));
-  for (const double layer : attending)
-    if (layer < static_cast<double>(layers)) types[static_cast<std::size_t>(layer)] = defaults.full_type;
-  return types;
-}
-/// The number of dense layers at the start, if the model has such layers.
-template <class J>
-Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
-  return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
-}
-/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
-template <class J>
-std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugging_face_record& defaults,
-                                                std::optional<Index> layers) {
-  constexpr const char* key = "compress_ratios";
-  const auto ratios = fitting_list(text, defaults, key, layers, text.numbers(key, range::whole));
-  if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers rotate by two schedules");
-  return compressed_types(*ratios, [&](const std::string& rule) { text.refuse(key, rule); });
-}
 /// Whether the first of every full_every layers attends fully.
 constexpr bool full_comes_first(const hugging_face_record& defaults) {
   return defaults.first_of_every || (defaults.full_every == 1 && defaults.interval.empty());
 }
-/// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all
-/// alike.
-///
-/// \param slides  whether there is a sliding window
-template <class J>
-std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                        std::optional<Index> layers, bool slides) {
-  auto by_pattern = types_by_pattern(text, defaults, layers);
-  if (auto given = fitting_list(text, defaults, "layer_types", layers, text.texts("layer_types")))
-    return *std::move(given);
-  if (by_pattern) return *std::move(by_pattern);
-  if (defaults.form == dictionary_form::compressed) return compressed_layer_types(text, defaults, layers);
-  if (!defaults.others_attend) {
-    constexpr const char* older = "layers_block_type";
-    if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);
-    const std::string list(defaults.full_list);
-    if (list.empty() && defaults.full_every == 0)
-      text.missing("layer_types", "only some layers attend at all");
-    const auto attending = list.empty() ? std::nullopt : text.numbers(list.c_str(), range::whole);
-    if (layers && (attending || defaults.full_every == 0))
-      return listed_layer_types(defaults, *layers, attending.value_or(std::vector<double>{}));
-  }
-  if (!layers || defaults.full_every == 0 || !slides) return {};
-  std::vector<std::string> types;
-  const auto add = [&](bool full) { types.emplace_back(full ? defaults.full_type : defaults.other_type); };
-  if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
-    const std::string letters = *text.text("sliding_window_pattern");
-    if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
-      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got " + letters);
-    for (Index i = 0; i < *layers; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
-    return types;
-  }
-  auto every = text.index("sliding_window_pattern");
-  if (!every) every = text.index("_sliding_window_pattern");
-  if (!every) every = text.index("global_attn_every_n_layers");
-  if (!every && !defaults.interval.empty()) every = text.index(std::string(defaults.interval).c_str());
-  const Index period = every.value_or(defaults.full_every);
-  const Index full = defaults.interval == "mamba_step" ? period / 2
-                     : full_comes_first(defaults)      ? 0
-                                                       : period - 1;
-  const Index rest = defaults.rest_full ? *layers / period * period : *layers;
-  const Index dense = dense_layers_of(text, defaults),
-              of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
-  for (Index i = 0; i < *layers; ++i) {
-    const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
-    add(i < dense ? i % of_dense == of_dense - 1
-                  : at % period == full || i >= rest || (i == 0 && defaults.first_full));
-  }
-  if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
-  return types;
-}
-/// For each layer, whether it is a dense layer that rotates whatever its window is (Cohere 2 MoE).
-template <class J>
-std::vector<bool> dense_layers_that_rotate(json_reader<J>& text, const hugging_face_record& defaults,
-                                           std::size_t layers) {
-  std::vector<bool> rotates(layers, false);
-  if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
-    return rotates;
-  const auto count = static_cast<Index>(layers);
-  const auto kinds = fitting_list(text, defaults, "mlp_layer_types", count, text.texts("mlp_layer_types"));
-  const Index dense = dense_layers_of(text, defaults);
-  for (std::size_t i = 0; i < layers; ++i)
-    rotates[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
-  return rotates;
-}
-/// The base of each layer, if a file lists bases. 0: the layer does not rotate.
-template <class J>
-std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                                  std::optional<Index> layers) {
-  if (defaults.form != dictionary_form::base_per_layer) return {};
-  constexpr const char* key = "layer_rope_theta";
-  return fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_above_one));
-}
-/// The layers that do not rotate, from `layer_rope_theta` (layer_bases_of), or from `no_rope_layers`: a list
-/// with 1 for a rotated layer and 0 for others, or a period.
-///
-/// \param types  the number of layers that have a type, or 0
-template <class J>
-std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
-                                      std::optional<Index> layers, std::size_t types) {
-  std::vector<Index> without;
-  if (const auto bases = layer_bases_of(text, defaults, layers)) {
-    for (std::size_t i = 0; i < bases->size(); ++i)
-      if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
-    return without;
-  }
-  const std::string list = list_of_rotated(defaults);
-  const char* const key = list.c_str();
-  const auto given = text.numbers(key, range::zero_or_one);
-  if (given && !given->empty()) {
-    const std::vector<double> rotates = *fitting_list(text, defaults, key, layers, given);
-    if (types > 0 && rotates.size() != types)
-      text.refuse(key, "must have as many values as layer_types, " + std::to_string(types) + ", got " +
-                           std::to_string(rotates.size()));
-    for (std::size_t i = 0; i < rotates.size(); ++i)
-      if (equal(rotates[i], 0)) without.push_back(static_cast<Index>(i));
-    return without;
-  }
-  const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
-  if (period == 0) return without;
-  if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
-  for (Index i = defaults.from_end ? (*layers - 1) % period : period - 1; i < *layers; i += period)
-    without.push_back(i);
-  return without;
-}
-/// The layers that do not rotate, in increasing order.
-///
-/// \param types   of the layers, or empty
-/// \param slides  as in layer_types_of
-template <class J>
-std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                          std::optional<Index> layers, const std::vector<std::string>& types,
-                                          bool slides) {
-  std::vector<Index> without = named_without_rope(text, defaults, layers, types.size());
-  if (defaults.crosses)
-    for (const double layer : text.numbers("cross_attention_layers", range::whole)
-                                  .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
-      if (layer < static_cast<double>(types.empty() ? layers.value_or(max_layers) : to_index(types.size())))
-        without.push_back(static_cast<Index>(layer));
-  const std::vector<bool> dense = dense_layers_that_rotate(text, defaults, types.size());
-  for (std::size_t i = 0; i < types.size(); ++i) {
-    const bool full = is_full(defaults, types[i]);
-    if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
-      without.push_back(static_cast<Index>(i));
-  }
-  // Both rules may name the same layer.
-  sort_distinct(without);
-  return without;
-}
-// The attention window of each layer.
-/// The key with the window of sliding layers.
-template <class J>
-const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
-  for (const char* other : {"sliding_window_size", "window_size"})
-    if (!defaults.names.empty() && !text.has("sliding_window") && text.has(other)) return other;
-  return "sliding_window";
-}
-/// Whether is_causal makes the masks of every class of transformers reach to both sides.
-///
-/// Source: Hugging Face transformers, create_causal_mask of masking_utils.py
-template <class J>
-bool asks_both_ways(json_reader<J>& text) {
-  return !text.boolean("is_causal").value_or(true);
-}
-/// Whether a token attends only to earlier tokens. Gemma 4 also has "all", which means true, and "vision",
-/// with which text tokens remain causal.
-template <class J>
-bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
-  const char* const key = "use_bidirectional_attention";
-  const bool causal = defaults.causal && !asks_both_ways(text);
-  if (!text.is_text(key)) return !text.boolean(key).value_or(false) && causal;
-  const std::string both_ways = text.text(key).value_or("");
-  if (both_ways != "all" && both_ways != "vision")
-    text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
-  return causal && both_ways == "vision";
-}
-/// attention_options::window of sliding layers. 0 if no layer slides, or not_known_window.
-///
-/// In encoders, tokens on both sides are visible. In ModernBERT, local_attention / 2 or sliding_window tokens
-/// are visible on each side. In Gemma 3 and 4 with use_bidirectional_attention, half of sliding_window is
-/// visible on each side. With is_causal: false, transformers shows sliding_window tokens on each side
-/// (sliding_window_bidirectional_overlay). A window of attention_options also counts the token itself.
-///
-/// \param typed  whether the file has the type (sliding or not) of every layer
-template <class J>
-Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
-  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // for any use_sliding_window
-  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
-  const char* const key = window_key(text, defaults);
-  if (text.hides(key)) return 0;
-  const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
-  if (!asked || text.is_null(key) || window == Index{0}) return 0;
-  const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
-  if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
-    return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
-  if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
-  if (both_sides && !window) return *both_sides / 2;
-  if (!is_causal(text, defaults)) {
-    const bool each_side = asks_both_ways(text),
-               if_asked = defaults.window == window_span::both_sides_if_asked,
-               known = each_side ? !if_asked && has_class_not_in("", first_name(defaults)) : if_asked;
-    const Index tokens = window.value_or(assumed);
-    return known && tokens > 0 ? (each_side ? tokens : tokens / 2) + 1 : not_known_window;
-  }
-  if (window) return *window;
-  if (assumed > 0) return assumed;
-  const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
-  return none ? 0 : not_known_window;
-}
-/// model_rope::windows.
-///
-/// \param types    of the layers, or empty
-/// \param layers   the number of layers, or nothing if unknown
-/// \param without  the layers that do not rotate, in increasing order
-template <class J>
-std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
-                              const std::vector<std::string>& types, std::optional<Index> layers,
-                              const std::vector<Index>& without) {
-  const Index window = sliding_window_of(text, defaults, !types.empty());
-  if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
-    return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
-  const bool from = defaults.slides == which_slide::from_max_window_layers,
-             even = defaults.slides == which_slide::even_below_max_window_layers,
-             bare = defaults.slides == which_slide::without_rope;
-  // The layer at which sliding begins or ends. It is not a std::optional, because g++ 12 warns that one is
-  // uninitialised.
-  constexpr Index not_known = -1;
-  const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
-              first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
-                                   : not_known;
-  const bool chunks = defaults.window == window_span::chunks;
-  if (chunks && text.is_null("attention_chunk_size")) return {0};  // no chunk mask
-  std::vector<Index> windows;
-  const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
-  const Index of_full = all_that_attend ? window : 0;
-  const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
-  for (const std::string& type : types)
-    windows.push_back(is_full(defaults, type)                                 ? of_full
-                      : type == defaults.other_type && defaults.others_attend ? of_type
-                                                                              : not_known_window);
-  if (!windows.empty()) return windows;
-  // Whether the file has a key for a window.
-  const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
-  if ((chunks || defaults.crosses) && !given)
-    for (Index i = 0; i < layers.value_or(0); ++i)
-      windows.push_back(std::binary_search(without.begin(), without.end(), i) == chunks ? 0
-                                                                                        : not_known_window);
-  if (!windows.empty()) return windows;
-  if (chunks || defaults.crosses) return {not_known_window};
-  if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
-  if (layers && (bare || first != not_known)) {
-    for (Index i = 0; i < *layers; ++i) {
-      const bool slides = bare   ? std::binary_search(without.begin(), without.end(), i)
-                          : even ? i % 2 == 0 && i < first
-                                 : i >= first;
-      windows.push_back(slides ? window : 0);
-    }
-    return windows;
-  }
-  const bool pattern = window > 0 && defaults.full_every > 1;
-  return {given || pattern || defaults.slides != which_slide::by_type ? not_known_window : 0};
-}
-// Warnings about class defaults that differ from layer to layer.
 /// "the last of every 4 layers"
 inline std::string one_of_every(Index period, bool first, bool from_end) {
   return std::string(first ? "the first" : "the last") + " of every " + std::to_string(period) + " layers" +
          (from_end ? ", counted from the end," : "");
 }
-/// The pattern of layer types in the record, in words. Empty if the pattern was not used.
+/// Reads the type and the window of each layer.
 template <class J>
-std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
-                            const model_draft& model) {
-  const bool other_keys = defaults.form == dictionary_form::compressed || text.has("layer_types") ||
-                          (!defaults.others_attend && text.has("layers_block_type"));
-  if (model.layers.empty() || other_keys) return {};
-  const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
-  if (!defaults.full_list.empty() && text.has(std::string(defaults.full_list).c_str())) return {};
-  if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
-  const std::string pattern = pattern_key(defaults);
-  for (const char* key :
-       {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers", pattern.c_str()})
-    if (text.has(key)) return {};
-  if (!defaults.interval.empty() && text.has(std::string(defaults.interval).c_str())) return {};
-  if (defaults.full_every == 1) return "every layer attends fully";
-  return one_of_every(defaults.full_every, full_comes_first(defaults) != defaults.from_end,
-                      defaults.from_end) +
-         does + (defaults.first_full ? ", and so does the first" : "");
-}
-/// Warns about the class defaults in use that differ from layer to layer.
-///
-/// \param layers  the number of layers, or nothing if unknown
-/// \param model   with its groups
-template <class J>
-void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaults,
-                         std::optional<Index> layers, model_draft& model) {
-  const auto name = [&](const char* key, const std::string& what) {
-    model.warnings.push_back(text.path() + key + " is not given; assumed " + what + ", the default of " +
-                             model.architecture);
-  };
-  if (const std::string pattern = assumed_pattern(text, defaults, model); !pattern.empty())
-    name("layer_types", "that " + pattern);
-  const bool by_base = defaults.form == dictionary_form::base_per_layer;
-  if (defaults.no_rope_every > 0 && !model.layers_without_rope.empty() && !text.has("no_rope_layers") &&
-      !text.has("no_rope_layer_interval") && !(by_base && text.has("layer_rope_theta")))
-    name(by_base ? "layer_rope_theta" : "no_rope_layers",
-         "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
-  if (defaults.crosses && !text.has("cross_attention_layers") && !model.layers_without_rope.empty())
-    name("cross_attention_layers", joined(model.layers_without_rope));
-  const bool from = defaults.slides == which_slide::from_max_window_layers,
-             even = defaults.slides == which_slide::even_below_max_window_layers;
-  if ((from || even) && defaults.max_window_layers > 0 && layers && model.layers.empty() &&
-      !text.has("max_window_layers") && sliding_window_of(text, defaults) > 0)
-    name("max_window_layers", std::to_string(defaults.max_window_layers));
-  if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;
-  bool told = false;
-  if (const J* each = text.object("per_layer_config"))
-    for (const auto& item : each->items())
-      told = told || (item.value().is_object() && item.value().contains("head_dim"));
-  const bool used = std::any_of(model.groups.begin(), model.groups.end(), [](const layer_group& group) {
-    return group.layer_type == "full_attention";
-  });
-  if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
-}
+struct hugging_face_layers {
+  json_reader<J>& text;
+  const hugging_face_record& defaults;
+  std::optional<Index> count = {};  // of layers, or nothing if unknown
+  // The type of each layer, and the layers that do not rotate.
+  /// The values of a list with one value per layer.
+  template <class T>
+  std::optional<std::vector<T>> fitting(std::string_view key, std::optional<std::vector<T>> list) const {
+    if (!list) return list;
+    if (defaults.more_in_lists && count && to_index(list->size()) > *count)
+      list->resize(static_cast<std::size_t>(*count));
+    const std::string broken =
+        broken_rule_of_layer_list(list->size(), count.value_or(0), "num_hidden_layers values");
+    if (!broken.empty()) text.refuse(key, broken);
+    return list;
+  }
+  /// The types of layers according to the list of pattern_key.
+  std::optional<std::vector<std::string>> types_by_pattern() const {
+    const std::string_view key = pattern_key(defaults);
+    if (key.empty()) return {};
+    const auto given = fitting(key, text.numbers(key, range::zero_or_one));
+    if (!given) return {};
+    std::vector<std::string> types;
+    for (const double one : *given)
+      types.emplace_back(equal(one, 1) == defaults.full_ones.empty() ? defaults.other_type
+                                                                     : defaults.full_type);
+    return types;
+  }
+  /// The number of dense layers at the start, if the model has such layers.
+  Index dense() const {
+    return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
+  }
+  /// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
+  std::vector<std::string> types_by_compression() const {
+    constexpr const char* key = "compress_ratios";
+    const auto ratios = fitting(key, text.numbers(key, range::whole));
+    if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers rotate by two schedules");
+    return compressed_types(*ratios, [&](const std::string& rule) { text.refuse(key, rule); });
+  }
+  /// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all
+  /// alike.
+  ///
+  /// \param slides  whether there is a sliding window
+  std::vector<std::string> types(bool slides) const {
+    auto by_pattern = types_by_pattern();
+    if (auto given = fitting("layer_types", text.texts("layer_types"))) return *std::move(given);
+    if (by_pattern) return *std::move(by_pattern);
+    if (defaults.form == dictionary_form::compressed) return types_by_compression();
+    if (!defaults.others_attend) {
+      constexpr const char* older = "layers_block_type";
+      if (auto given = fitting(older, text.texts(older))) return *std::move(given);
+      const std::string_view list = defaults.full_list;
+      if (list.empty() && defaults.full_every == 0)
+        text.missing("layer_types", "only some layers attend at all");
+      const auto attending = list.empty() ? std::nullopt : text.numbers(list, range::whole);
+      if (count && (attending || defaults.full_every == 0)) {
+        std::vector<std::string> types(static_cast<std::size_t>(*count), std::string(defaults.other_type));
+        for (const double layer : attending.value_or(std::vector<double>{}))
+          if (layer < static_cast<double>(*count))
+            types[static_cast<std::size_t>(layer)] = defaults.full_type;
+        return types;
+      }
+    }
+    if (!count || defaults.full_every == 0 || !slides) return {};
+    std::vector<std::string> types;
+    const auto add = [&](bool full) { types.emplace_back(full ? defaults.full_type : defaults.other_type); };
+    if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
+      const std::string letters = *text.text("sliding_window_pattern");
+      if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
+        text.refuse("sliding_window_pattern", "must be a number or made of L and G, got ", letters);
+      for (Index i = 0; i < *count; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
+      return types;
+    }
+    auto every = text.index("sliding_window_pattern");
+    if (!every) every = text.index("_sliding_window_pattern");
+    if (!every) every = text.index("global_attn_every_n_layers");
+    if (!every && !defaults.interval.empty()) every = text.index(defaults.interval);
+    const Index period = every.value_or(defaults.full_every);
+    const Index full = defaults.interval == "mamba_step" ? period / 2
+                       : full_comes_first(defaults)      ? 0
+                                                         : period - 1;
+    const Index rest = defaults.rest_full ? *count / period * period : *count;
+    const Index first_dense = dense(),
+                of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
+    for (Index i = 0; i < *count; ++i) {
+      const Index at = defaults.from_end ? *count - 1 - i : i - first_dense;
+      add(i < first_dense ? i % of_dense == of_dense - 1
+                          : at % period == full || i >= rest || (i == 0 && defaults.first_full));
+    }
+    if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
+    return types;
+  }
+  /// For each layer, whether it is a dense layer that rotates whatever its window is (Cohere 2 MoE).
+  std::vector<bool> dense_that_rotate(std::size_t layers) const {
+    std::vector<bool> rotates(layers, false);
+    if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
+      return rotates;
+    constexpr const char* key = "mlp_layer_types";
+    const auto kinds = hugging_face_layers{text, defaults, to_index(layers)}.fitting(key, text.texts(key));
+    for (std::size_t i = 0; i < layers; ++i)
+      rotates[i] = kinds ? (*kinds)[i] == "dense" : to_index(i) < dense();
+    return rotates;
+  }
+  /// The base of each layer, if a file lists bases. 0: the layer does not rotate.
+  std::optional<std::vector<double>> bases() const {
+    if (defaults.form != dictionary_form::base_per_layer) return {};
+    constexpr const char* key = "layer_rope_theta";
+    return fitting(key, text.numbers(key, range::zero_or_above_one));
+  }
+  /// The layers that do not rotate, from `layer_rope_theta` (bases), or from `no_rope_layers`: a
+  /// list with 1 for a rotated layer and 0 for others, or a period.
+  ///
+  /// \param typed  the number of layers that have a type, or 0
+  std::vector<Index> named_without_rope(std::size_t typed) const {
+    std::vector<Index> without;
+    const auto add_zeros = [&](const std::vector<double>& list) {
+      for (std::size_t i = 0; i < list.size(); ++i)
+        if (equal(list[i], 0)) without.push_back(to_index(i));
+    };
+    if (const auto listed = bases()) {
+      add_zeros(*listed);
+      return without;
+    }
+    const std::string_view key = list_of_rotated(defaults);
+    const auto given = text.numbers(key, range::zero_or_one);
+    if (given && !given->empty()) {
+      const std::vector<double> rotates = *fitting(key, given);
+      if (typed > 0 && rotates.size() != typed)
+        text.refuse(key, "must have as many values as layer_types, ", typed, ", got ", rotates.size());
+      add_zeros(rotates);
+      return without;
+    }
+    const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
+    if (period == 0) return without;
+    if (!count) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
+    for (Index i = defaults.from_end ? (*count - 1) % period : period - 1; i < *count; i += period)
+      without.push_back(i);
+    return without;
+  }
+  /// The layers that do not rotate, in increasing order.
+  ///
+  /// \param types   of the layers, or empty
+  /// \param slides  as in types
+  std::vector<Index> without_rope(const std::vector<std::string>& types, bool slides) const {
+    std::vector<Index> without = named_without_rope(types.size());
+    if (defaults.crosses)
+      for (const double layer : text.numbers("cross_attention_layers", range::whole)
+                                    .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
+        if (layer < static_cast<double>(types.empty() ? count.value_or(max_layers) : to_index(types.size())))
+          without.push_back(static_cast<Index>(layer));
+    const std::vector<bool> dense_rotates = dense_that_rotate(types.size());
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      const bool full = is_full(defaults, types[i]);
+      if ((full && !defaults.full_rotate && slides && !dense_rotates[i]) ||
+          (!full && !defaults.others_attend))
+        without.push_back(static_cast<Index>(i));
+    }
+    // Both rules may name the same layer.
+    sort_distinct(without);
+    return without;
+  }
+  // The attention window of each layer.
+  /// The key with the window of sliding layers.
+  const char* window_key() const {
+    for (const char* other : {"sliding_window_size", "window_size"})
+      if (!defaults.names.empty() && !text.has("sliding_window") && text.has(other)) return other;
+    return "sliding_window";
+  }
+  /// Whether is_causal makes the masks of every class of transformers reach to both sides.
+  ///
+  /// Source: Hugging Face transformers, create_causal_mask of masking_utils.py
+  bool asks_both_ways() const { return !text.boolean("is_causal").value_or(true); }
+  /// Whether a token attends only to earlier tokens. Gemma 4 also has "all", which means true, and "vision",
+  /// with which text tokens remain causal.
+  bool is_causal() const {
+    const char* const key = "use_bidirectional_attention";
+    const bool causal = defaults.causal && !asks_both_ways();
+    if (!text.is_text(key)) return !text.boolean(key).value_or(false) && causal;
+    const std::string both_ways = text.text(key).value_or("");
+    if (both_ways != "all" && both_ways != "vision")
+      text.refuse(key, "must be true, false, \"all\" or \"vision\", got ", both_ways);
+    return causal && both_ways == "vision";
+  }
+  /// attention_options::window of sliding layers. 0 if no layer slides, or not_known_window.
+  ///
+  /// In encoders, tokens on both sides are visible. In ModernBERT, local_attention / 2 or sliding_window
+  /// tokens are visible on each side. In Gemma 3 and 4 with use_bidirectional_attention, half of
+  /// sliding_window is visible on each side. With is_causal: false, transformers shows sliding_window tokens
+  /// on each side (sliding_window_bidirectional_overlay). A window of attention_options also counts the token
+  /// itself.
+  ///
+  /// \param typed  whether the file has the type (sliding or not) of every layer
+  Index window_of_sliding(bool typed = false) const {
+    const bool by_type = typed && defaults.slides == which_slide::without_rope;  // for any use_sliding_window
+    const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
+    const char* const key = window_key();
+    if (text.hides(key)) return 0;
+    const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
+    if (!asked || text.is_null(key) || window == Index{0}) return 0;
+    const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
+    if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
+      return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
+    if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
+    if (both_sides && !window) return *both_sides / 2;
+    if (!is_causal()) {
+      const bool each_side = asks_both_ways(), if_asked = defaults.window == window_span::both_sides_if_asked,
+                 known = each_side ? !if_asked && has_class_not_in("", first_name(defaults)) : if_asked;
+      const Index tokens = window.value_or(assumed);
+      return known && tokens > 0 ? (each_side ? tokens : tokens / 2) + 1 : not_known_window;
+    }
+    if (window) return *window;
+    if (assumed > 0) return assumed;
+    const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
+    return none ? 0 : not_known_window;
+  }
+  /// model_rope::windows.
+  ///
+  /// \param types    of the layers, or empty
+  /// \param without  the layers that do not rotate, in increasing order
+  std::vector<Index> windows(const std::vector<std::string>& types, const std::vector<Index>& without) const {
+    const Index window = window_of_sliding(!types.empty());
+    if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
+      return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
+    const bool from = defaults.slides == which_slide::from_max_window_layers,
+               even = defaults.slides == which_slide::even_below_max_window_layers,
+               bare = defaults.slides == which_slide::without_rope;
+    // The layer at which sliding begins or ends. It is not a std::optional, because g++ 12 warns that one is
+    // uninitialised.
+    constexpr Index not_known = -1;
+    const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
+                first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
+                                     : not_known;
+    const bool chunks = defaults.window == window_span::chunks;
+    if (chunks && text.is_null("attention_chunk_size")) return {0};  // no chunk mask
+    std::vector<Index> windows;
+    const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
+    const Index of_full = all_that_attend ? window : 0;
+    const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
+    for (const std::string& type : types)
+      windows.push_back(is_full(defaults, type)                                 ? of_full
+                        : type == defaults.other_type && defaults.others_attend ? of_type
+                                                                                : not_known_window);
+    if (!windows.empty()) return windows;
+    // Whether the file has a key for a window.
+    const bool given = text.has(window_key()) || text.has("local_attention");
+    const auto of_layers = [&](const auto& window_of) {
+      for (Index i = 0; i < *count; ++i)
+        windows.push_back(window_of(i, std::binary_search(without.begin(), without.end(), i)));
+      return windows;
+    };
+    if (chunks || defaults.crosses) {
+      if (given || !count) return {not_known_window};
+      return of_layers([&](Index, bool unrotated) { return unrotated == chunks ? 0 : not_known_window; });
+    }
+    if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
+    if (count && (bare || first != not_known))
+      return of_layers([&](Index i, bool unrotated) {
+        const bool slides = bare ? unrotated : even ? i % 2 == 0 && i < first : i >= first;
+        return slides ? window : 0;
+      });
+    const bool pattern = window > 0 && defaults.full_every > 1;
+    return {given || pattern || defaults.slides != which_slide::by_type ? not_known_window : 0};
+  }
+  // Warnings about class defaults that differ from layer to layer.
+  /// The pattern of layer types in the record, in words. Empty if the pattern was not used.
+  std::string assumed_pattern(const model_draft& model) const {
+    const bool other_keys = defaults.form == dictionary_form::compressed || text.has("layer_types") ||
+                            (!defaults.others_attend && text.has("layers_block_type"));
+    if (model.types.empty() || other_keys) return {};
+    const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
+    if (text.has(defaults.full_list)) return {};
+    if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
+    for (const std::string_view key :
+         {std::string_view("sliding_window_pattern"), std::string_view("_sliding_window_pattern"),
+          std::string_view("global_attn_every_n_layers"), pattern_key(defaults), defaults.interval})
+      if (text.has(key)) return {};
+    if (defaults.full_every == 1) return "every layer attends fully";
+    return one_of_every(defaults.full_every, full_comes_first(defaults) != defaults.from_end,
+                        defaults.from_end) +
+           does + (defaults.first_full ? ", and so does the first" : "");
+  }
+  /// Warns about the class defaults in use that differ from layer to layer.
+  ///
+  /// \param model   with its groups
+  void name_assumed(model_draft& model) const {
+    const auto name = [&](const char* key, const std::string& what) {
+      model.warn_assumed(text.path() + key, what);
+    };
+    if (const std::string pattern = assumed_pattern(model); !pattern.empty())
+      name("layer_types", "that " + pattern);
+    const bool by_base = defaults.form == dictionary_form::base_per_layer;
+    if (defaults.no_rope_every > 0 && !model.without_rope.empty() && !text.has("no_rope_layers") &&
+        !text.has("no_rope_layer_interval") && !(by_base && text.has("layer_rope_theta")))
+      name(by_base ? "layer_rope_theta" : "no_rope_layers",
+           "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
+    if (defaults.crosses && !text.has("cross_attention_layers") && !model.without_rope.empty())
+      name("cross_attention_layers", joined(model.without_rope));
+    const bool from = defaults.slides == which_slide::from_max_window_layers,
+               even = defaults.slides == which_slide::even_below_max_window_layers;
+    if ((from || even) && defaults.max_window_layers > 0 && count && model.types.empty() &&
+        !text.has("max_window_layers") && window_of_sliding() > 0)
+      name("max_window_layers", std::to_string(defaults.max_window_layers));
+    if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;
+    bool told = false;
+    if (const J* each = text.object("per_layer_config"))
+      for (const auto& item : each->items())
+        told = told || (item.value().is_object() && item.value().contains("head_dim"));
+    const bool used = std::any_of(model.groups.begin(), model.groups.end(), [](const layer_group& group) {
+      return group.layer_type == "full_attention";
+    });
+    if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
+  }
+};
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 /// Makes the groups of layers of a config.json from its rope dictionaries.
@@ -12456,16 +12293,16 @@ class hugging_face_groups {
     const J* given = text_.object("rope_parameters");
     const J* old = scaling_dictionary();
     const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
-    if (given && old) maker_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
+    if (given && old) model_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
     if (old) given = old;
     if (!given && defaults_.own_rule)
-      text_.missing("rope_parameters", "without it the class of " + model_.architecture +
-                                           " takes a scaled rule of its own; give the dictionary");
+      text_.missing("rope_parameters", "without it the class of ", model_.architecture,
+                    " takes a scaled rule of its own; give the dictionary");
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
     if (add_scaled_layers(given, path)) return;
     if (given && add_nested_groups(*given, path)) {
       if (has_class_not_in(dictionary_by_type, first_name(defaults_)))
-        maker_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
+        model_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
                     "though the class of " + model_.architecture + " in transformers 5 does not read them");
       return;
     }
@@ -12480,7 +12317,7 @@ class hugging_face_groups {
     // A second base means a second kind of layer: Gemma 3 and ModernBERT before rope_parameters.
     const auto local = local_base();
     if (given && defaults_.full_head_dim > 0)
-      maker_.warn(
+      model_.warn(
           path.substr(0, path.size() - 1) + " is not read by the class of " + model_.architecture +
           " in this form: it has a dictionary for each layer type, and layers that attend fully have " +
           "heads of their own, global_head_dim");
@@ -12507,7 +12344,7 @@ class hugging_face_groups {
   void note_unused(const J& given, const std::string& path, const std::string& because) {
     std::vector<std::string> keys = {path.substr(0, path.size() - 1)};
     add_inner_keys(given, path, speaks_of_rope, keys);
-    for (const std::string& key : keys) maker_.warn(key + " has no effect, because " + because);
+    for (const std::string& key : keys) model_.warn(key + " has no effect, because " + because);
   }
   /// Molmo 2: rope_scaling holds for the layers whose numbers rope_scaling_layers has. Others are unscaled.
   ///
@@ -12517,23 +12354,23 @@ class hugging_face_groups {
     const auto scaled = text_.numbers(key, range::whole);
     if (!scaled) return false;
     if (!given) {
-      maker_.warn(text_.path() + key + " has no effect without rope_scaling");
+      model_.warn(text_.path() + key + " has no effect without rope_scaling");
       return false;
     }
     const auto layers = text_.index("num_hidden_layers", range::layers);
     if (!layers) text_.missing("num_hidden_layers", "rope_scaling_layers lists some of so many");
-    model_.layers.assign(static_cast<std::size_t>(*layers), "default");
+    model_.types.assign(static_cast<std::size_t>(*layers), "default");
     for (const double layer : *scaled) {
       if (layer >= static_cast<double>(*layers))
-        text_.refuse(key, "must have numbers below num_hidden_layers, " + std::to_string(*layers) + ", got " +
-                              exact_digits(layer));
-      model_.layers[static_cast<std::size_t>(layer)] = "scaling";
+        text_.refuse(key, "must have numbers below num_hidden_layers, ", *layers, ", got ",
+                     exact_digits(layer));
+      model_.types[static_cast<std::size_t>(layer)] = "scaling";
     }
     if (scaled->empty())
       note_unused(*given, path, "rope_scaling_layers is empty");
     else
       maker_.add("scaling", given, path);
-    if (contains(model_.layers, std::string("default"))) maker_.add("default", nullptr, path);
+    if (contains(model_.types, std::string("default"))) maker_.add("default", nullptr, path);
     return true;
   }
   /// The base of sliding layers, from a key next to the dictionaries.
@@ -12569,8 +12406,8 @@ class hugging_face_groups {
     return given != nullptr;
   }
   void refuse_flat_dictionary() {
-    text_.refuse("rope_parameters",
-                 "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
+    text_.refuse("rope_parameters", "must have a dictionary per layer type, such as ",
+                 std::string(defaults_.full_type));
   }
   /// Makes groups from one dictionary per layer type, or from the class defaults. Keys of an older form are
   /// not read by the class, and must agree with these defaults.
@@ -12581,13 +12418,12 @@ class hugging_face_groups {
     const std::string instead =
         "give rope_parameters with a dictionary for each of " + full + " and " + other;
     if (scaling_dictionary())
-      text_.refuse("rope_scaling", "is not read by the class of " + model_.architecture + "; " + instead);
+      text_.refuse("rope_scaling", "is not read by the class of ", model_.architecture, "; ", instead);
     const auto agrees = [&](const char* key, double filled) {
       const auto value = text_.number(key, range::positive);
       if (value && !detail::equal(*value, filled))
-        text_.refuse(key, "must be the " + exact_digits(filled) + " that the class of " +
-                              model_.architecture + " fills in, got " + exact_digits(*value) +
-                              "; for another " + instead);
+        text_.refuse(key, "must be the ", exact_digits(filled), " that the class of ", model_.architecture,
+                     " fills in, got ", exact_digits(*value), "; for another ", instead);
     };
     agrees("rope_theta", defaults_.filled_base);
     agrees("partial_rotary_factor", defaults_.filled_factor);
@@ -12610,7 +12446,7 @@ class hugging_face_groups {
     const auto add = [&](std::string_view type, const char* base_key, const J* otherwise, double base,
                          double factor) {
       const std::string name(type);
-      const J* one = given ? types.object(name.c_str()) : otherwise;
+      const J* one = given ? types.object(name) : otherwise;
       group_terms terms{
           .base = text_.number(base_key, range::above_one), .factor = factor, .base_key = base_key};
       if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker_.assumed(name, base);
@@ -12623,23 +12459,23 @@ class hugging_face_groups {
   /// Warns about keys that stand next to the dictionaries of layer types and have no effect.
   void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
-      maker_.warn(types.path() + key + " is next to the layer types and has no effect");
+      model_.warn(types.path() + key + " is next to the layer types and has no effect");
   }
   /// A number for all layers, or one for each of them.
   std::optional<std::vector<double>> number_or_list(const char* key, const number_rule& rule) {
-    const auto count = static_cast<Index>(model_.layers.size());
-    if (text_.is_list(key)) return fitting_list(text_, defaults_, key, count, text_.numbers(key, rule));
+    const hugging_face_layers<J> layers{text_, defaults_, to_index(model_.types.size())};
+    if (text_.is_list(key)) return layers.fitting(key, text_.numbers(key, rule));
     const auto one = text_.number(key, rule);
     if (!one) return {};
-    return std::vector<double>(model_.layers.size(), *one);
+    return std::vector<double>(model_.types.size(), *one);
   }
   /// Step 3.5: lists have a base and a share of channels per layer. All layers of a type use the values of
   /// the last layer of that type.
   void add_from_lists() {
-    if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
+    if (model_.types.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (add_given_types()) {
       if (text_.is_list("rope_theta"))
-        maker_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
+        model_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
       return;
     }
     const auto bases = number_or_list("rope_theta", range::above_one),
@@ -12647,18 +12483,18 @@ class hugging_face_groups {
     const auto beside = text_.number("partial_rotary_factor", range::fraction);
     for (const double factor : factors.value_or(std::vector<double>{}))
       if (beside && !detail::equal(*beside, factor))
-        text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, " +
-                                                  exact_digits(factor) + ", got " + exact_digits(*beside));
+        text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, ",
+                     exact_digits(factor), ", got ", exact_digits(*beside));
     const J* scaling = scaling_dictionary();
     const std::string path = text_.path() + "rope_scaling.", full(defaults_.full_type);
     std::vector<std::string> types;
-    for (const std::string& type : model_.layers)
+    for (const std::string& type : model_.types)
       if (!contains(types, type)) types.push_back(type);
     for (const std::string& type : types) {
       check_name(type, text_.path() + "layer_types");
       group_terms terms;
-      for (std::size_t i = 0; i < model_.layers.size(); ++i) {
-        if (model_.layers[i] != type) continue;
+      for (std::size_t i = 0; i < model_.types.size(); ++i) {
+        if (model_.types[i] != type) continue;
         if (bases) terms.base = (*bases)[i];
         if (factors) terms.factor = (*factors)[i];
       }
@@ -12668,12 +12504,12 @@ class hugging_face_groups {
     if (scaling && !contains(types, full)) {
       note_unused(*scaling, path, "no layer has type " + full);
     } else if (scaling && (scaled ? *scaled != std::vector<std::string>{full} : types.size() > 1)) {
-      maker_.warn(
+      model_.warn(
           text_.path() + "yarn_only_types is not " + full +
           " alone: rope_scaling holds for those layers, as in transformers; mlx-lm and vLLM scale the "
           "types that it lists, or all");
     } else if (!scaling && scaled) {
-      maker_.warn(text_.path() + "yarn_only_types has no effect without rope_scaling");
+      model_.warn(text_.path() + "yarn_only_types has no effect without rope_scaling");
     }
   }
   /// DeepSeek V4: the dictionary has either `main` and `compress`, or directly the keys of `compress`.
@@ -12693,7 +12529,7 @@ class hugging_face_groups {
     if (has_base && stretched) {
       const auto inside = json_reader<J>(compress, path + "compress.").number("rope_theta", range::above_one);
       if (inside && !detail::equal(*inside, *stretched))
-        maker_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
+        model_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
     }
     terms.base = stretched;
     if (!stretched && !has_base) terms.base = maker_.assumed("compress_rope_theta", defaults_.filled_base);
@@ -12704,40 +12540,30 @@ class hugging_face_groups {
   }
   /// Makes a group for each pair of layer type and base, from layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
-    std::vector<std::string>& layers = model_.layers;
-    const auto bases = layer_bases_of(
-        text_, defaults_, layers.empty() ? std::optional<Index>() : static_cast<Index>(layers.size()));
+    std::vector<std::string>& layers = model_.types;
+    const auto count = layers.empty() ? std::nullopt : std::optional(to_index(layers.size()));
+    const auto bases = hugging_face_layers<J>{text_, defaults_, count}.bases();
     if (!bases) return false;
+    if (std::all_of(bases->begin(), bases->end(), [](double base) { return detail::equal(base, 0); }))
+      text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
     if (defaults_.one_base) {
       add_group_of_one_base(given, path, *bases);
       return true;
     }
-    struct kind {
-      std::string type;
-      double base;
-      bool operator==(const kind& other) const {
-        return type == other.type && detail::equal(base, other.base);
-      }
-    };
     layers.resize(bases->size());
-    auto kinds = layers_by(layers.size(), [&](std::size_t i) { return kind{layers[i], (*bases)[i]}; });
+    auto kinds = layers_by(layers.size(), [&](std::size_t i) { return layer_kind{layers[i], (*bases)[i]}; });
     std::erase_if(kinds, [](const auto& one) { return detail::equal(one.first.base, 0); });
-    if (kinds.empty()) refuse_no_base();
-    const kind& first = kinds.front().first;
+    const double first = kinds.front().first.base;
     if (std::all_of(kinds.begin(), kinds.end(),
-                    [&](const auto& one) { return detail::equal(one.first.base, first.base); })) {
-      maker_.add("", given, path, {.overruling_base = first.base});
+                    [&](const auto& one) { return detail::equal(one.first.base, first); })) {
+      maker_.add("", given, path, {.overruling_base = first});
       return true;
     }
-    for (const auto& one : kinds) {
-      const auto& [type, base] = one.first;
-      const auto same_type = [&](const auto& other) { return other.first.type == one.first.type; };
-      std::string name = type;
-      if (!name.empty()) check_name(name, text_.path() + "layer_types");
-      if (name.empty() || std::count_if(kinds.begin(), kinds.end(), same_type) > 1)
-        name += (name.empty() ? "base " : ", base ") + exact_digits(base);
-      maker_.add(name, given, path, {.overruling_base = base});
-      for (const Index layer : one.second) layers[static_cast<std::size_t>(layer)] = name;
+    for (const auto& [kind, own] : kinds) {
+      if (!kind.type.empty()) check_name(kind.type, text_.path() + "layer_types");
+      const std::string name = name_of_kind(kind, kinds);
+      maker_.add(name, given, path, {.overruling_base = kind.base});
+      for (const Index layer : own) layers[static_cast<std::size_t>(layer)] = name;
     }
     return true;
   }
@@ -12747,31 +12573,27 @@ class hugging_face_groups {
     std::vector<double> distinct = bases;
     std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
     sort_distinct(distinct);
-    if (distinct.empty()) refuse_no_base();
     const bool in_file = text_.has("rope_theta") || (given && given->contains("rope_theta"));
     const bool by_list = !in_file && distinct.size() == 1;
     maker_.add("", given, path, {.overruling_base = by_list ? std::optional(distinct[0]) : std::nullopt});
     const double base = model_.groups.front().base;
     if (distinct.size() > 1 || !detail::equal(distinct[0], base))
-      maker_.warn(text_.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
+      model_.warn(text_.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
                   "; rope_theta holds, as the class has one rotary embedding for all layers");
-  }
-  void refuse_no_base() const {
-    text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
   }
   /// Throws unless the name is allowed for a group.
   ///
   /// \param where  the key that contains the type
   static void check_name(const std::string& type, const std::string& where) {
     if (type.empty() || type.size() > longest_layer_type)
-      throw_invalid("import_hugging_face", "a layer type in ", where.c_str(), " must have a name of 1 to ",
+      throw_invalid("import_hugging_face", "a layer type in ", where, " must have a name of 1 to ",
                     longest_layer_type, " characters, got ", type.size());
   }
   /// Adds all layers of a type to the layers that do not rotate.
   void leave_out(const std::string& type) {
-    std::vector<Index>& without = model_.layers_without_rope;
-    for (std::size_t i = 0; i < model_.layers.size(); ++i)
-      if (model_.layers[i] == type) without.push_back(static_cast<Index>(i));
+    std::vector<Index>& without = model_.without_rope;
+    for (std::size_t i = 0; i < model_.types.size(); ++i)
+      if (model_.types[i] == type) without.push_back(static_cast<Index>(i));
     sort_distinct(without);
   }
   /// Whether a rope dictionary contains one dictionary per layer type. This is so if some key is the name of
@@ -12790,7 +12612,7 @@ class hugging_face_groups {
   }
   bool is_type(const std::string& key) const {
     const bool two_kinds = defaults_.local_base > 0 || defaults_.form == dictionary_form::base_by_type;
-    return contains(model_.layers, key) || ((model_.layers.empty() || two_kinds) && is_usual_type(key));
+    return contains(model_.types, key) || ((model_.types.empty() || two_kinds) && is_usual_type(key));
   }
   bool is_usual_type(const std::string& key) const {
     return key == defaults_.full_type || key == defaults_.other_type;
@@ -12817,7 +12639,7 @@ class hugging_face_groups {
       text_.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
     for (const std::string& key : unrotated) leave_out(key);
     for (const std::string& key : beside)
-      maker_.warn(path + key + " is next to the layer types and has no effect");
+      model_.warn(path + key + " is next to the layer types and has no effect");
     return true;
   }
   json_reader<J>& text_;
@@ -12829,18 +12651,12 @@ class hugging_face_groups {
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 /// Makes the description of a model from its config.json.
 namespace rope::inline ROPE_ABI::detail {
-template <class J>
+/// \tparam Options  hugging_face_options, which the header that includes this one defines
+template <class J, class Options>
 class hugging_face_importer {
  public:
-  /// \param length, layout, without_rope  as in hugging_face_options
-  hugging_face_importer(const J& config, double length, std::optional<layout_kind> layout,
-                        model_without_rope without_rope)
-      : length_(length),
-        given_layout_(layout),
-        without_rope_(without_rope),
-        parts_(config),
-        outer_(parts_.outer()),
-        text_(parts_.text()) {}
+  hugging_face_importer(const J& config, const Options& options)
+      : options_(options), parts_(config), outer_(parts_.outer()), text_(parts_.text()) {}
   model_rope result() {
     model_.source = "Hugging Face";
     model_.architecture = architecture();
@@ -12850,7 +12666,7 @@ class hugging_face_importer {
       text_.hide(keys_not_read(*known));
       if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
       if (first_name(*known) == "jvlm")
-        for (std::string& overruled : read_block_config(text_)) warn(std::move(overruled));
+        for (std::string& overruled : read_block_config(text_)) model_.warn(std::move(overruled));
     }
     if (!outer_.empty()) {
       const std::string whole = name_of_part(outer_.back());
@@ -12863,23 +12679,23 @@ class hugging_face_importer {
     const bool has_record = hugging_face_record_of(plain) != nullptr;
     if ((has_record || !is_known_architecture(model_.architecture)) && parts_.is_bare() &&
         !parts_.hint(has_record).empty())
-      text_.refuse("model_type",
-                   "is of a model of several parts, got " + model_.architecture + parts_.hint(has_record));
-    defaults_ = record_of(text_, model_.architecture, given_layout_, parts_.hint());
+      text_.refuse("model_type", "is of a model of several parts, got ", model_.architecture,
+                   parts_.hint(has_record));
+    defaults_ = record_of(text_, model_.architecture, options_.layout, parts_.hint());
     read_outer_sections();
     add_layers();
-    if (const auto none = unrotated_by_layers(text_, defaults_, model_, layers_); none.is_so())
+    if (const auto none = unrotated_by_layers(text_, defaults_, model_, layers_.count); none.is_so())
       return without_rope(none);
     add_windows();
     add_query_scaling(text_, defaults_, model_);
-    hugging_face_groups<J>(text_, defaults_, length_, model_).add();
-    name_assumed_layers(text_, defaults_, layers_, model_);
+    hugging_face_groups<J>(text_, defaults_, options_.length, model_).add();
+    layers_.name_assumed(model_);
     model_.name_types_by_window();
     note_unknown_types();
     refuse_unknown_scaling();
-    if (!defaults_.note.empty()) warn(std::string(defaults_.note));
+    if (!defaults_.note.empty()) model_.warn(std::string(defaults_.note));
     if (!outer_.empty() && plain_architecture(name_of_part(outer_.front())).ends_with("assistant"))
-      warn("queries of an assistant attend to keys and values of the model that it assists");
+      model_.warn("queries of an assistant attend to keys and values of the model that it assists");
     note_keys(" is not understood and has no effect");
     return std::move(model_).finished();
   }
@@ -12891,7 +12707,7 @@ class hugging_face_importer {
       name = name_of_part(outer_[i - 1]);
       std::string by_default = default_text_architecture(name);
       if (by_default.empty()) continue;
-      warn(text_.path() + "model_type is not given; assumed " + by_default + ", the default of " + name);
+      model_.warn_assumed(text_.path() + "model_type", by_default, name);
       return by_default;
     }
     if (name.empty()) text_.missing("model_type", "it decides the layout");
@@ -12900,7 +12716,7 @@ class hugging_face_importer {
     name = architecture_by_keys(text_, name);
     if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
     // The code of DeepSeek-VL2 and DeepSeek-OCR then uses the attention class of Llama.
-    warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
+    model_.warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
     return "deepseek_ocr2_text";
   }
   /// Ling 3 VL has mrope_section next to text_config.
@@ -12911,8 +12727,7 @@ class hugging_face_importer {
     if (outer_.empty() || plain_architecture(name_of_part(outer_.back())) != "bailingmoev3vl") return;
     const auto given = outer_.back().numbers(key, range::whole);
     model_.sections = given.value_or(std::vector<double>{12, 10, 10});
-    if (!given)
-      warn(outer_.back().path() + key + " is not given; assumed [12, 10, 10], the default of Ling 3 VL");
+    if (!given) model_.warn_assumed(outer_.back().path() + key, "[12, 10, 10]", "Ling 3 VL");
   }
   /// Warns about each key about positions that has no effect, and about each size that was assumed.
   ///
@@ -12922,19 +12737,18 @@ class hugging_face_importer {
       if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
       if (names_key(defaults_.note, key)) continue;
       if (text_.hides(key))
-        warn(text_.path() + key + " is not read by the class of " + model_.architecture +
-             " and has no effect");
+        model_.warn(text_.path() + key + " is not read by the class of " + model_.architecture +
+                    " and has no effect");
       else if (speaks_of_rope(key))
         note_text_key(key, because);
     }
     for (std::size_t i = 0; i < outer_.size(); ++i)
       for (const std::string& key : outer_[i].unasked())
         if (speaks_of_rope(key))
-          warn(outer_[i].path() + key + " is next to " + parts_.keys()[i] + " and has no effect");
+          model_.warn(outer_[i].path() + key + " is next to " + parts_.keys()[i] + " and has no effect");
     note_inner_keys(because);
     text_.each_assumed([&](const std::string& key, double value, const std::string& of) {
-      warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
-           (of.empty() ? model_.architecture : of));
+      model_.warn_assumed(text_.path() + key, exact_digits(value), of);
     });
   }
   /// Warns about a key of the text model that was not read. A list with a value for every layer overrules a
@@ -12947,14 +12761,14 @@ class hugging_face_importer {
       by = "layer_types";
     if (key == "no_rope_layer_interval" && text_.has("no_rope_layers")) by = "no_rope_layers";
     if (by == "no_rope_layers" && is_interval_of_unrotated(key)) return;
-    warn(text_.path() + key + (by.empty() ? because : " is overruled by " + text_.path() + by));
+    model_.warn(text_.path() + key + (by.empty() ? because : " is overruled by " + text_.path() + by));
   }
   /// Whether the value n of the key gives the layers that do not rotate: the last of every n layers.
   bool is_interval_of_unrotated(const std::string& key) {
-    const Index period = text_.index(key.c_str()).value_or(0);
+    const Index period = text_.index(key).value_or(0);
     std::vector<Index> without;
-    for (Index i = period - 1; period > 0 && i < layers_.value_or(0); i += period) without.push_back(i);
-    return without == model_.layers_without_rope;
+    for (Index i = period - 1; period > 0 && i < layers_.count.value_or(0); i += period) without.push_back(i);
+    return without == model_.without_rope;
   }
   /// Warns about keys without effect in all dictionaries except rope dictionaries. Each other part of the
   /// model gets one warning. Scales in quantization_config are scales of weights, and get no warning.
@@ -12991,7 +12805,7 @@ class hugging_face_importer {
     add(text_, true);
     for (const json_reader<J>& reader : outer_) add(reader, false);
     sort_distinct(keys);
-    for (const std::string& key : keys) warn(key + because);
+    for (const std::string& key : keys) model_.warn(key + because);
   }
   /// Warns about a part of the model that is not read, if it has keys about positions.
   void note_part(const std::string& path, const J& part) {
@@ -13001,7 +12815,7 @@ class hugging_face_importer {
     sort_distinct(keys);
     std::string names;
     for (const std::string& key : keys) names += (names.empty() ? "" : ", ") + key;
-    warn(path + " is not read: it describes another part of the model, with " + names);
+    model_.warn(path + " is not read: it describes another part of the model, with " + names);
   }
   std::optional<Index> count_of_layers() {
     return text_.index_of({"num_hidden_layers", "n_layer", "n_layers", "num_layers",
@@ -13035,48 +12849,52 @@ class hugging_face_importer {
   }
   /// The description of a model in which no layer rotates.
   model_rope without_rope(const unrotated_model& none) {
-    if (without_rope_ == model_without_rope::refuse) text_.refuse(none.key.c_str(), none.refusal());
+    if (options_.without_rope == model_without_rope::refuse) text_.refuse(none.key, none.refusal());
     add_sizes();
-    model_.layers.clear();
-    model_.layers_without_rope.clear();
-    if (!layers_) layers_ = count_of_layers();
-    model_.windows.resize(static_cast<std::size_t>(layers_.value_or(1)), not_known_window);
+    model_.types.clear();
+    model_.without_rope.clear();
+    if (!layers_.count) layers_.count = count_of_layers();
+    model_.windows.resize(static_cast<std::size_t>(layers_.count.value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
     constexpr const char* because = " is not described, because nothing rotates";
-    text_.find(none.key.c_str());
+    text_.find(none.key);
     const std::vector<std::string> unasked = text_.unasked();
     std::vector<std::string> keys;  // in the dictionaries that were read before
     for (const std::string& key : {none.key, std::string("rope_parameters"), std::string("rope_scaling")})
-      if (const J* read = text_.peek(key.c_str()); read && !contains(unasked, key))
+      if (const J* read = text_.peek(key); read && !contains(unasked, key))
         add_inner_keys(*read, text_.path() + key + ".", speaks_of_rope, keys);
     for (const std::string& key : keys) model_.warn_once(key + because);
     note_keys(because);
     return std::move(model_).finished();
   }
   void add_layers() {
-    layers_ = count_of_layers();
-    if (!layers_ && !text_.peek("layer_types")) layers_ = listed_layers(text_, defaults_);
-    const char* const key = window_key(text_, defaults_);
+    layers_.count = count_of_layers();
+    if (!layers_.count && !text_.peek("layer_types"))
+      if (const auto list = text_.numbers(list_of_rotated(defaults_), range::any_number);
+          list && !list->empty())
+        layers_.count = to_index(list->size());
+    const char* const key = layers_.window_key();
     const auto window = text_.number(key, range::window);
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
-    model_.layers = layer_types_of(text_, defaults_, layers_, slides);
-    if (const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
-        by_pattern && *by_pattern != model_.layers)
-      warn(text_.path() + pattern_key(defaults_) + " is overruled by " + text_.path() + "layer_types");
+    model_.types = layers_.types(slides);
+    if (const auto by_pattern = layers_.types_by_pattern(); by_pattern && *by_pattern != model_.types)
+      model_.warn(text_.path() + std::string(pattern_key(defaults_)) + " is overruled by " + text_.path() +
+                  "layer_types");
     end_with_full_layer();
     const bool all = defaults_.others_attend ? defaults_.full_rotate || !slides || defaults_.full_every < 2
                                              : defaults_.full_every == 1;
-    if (!all && !layers_ && model_.layers.empty())
-      warn(text_.path() + "num_hidden_layers is not given, so the layers that do not rotate are not listed");
-    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers_, model_.layers, slides);
+    if (!all && !layers_.count && model_.types.empty())
+      model_.warn(text_.path() +
+                  "num_hidden_layers is not given, so the layers that do not rotate are not listed");
+    model_.without_rope = layers_.without_rope(model_.types, slides);
   }
   void add_windows() {
-    const auto window = text_.number(window_key(text_, defaults_), range::window),
+    const auto window = text_.number(layers_.window_key(), range::window),
                local = text_.number("local_attention", range::positive);
-    model_.windows = windows_of(text_, defaults_, model_.layers, layers_, model_.layers_without_rope);
-    model_.window_of_sliding = sliding_window_of(text_, defaults_, !model_.layers.empty());
-    model_.causal = is_causal(text_, defaults_);
+    model_.windows = layers_.windows(model_.types, model_.without_rope);
+    model_.window_of_sliding = layers_.window_of_sliding(!model_.types.empty());
+    model_.causal = layers_.is_causal();
     if (const J* causal = text_.peek("causal"); causal && causal->is_boolean())
       if (causal->template get<bool>() == model_.causal) text_.find("causal");  // agrees: no warning
     model_.sink_logits = defaults_.sink_logits;
@@ -13100,18 +12918,19 @@ class hugging_face_importer {
     const auto chunk = text_.index(key);
     model_.attention_chunk = chunk.value_or(text_.is_null(key) ? 0 : by_default);
     if (chunk)
-      warn(text_.path() + key + " is " + std::to_string(*chunk) +
-           ": layers that rotate attend within chunks of so many tokens, which no window says; rotate_layer "
-           "gives the key_ranges of a chunk");
+      model_.warn(
+          text_.path() + key + " is " + std::to_string(*chunk) +
+          ": layers that rotate attend within chunks of so many tokens, which no window says; rotate_layer "
+          "gives the key_ranges of a chunk");
   }
   /// Why the window of an attending layer is unknown.
   std::string reason_of_no_window() {
     if (defaults_.window == window_span::chunks)
       return "layers that rotate attend in chunks, which no window says";
     if (model_.keys_are_values) return "a window cannot express which compressed keys a layer sees";
-    const std::string key = text_.path() + window_key(text_, defaults_);
-    if (!layers_ && model_.layers.empty()) return text_.path() + "num_hidden_layers is not given";
-    if (!text_.has(window_key(text_, defaults_))) return key + " is not given";
+    const std::string key = text_.path() + layers_.window_key();
+    if (!layers_.count && model_.types.empty()) return text_.path() + "num_hidden_layers is not given";
+    if (!text_.has(layers_.window_key())) return key + " is not given";
     return model_.causal ? "which layers slide is not known of this architecture"
                          : "how far a token sees to either side is not known from " + key;
   }
@@ -13122,57 +12941,56 @@ class hugging_face_importer {
     const bool of_sliding = text_.boolean("add_swa_attention_sink_bias").value_or(true),
                of_full = text_.boolean("add_full_attention_sink_bias").value_or(false);
     model_.sink_logits = of_sliding || of_full;
-    if (of_sliding != of_full && model_.layers.empty())
-      warn(text_.path() + "num_hidden_layers is not given: only layers that " +
-           (of_sliding ? "slide" : "attend fully") + " have sink logits");
+    if (of_sliding != of_full && model_.types.empty())
+      model_.warn(text_.path() + "num_hidden_layers is not given: only layers that " +
+                  (of_sliding ? "slide" : "attend fully") + " have sink logits");
     if (of_sliding != of_full)
-      for (std::size_t i = 0; i < model_.layers.size(); ++i)
-        if ((model_.layers[i] == defaults_.full_type ? of_full : of_sliding) == false)
+      for (std::size_t i = 0; i < model_.types.size(); ++i)
+        if ((model_.types[i] == defaults_.full_type ? of_full : of_sliding) == false)
           model_.layers_without_sinks.push_back(static_cast<Index>(i));
     const auto size = text_.number("sliding_window_size", range::window),
                window = text_.number("sliding_window", range::window);
     if (size && window && !detail::equal(*size, *window))
-      warn(text_.path() + "sliding_window_size is overruled by " + text_.path() + "sliding_window");
+      model_.warn(text_.path() + "sliding_window_size is overruled by " + text_.path() + "sliding_window");
   }
   /// Warns if layer_types lists sliding layers and the class does not use it.
   void note_unread_types() {
     if (types_slide(defaults_) || !text_.has("layer_types")) return;
     const bool all = defaults_.slides != which_slide::by_type;
     const std::string type(all ? defaults_.full_type : defaults_.other_type);
-    if (contains(model_.layers, type))
-      warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
-           " where layers slide: " + (all ? "all do, or none" : "none does"));
+    if (contains(model_.types, type))
+      model_.warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
+                  " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
   /// In some classes the last layer attends fully, whatever its type in the file.
   void end_with_full_layer() {
-    if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
-    model_.layers.back() = defaults_.full_type;
+    if (!defaults_.ends_full || model_.types.empty() || model_.types.back() == defaults_.full_type) return;
+    model_.types.back() = defaults_.full_type;
     if (text_.has("layer_types"))
-      warn(text_.path() + "layer_types: the class of " + model_.architecture +
-           " takes the last layer for one of " + model_.layers.back());
+      model_.warn(text_.path() + "layer_types: the class of " + model_.architecture +
+                  " takes the last layer for one of " + model_.types.back());
   }
   /// Warns if layers slide by the window of the class because the file has none.
   void note_assumed_window() {
     const double assumed = (std::abs)(defaults_.sliding_window);
-    if (detail::equal(assumed, 0) || text_.has(window_key(text_, defaults_)) ||
-        text_.has("local_attention") ||
+    if (detail::equal(assumed, 0) || text_.has(layers_.window_key()) || text_.has("local_attention") ||
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;
     const bool both_sides = defaults_.window == window_span::both_sides;
-    warn(text_.path() + (both_sides ? "local_attention" : "sliding_window") + " is not given; assumed " +
-         exact_digits(assumed) + ", the default of " + model_.architecture);
+    model_.warn_assumed(text_.path() + (both_sides ? "local_attention" : "sliding_window"),
+                        exact_digits(assumed));
   }
   /// Warns about types of rotated layers that have no group. The rotation of these layers is unknown if there
   /// are several groups. If there is one group, they are assumed to belong to it.
   void note_unknown_types() {
-    const std::vector<Index>& without = model_.layers_without_rope;
+    const std::vector<Index>& without = model_.without_rope;
     std::vector<std::string> types;
-    for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+    for (std::size_t i = 0; i < model_.types.size(); ++i) {
       const auto layer = static_cast<Index>(i);
-      if (std::binary_search(without.begin(), without.end(), layer) || model_.group(model_.layers[i]))
+      if (std::binary_search(without.begin(), without.end(), layer) || model_.group(model_.types[i]))
         continue;
-      types.push_back(model_.layers[i]);
-      if (model_.groups.size() > 1) model_.layers_not_known.push_back(layer);
+      types.push_back(model_.types[i]);
+      if (model_.groups.size() > 1) model_.not_known.push_back(layer);
     }
     sort_distinct(types);
     constexpr std::size_t most = 4;  // largest number of names in the warning
@@ -13181,9 +12999,10 @@ class hugging_face_importer {
       names += (i > 0 ? ", " : "") + types[i].substr(0, longest_layer_type);
     if (types.empty()) return;
     if (types.size() > most) names += " and " + std::to_string(types.size() - most) + " more";
-    warn("layers of type " + names + " have no rope dictionary; " +
-         (model_.groups.size() > 1 ? "their rotation is unknown"
-                                   : "they are taken to rotate like " + model_.groups.front().layer_type));
+    model_.warn("layers of type " + names + " have no rope dictionary; " +
+                (model_.groups.size() > 1
+                     ? "their rotation is unknown"
+                     : "they are taken to rotate like " + model_.groups.front().layer_type));
   }
   /// Throws for an unknown architecture with sliding layers and scaling, because architectures differ in
   /// whether sliding layers are scaled.
@@ -13193,18 +13012,15 @@ class hugging_face_importer {
       text_.refuse(
           "model_type",
           "is no known architecture, and this one both slides and scales: give rope_parameters for each "
-          "layer type, got " +
-              model_.architecture);
+          "layer type, got ",
+          model_.architecture);
   }
-  void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
-  double length_;
-  std::optional<layout_kind> given_layout_;
-  model_without_rope without_rope_;
+  const Options& options_;
   parts_of_config<J> parts_;
   std::vector<json_reader<J>> outer_;  // the dictionaries around the text model, the whole file first
   json_reader<J> text_;
   hugging_face_record defaults_ = {};
-  std::optional<Index> layers_ = {};  // their number
+  hugging_face_layers<J> layers_ = {text_, defaults_};
   model_draft model_ = {};
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -13277,8 +13093,7 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
                             : config.is_null()  ? "null"
                                                 : "a number or a truth value");
     detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
-    return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
-        .result();
+    return detail::hugging_face_importer<J, hugging_face_options>(config, options).result();
   }
 }
 }  // namespace rope::inline ROPE_ABI
@@ -13606,21 +13421,6 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 ///
 /// frequencies_on_axes makes frequencies on several axes from the M-RoPE sections of a layer group.
 namespace rope::inline ROPE_ABI {
-namespace detail {
-/// The axes of pairs if height and width alternate from pair 0 on, and time has the last pairs.
-///
-/// \param sections  (time, height, width)
-///
-/// Throws:  std::invalid_argument unless there are three sections, and height and width are equal
-/// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
-inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
-  if (sections.size() != 3 || sections[1] != sections[2])
-    throw_invalid("frequencies_on_axes",
-                  "with time last, the sections must be time, height and width, the latter two equal, got ",
-                  sections.size(), " sections");
-  return height_width_then_time(sections[1], sections[0]);
-}
-}  // namespace detail
 /// The frequencies of a group on the axes of its positions: on_axes with the mrope_sections of the group. If
 /// the group has no sections, its frequencies are returned unchanged. The axes are (time, height, width),
 /// except for Hunyuan VL.
@@ -13642,18 +13442,23 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
                             group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left);
     left -= pairs;
   }
-  const auto assignment = [&] {
-    switch (group.section_order) {
+  const auto assignment = [&sections = group.mrope_sections, order = group.section_order] {
+    switch (order) {
       case mrope_order::alternating:
-        return interleaved_sections(group.mrope_sections);
-      case mrope_order::time_last:
-        return detail::sections_with_time_last(group.mrope_sections);
+        return interleaved_sections(sections);
+      case mrope_order::time_last:  // Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
+        if (sections.size() != 3 || sections[1] != sections[2])
+          detail::throw_invalid("frequencies_on_axes",
+                                "with time last, the sections must be time, height and width, the latter two "
+                                "equal, got ",
+                                sections.size(), " sections");
+        return height_width_then_time(sections[1], sections[0]);
       case mrope_order::spread:
-        return spread_sections(group.mrope_sections);
+        return spread_sections(sections);
       case mrope_order::blocks:
         break;
     }
-    return contiguous_sections(group.mrope_sections);
+    return contiguous_sections(sections);
   };
   return on_axes(group.frequencies, assignment());
 }
@@ -13733,13 +13538,8 @@ class model_tables {
     for (const layer_group& group : model_.groups()) {
       const auto& f = group.frequencies;
       const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
-        if (table.pairs() != f.pairs() || table.axes() != f.axes() ||
-            !detail::equal(table.attention_factor(), f.attention_factor()))
-          return false;
-        for (Index a = 0; a < f.axes(); ++a)
-          for (Index i = 0; i < f.pairs(); ++i)
-            if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
-        return true;
+        return detail::same_inv_freq(table, f) &&
+               detail::equal(table.attention_factor(), f.attention_factor());
       });
       table_of_group_.push_back(detail::to_index(alike - tables_.begin()));
       if (alike == tables_.end()) tables_.push_back(make(f));
@@ -14540,17 +14340,22 @@ template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
 }
-/// Runs plans for the same tokens on the caller's threads: all plans process `block` tokens before the next
-/// block, while the table rows of the block are in the cache. A plan has tokens(), bytes() and run(first,
-/// last).
-template <class Threads, class Plan, class... More>
-void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
-  parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
-    const Index step = sizeof...(More) == 0 ? last - first : block;
-    for (; first < last; first += step) {
-      const Index end = (std::min)(first + step, last);
-      plan.run(first, end);
-      (more.run(first, end), ...);
+/// Runs a plan on the caller's threads. A plan has tokens(), bytes() and run(first, last, positions...).
+template <class Threads, class Plan, class... Source>
+void run_plan(const Threads& threads, const Plan& plan, const Source&... positions) {
+  parallel_pieces(threads, plan.tokens(), plan.bytes(),
+                  [&](Index first, Index last) { plan.run(first, last, positions...); });
+}
+/// Runs the plans of queries and keys: both process `block` tokens before the next block, while the table
+/// rows of the block are in the cache.
+template <class Threads, class Queries, class Keys, class... Source>
+void run_plans(const Threads& threads, Index block, const Queries& queries, const Keys& keys,
+               const Source&... positions) {
+  parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
+    for (Index end; first < last; first = end) {
+      end = (std::min)(first + block, last);
+      queries.run(first, end, positions...);
+      keys.run(first, end, positions...);
     }
   });
 }
@@ -14593,7 +14398,7 @@ class rotation_plan {
   }
   /// Rotates every head of tokens [first, last) of the batch, token t of row b at positions(b, t).
   template <class Source>
-  void run(const Source& positions, Index first, Index last) const {
+  void run(Index first, Index last, const Source& positions) const {
     constexpr Index most = 256;
     std::int64_t found[most];
     for_each_piece(x_, first, last, is_token_major(x_) ? most : (std::min)(most, block()),
@@ -14742,17 +14547,6 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64
   x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
                 : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
-/// A rotation_plan together with its positions.
-template <class Plan, class Source>
-struct plan_at {
-  const Plan& plan;
-  const Source& positions;
-  Index tokens() const { return plan.tokens(); }
-  double bytes() const { return plan.bytes(); }
-  void run(Index first, Index last) const { plan.run(positions, first, last); }
-};
-template <class Plan, class Source>
-plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 /// Rotates every head of `x` into `out`. The arguments must be checked.
 ///
 /// \tparam in_place  whether x and out are known to be the same view
@@ -14761,17 +14555,7 @@ template <class Layout, bool inverse, bool in_place = false, class T, class S, c
 void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
                  const placed_table<S>& table, const Source& positions, const Threads& threads = {},
                  reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
-  run_plans(threads, all.block(), plan_at{all, positions});
-}
-/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads, reverse_rotation back) {
-  if (x.data == out.data)
-    rotate_into<Layout, inverse, true>(out, out, table, positions, threads, back);
-  else
-    rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
+  run_plan(threads, rotation_plan<Layout, inverse, T, S, in_place>(x, out, table, back), positions);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
@@ -14826,6 +14610,16 @@ void check_result(const char* function, const head_view<const X>& x, const head_
                   "out has another channel type than x and must share no memory with it; give other memory");
   }
 }
+template <class Layout, bool inverse, class T, class S, class P, class Threads>
+void rotate_in_place_checked(const char* function, const head_view<T>& x, const placed_table<S>& table,
+                             const P& positions, const Threads& threads,
+                             reverse_rotation back = reverse_rotation::inverse) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
+  check_written(function, x);
+  rotate_into<Layout, inverse, true>(x, x, table, source, threads, back);
+}
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -14835,7 +14629,7 @@ void rotate_checked(const char* function, const head_view<const X>& x, const hea
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   check_result(function, x, out);
   if constexpr (std::is_same_v<X, T>)
-    rotate_all<Layout, inverse>(x, out, table, source, threads, back);
+    rotate_into<Layout, inverse>(x, out, table, source, threads, back);
   else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
@@ -14851,10 +14645,9 @@ void check_same_tokens(const char* function, const head_view<Q>& q, const head_v
 template <class Layout, class Q, class K, class S, class Source>
 void check_both(const char* function, const head_view<Q>& q, const head_view<K>& k,
                 const placed_table<S>& table, const Source& source) {
-  check_view(function, q);
-  check_view(function, k);
+  check_heads(function, q);
+  check_heads(function, k);
   check_same_tokens(function, q, k);
-  check_memory(function, q, k);
   check_rotation<Layout>(function, q.batch, q.tokens, (std::min)(q.head_dim, k.head_dim), table, source);
   check_written(function, q);
   check_written(function, k);
@@ -14873,7 +14666,7 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
   const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
-  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
+  run_plans(threads, queries.block(), queries, keys, source);
 }
 }  // namespace detail
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.
@@ -14913,7 +14706,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T, T>("rotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_in_place_checked<Layout, false>("rotate", x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -14969,7 +14762,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T, T>("unrotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_in_place_checked<Layout, true>("unrotate", x, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///

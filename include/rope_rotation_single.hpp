@@ -435,7 +435,7 @@ class message_part {
   };
 };
 inline void append(std::string& text, message_part part) { part.append_to(text); }
-inline void append(std::string& text, std::initializer_list<message_part> parts) {
+EIGEN_DONT_INLINE inline void append(std::string& text, std::initializer_list<message_part> parts) {
   for (const message_part& part : parts) part.append_to(text);
 }
 inline std::string joined(std::initializer_list<message_part> parts) {
@@ -447,7 +447,7 @@ template <class... Parts>
 std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
-inline std::string shape_text(const Index* extents, std::size_t count) {
+EIGEN_DONT_INLINE inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
   for (std::size_t i = 0; i < count; ++i) {
     text += i == 0 ? "[" : ", ";
@@ -2256,95 +2256,8 @@ concept position_form = requires(const P& positions) {
 #ifndef ROPE_ROTATION_CHECKS_HPP
 #define ROPE_ROTATION_CHECKS_HPP
 
-#ifndef ROPE_ROTATION_LAYOUT_HPP
-#define ROPE_ROTATION_LAYOUT_HPP
-/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
-///
-///     channel        0   1   2   3   4   5   6   7
-///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
-///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
-///
-/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
-/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
-/// one gives fluent but wrong text. Therefore no function has a default layout.
-namespace rope::inline ROPE_ABI {
-/// Pair i = channels (2i, 2i + 1).
-/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
-/// (FlashAttention), `traditional=True` (MLX).
-///
-///     rotate<interleaved>(q, k, table, start);
-///
-/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
-struct interleaved {
-  /// 2 i, the channel of u.
-  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
-  /// 2 i + 1, the channel of v.
-  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
-};
-/// Pair i = channels (i, i + pairs).
-/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
-/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
-///
-///     rotate<half_split>(q, k, table, start);
-///
-/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
-struct half_split {
-  /// i, the channel of u.
-  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
-  /// i + pairs, the channel of v.
-  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
-};
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
-/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
-template <class L>
-concept pair_layout = requires(Index i, Index pairs) {
-  { L::first(i, pairs) } -> std::convertible_to<Index>;
-  { L::second(i, pairs) } -> std::convertible_to<Index>;
-};
-/// The two layouts as a value, for programs that choose the layout at run time.
-enum class layout_kind { interleaved, half_split };
-/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
-///
-///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
-template <class Call>
-decltype(auto) with_layout(layout_kind layout, Call&& f) {
-  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
-  return std::forward<Call>(f)(half_split{});
-}
-/// "interleaved" or "half_split".
-inline const char* name_of(layout_kind layout) {
-  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
-}
-namespace detail {
-struct unnamed_layout {};
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
-                      " and ", v, " for pair ", i);
-    }
-    constexpr Index per_pass = 1024;
-    bool named[per_pass];
-    for (Index begin = 0; begin < channels; begin += per_pass) {
-      std::fill_n(named, per_pass, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= per_pass) continue;
-          if (named[channel - begin])
-            throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                          ") once, got channel ", channel, " again for pair ", i);
-          named[channel - begin] = true;
-        }
-    }
-  }
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_LAYOUT_HPP
+#ifndef ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
+#define ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
 
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
@@ -2574,24 +2487,22 @@ auto view_of_indices(const char* name, X& x) {
   }
 }
 template <class X>
-using dense_type = std::remove_cvref_t<X>;
-template <class X>
-concept dense = requires(const dense_type<X>& x) {
+concept dense = requires(const std::remove_cvref_t<X>& x) {
   dense_of(x);
 };
 template <class X>
 concept dense_in_memory = requires(X& x) {
   x.data();
-  requires bool(unsigned(dense_type<X>::Flags) & Eigen::DirectAccessBit);
-  requires int(dense_type<X>::InnerStrideAtCompileTime) == 1;
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
 };
+template <class X, bool row_major>
+concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
 template <class X>
-concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor);
-template <class X>
-concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
+concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 template <bool row_major, class Matrix>
 auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
-  if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {
+  if constexpr (!matrix_in_memory<Matrix, row_major>) {
     return head_view<float>{};
   } else {
     using T = std::remove_pointer_t<decltype(m.data())>;
@@ -2664,7 +2575,7 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
 #undef ROPE_DETAIL_COLUMN_MAJOR_VIEW
 #undef ROPE_DETAIL_TENSOR_VIEW
 #define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
-  static_assert(detail::row_major_matrix<Matrix>,                                                 \
+  static_assert(detail::matrix_in_memory<Matrix, true>,                                           \
                 name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
                      "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
                      "thd(m.transpose(), heads); copy a column-major " shape                      \
@@ -2703,7 +2614,7 @@ auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { retu
 template <detail::dense Matrix>
 auto dht(Matrix&& m, Index heads) {
   static_assert(
-      detail::column_major_matrix<Matrix>,
+      detail::matrix_in_memory<Matrix, false>,
       "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
       "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
       "heads); evaluate an expression or a column of a row-major matrix first");
@@ -2714,6 +2625,176 @@ requires detail::owns_memory<Matrix>
 auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_VIEW_HPP
+/// Whether two views have a channel in common. Sub-views of one array may alternate in memory without a
+/// common channel, such as the queries and keys of a fused projection. The ranges of their addresses overlap.
+namespace rope::inline ROPE_ABI::detail {
+struct memory_steps {
+  std::int64_t stride, least, most;
+};
+EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_steps* end,
+                                       std::int64_t distance, int& tries) {
+  if (steps == end) return distance == 0;
+  std::int64_t least = 0, most = 0;  // the range that the shorter steps span
+  for (const memory_steps* s = steps + 1; s != end; ++s) {
+    least += s->least * s->stride;
+    most += s->most * s->stride;
+  }
+  const auto floor = [stride = steps->stride](std::int64_t n) {
+    return n / stride - (n % stride < 0 ? 1 : 0);
+  };
+  const std::int64_t last = (std::min)(steps->most, floor(distance - least));
+  for (std::int64_t n = (std::max)(steps->least, -floor(most - distance)); n <= last && --tries > 0; ++n)
+    if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
+  return false;
+}
+struct viewed_memory {
+  std::int64_t address, extents[4], strides[4];
+  template <class T>
+  explicit viewed_memory(const head_view<T>& x)
+      : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
+        strides{x.batch == 1 ? 0 : x.batch_stride * std::int64_t{sizeof(T)},
+                x.tokens == 1 ? 0 : x.token_stride * std::int64_t{sizeof(T)},
+                x.heads == 1 ? 0 : x.head_stride * std::int64_t{sizeof(T)}, 1} {}
+  std::int64_t length(int axis) const { return (extents[axis] - 1) * strides[axis]; }
+  std::int64_t begin() const {
+    constexpr std::int64_t none = 0;
+    return address + (std::min)(length(0), none) + (std::min)(length(1), none) + (std::min)(length(2), none);
+  }
+  std::int64_t end() const {
+    constexpr std::int64_t none = 0;
+    return address + (std::max)(length(0), none) + (std::max)(length(1), none) + (std::max)(length(2), none) +
+           extents[3];
+  }
+};
+EIGEN_DONT_INLINE inline bool find_shared(const viewed_memory& a, const viewed_memory& b) {
+  memory_steps steps[8];
+  int count = 0;
+  for (int i = 0; i < 8; ++i) {
+    const viewed_memory& x = i < 4 ? a : b;
+    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
+    if (stride == 0) continue;
+    const std::int64_t most = (i < 4) == (stride < 0) ? extent - 1 : 0;
+    const memory_steps next = {stride < 0 ? -stride : stride, most - extent + 1, most};
+    int place = 0;
+    while (place < count && steps[place].stride > next.stride) ++place;
+    if (place < count && steps[place].stride == next.stride) {
+      steps[place].least += next.least;
+      steps[place].most += next.most;
+      continue;
+    }
+    for (int later = count++; later > place; --later) steps[later] = steps[later - 1];
+    steps[place] = next;
+  }
+  int tries = 4096;
+  return leads_to(steps, steps + count, a.address - b.address, tries);
+}
+template <class A, class B>
+bool share_memory(const head_view<A>& a, const head_view<B>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  const viewed_memory of_a(a), of_b(b);
+  return of_a.begin() < of_b.end() && of_b.begin() < of_a.end() &&
+         find_shared(viewed_memory(a), viewed_memory(b));
+}
+template <class T>
+bool are_same(const head_view<const T>& x, const head_view<T>& out) {
+  return x.data == out.data && x.head_dim == out.head_dim &&
+         (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+         (x.tokens == 1 || x.token_stride == out.token_stride) &&
+         (x.heads == 1 || x.head_stride == out.head_stride);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
+
+#ifndef ROPE_ROTATION_LAYOUT_HPP
+#define ROPE_ROTATION_LAYOUT_HPP
+/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
+///
+///     channel        0   1   2   3   4   5   6   7
+///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
+///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
+///
+/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
+/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
+/// one gives fluent but wrong text. Therefore no function has a default layout.
+namespace rope::inline ROPE_ABI {
+/// Pair i = channels (2i, 2i + 1).
+/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
+/// (FlashAttention), `traditional=True` (MLX).
+///
+///     rotate<interleaved>(q, k, table, start);
+///
+/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
+struct interleaved {
+  /// 2 i, the channel of u.
+  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
+  /// 2 i + 1, the channel of v.
+  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
+};
+/// Pair i = channels (i, i + pairs).
+/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
+/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+///
+///     rotate<half_split>(q, k, table, start);
+///
+/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
+struct half_split {
+  /// i, the channel of u.
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  /// i + pairs, the channel of v.
+  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
+};
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
+template <class L>
+concept pair_layout = requires(Index i, Index pairs) {
+  { L::first(i, pairs) } -> std::convertible_to<Index>;
+  { L::second(i, pairs) } -> std::convertible_to<Index>;
+};
+/// The two layouts as a value, for programs that choose the layout at run time.
+enum class layout_kind { interleaved, half_split };
+/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
+///
+///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
+template <class Call>
+decltype(auto) with_layout(layout_kind layout, Call&& f) {
+  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
+  return std::forward<Call>(f)(half_split{});
+}
+/// "interleaved" or "half_split".
+inline const char* name_of(layout_kind layout) {
+  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
+}
+namespace detail {
+struct unnamed_layout {};
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
+                      " and ", v, " for pair ", i);
+    }
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= per_pass) continue;
+          if (named[channel - begin])
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ROTATION_LAYOUT_HPP
 
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
@@ -3682,6 +3763,14 @@ concept given_table = rotation_table<X> || requires(const X& x) {
 };
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
+template <int views, class... Arguments>
+constexpr bool misplaces_table() {
+  int place = 0, last_view = -1, table = -1;
+  ((last_view = is_head_view<std::remove_cvref_t<Arguments>> ? place : last_view,
+    table = table < 0 && given_table<std::remove_cvref_t<Arguments>> ? place : table, ++place),
+   ...);
+  return table < 0 || table != last_view + 1 || table > views;
+}
 }  // namespace rope::inline ROPE_ABI::detail
 /// Throws at compile time unless Layout is given and is a layout.
 #define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
@@ -3705,15 +3794,16 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
   ROPE_DETAIL_CHECK_THREADS(name, Threads)
 /// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
-  static_assert(!std::is_const_v<T>,           \
-                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                             \
+  static_assert(!std::is_const_v<T>,                                                                       \
+                name ": " x " is read-only, a view of a const or temporary object; " name "_to<Layout>(" x \
+                     ", out, table) leaves it as it is")
 #define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
   static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
                 name ": both views are rotated in place, and one is read-only; out of place is " name \
                      "_to<Layout>(x, out, table)")
 #define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
-  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only, a view of a const or temporary object")
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
@@ -3726,8 +3816,10 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
        "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
-#define ROPE_DETAIL_TABLE_SENTENCE(name) \
-  name ": a table is a frequency_table, or one that is placed in the head by at_channel"
+#define ROPE_DETAIL_TABLE_SENTENCE(name)                                                                     \
+  name                                                                                                       \
+      ": a table is a frequency_table, or one that is placed in the head by at_channel; it comes after the " \
+      "views, and values are not rotated"
 /// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
 /// replace a missing view or, if all views are present, a missing table. The conditions no_view and no_table
 /// may use `Layout` and `Arguments`.
@@ -3758,7 +3850,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
-                  detail::lacks_table<Arguments...>)
+                  (detail::misplaces_table<views, Arguments...>()))
 namespace rope::inline ROPE_ABI::detail {
 template <class T>
 void check_extents(const char* function, const head_view<T>& x) {
@@ -3815,86 +3907,6 @@ void check_written(const char* function, const head_view<T>& x) {
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
 }
-struct memory_steps {
-  std::int64_t stride, least, most;
-};
-EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_steps* end,
-                                       std::int64_t distance, int& tries) {
-  if (steps == end) return distance == 0;
-  std::int64_t least = 0, most = 0;  // the range that the shorter steps span
-  for (const memory_steps* s = steps + 1; s != end; ++s) {
-    least += s->least * s->stride;
-    most += s->most * s->stride;
-  }
-  const auto floor = [stride = steps->stride](std::int64_t n) {
-    return n / stride - (n % stride < 0 ? 1 : 0);
-  };
-  const std::int64_t last = (std::min)(steps->most, floor(distance - least));
-  for (std::int64_t n = (std::max)(steps->least, -floor(most - distance)); n <= last && --tries > 0; ++n)
-    if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
-  return false;
-}
-struct memory_axes {
-  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
-  template <class T>
-  explicit memory_axes(const head_view<T>& x)
-      : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        size(sizeof(T)),
-        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
-        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
-};
-struct spanned_addresses {
-  std::int64_t begin, end;
-  template <class T>
-  explicit spanned_addresses(const head_view<T>& x)
-      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        end(begin + x.head_dim * std::int64_t{sizeof(T)}) {
-    add((x.batch - 1) * x.batch_stride * std::int64_t{sizeof(T)});
-    add((x.tokens - 1) * x.token_stride * std::int64_t{sizeof(T)});
-    add((x.heads - 1) * x.head_stride * std::int64_t{sizeof(T)});
-  }
- private:
-  void add(std::int64_t length) {
-    begin += (std::min)(length, std::int64_t{0});
-    end += (std::max)(length, std::int64_t{0});
-  }
-};
-EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
-  memory_steps steps[8];
-  int count = 0;
-  for (int i = 0; i < 8; ++i) {
-    const memory_axes& x = i < 4 ? a : b;
-    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
-    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
-    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
-                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
-    const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
-    int place = 0;
-    while (place < count && steps[place].stride > next.stride) ++place;
-    if (place < count && steps[place].stride == next.stride) {
-      steps[place].least += next.least;
-      steps[place].most += next.most;
-      continue;
-    }
-    for (int later = count++; later > place; --later) steps[later] = steps[later - 1];
-    steps[place] = next;
-  }
-  int tries = 4096;
-  return leads_to(steps, steps + count, a.address - b.address, tries);
-}
-template <class A, class B>
-bool share_memory(const head_view<A>& a, const head_view<B>& b) {
-  if (a.size() == 0 || b.size() == 0) return false;
-  const spanned_addresses of_a(a), of_b(b);
-  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
-}
-template <class T>
-bool are_same(const head_view<const T>& x, const head_view<T>& out) {
-  return x.data == out.data && x.head_dim == out.head_dim &&
-         (x.batch == 1 || x.batch_stride == out.batch_stride) &&
-         (x.tokens == 1 || x.token_stride == out.token_stride) &&
-         (x.heads == 1 || x.head_stride == out.head_stride);
-}
 struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
@@ -3927,6 +3939,14 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
+template <class S>
+void check_rows_of_batch(const char* function, Index batch, Index tokens, const frequency_table<S>& table,
+                         const char* advice) {
+  if (batch > 1 && tokens > 0 && table.source() == table_source::coordinates &&
+      table.rows() == batch * tokens)
+    throw_invalid(function, "the table has coordinates for ", batch, " rows of ", tokens,
+                  " tokens, and without positions every row would get those of the first; ", advice);
+}
 [[noreturn]] EIGEN_DONT_INLINE inline void throw_outside(const char* function, const position_range& range,
                                                          std::int64_t first, std::int64_t last,
                                                          table_source source, const std::int64_t* start,
@@ -3942,7 +3962,9 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
     const bool in_float = source == table_source::float_angles;
-    advice = ", make it with frequency_table";
+    advice = first > 0 && position < first
+                 ? ", start at its first position (in a cache by append_at) or make it with frequency_table"
+                 : ", make it with frequency_table";
     append(advice, in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, ");
     if (from != 0 || in_float) append(advice, {from, ", "});
     append(advice, {to, ")"});
@@ -3961,6 +3983,11 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
     throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
                   rotary_dim, " channels from channel ", first_channel, " on");
   const position_range range = positions.range(function, batch, tokens);
+  if constexpr (std::is_same_v<Source, braced_positions>)
+    if (positions.ids.data == nullptr)
+      check_rows_of_batch(
+          function, batch, tokens, table,
+          "give the id b * tokens + t for token t of row b, or for the first rows the start 0");
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     throw_outside(function, range, table.first(), table.last(), table.source(), start_of(positions), tokens);
@@ -5010,14 +5037,19 @@ template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
 }
-template <class Threads, class Plan, class... More>
-void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
-  parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
-    const Index step = sizeof...(More) == 0 ? last - first : block;
-    for (; first < last; first += step) {
-      const Index end = (std::min)(first + step, last);
-      plan.run(first, end);
-      (more.run(first, end), ...);
+template <class Threads, class Plan, class... Source>
+void run_plan(const Threads& threads, const Plan& plan, const Source&... positions) {
+  parallel_pieces(threads, plan.tokens(), plan.bytes(),
+                  [&](Index first, Index last) { plan.run(first, last, positions...); });
+}
+template <class Threads, class Queries, class Keys, class... Source>
+void run_plans(const Threads& threads, Index block, const Queries& queries, const Keys& keys,
+               const Source&... positions) {
+  parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
+    for (Index end; first < last; first = end) {
+      end = (std::min)(first + block, last);
+      queries.run(first, end, positions...);
+      keys.run(first, end, positions...);
     }
   });
 }
@@ -5047,7 +5079,7 @@ class rotation_plan {
     return (std::max)(Index{1}, table_bytes / (2 * (std::max)(Index{1}, table_.pairs) * Index(sizeof(S))));
   }
   template <class Source>
-  void run(const Source& positions, Index first, Index last) const {
+  void run(Index first, Index last, const Source& positions) const {
     constexpr Index most = 256;
     std::int64_t found[most];
     for_each_piece(x_, first, last, is_token_major(x_) ? most : (std::min)(most, block()),
@@ -5172,31 +5204,12 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64
   x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
                 : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
-template <class Plan, class Source>
-struct plan_at {
-  const Plan& plan;
-  const Source& positions;
-  Index tokens() const { return plan.tokens(); }
-  double bytes() const { return plan.bytes(); }
-  void run(Index first, Index last) const { plan.run(positions, first, last); }
-};
-template <class Plan, class Source>
-plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
           class Threads = this_thread>
 void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
                  const placed_table<S>& table, const Source& positions, const Threads& threads = {},
                  reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
-  run_plans(threads, all.block(), plan_at{all, positions});
-}
-template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads, reverse_rotation back) {
-  if (x.data == out.data)
-    rotate_into<Layout, inverse, true>(out, out, table, positions, threads, back);
-  else
-    rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
+  run_plan(threads, rotation_plan<Layout, inverse, T, S, in_place>(x, out, table, back), positions);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
@@ -5248,6 +5261,16 @@ void check_result(const char* function, const head_view<const X>& x, const head_
                   "out has another channel type than x and must share no memory with it; give other memory");
   }
 }
+template <class Layout, bool inverse, class T, class S, class P, class Threads>
+void rotate_in_place_checked(const char* function, const head_view<T>& x, const placed_table<S>& table,
+                             const P& positions, const Threads& threads,
+                             reverse_rotation back = reverse_rotation::inverse) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
+  check_written(function, x);
+  rotate_into<Layout, inverse, true>(x, x, table, source, threads, back);
+}
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -5257,7 +5280,7 @@ void rotate_checked(const char* function, const head_view<const X>& x, const hea
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   check_result(function, x, out);
   if constexpr (std::is_same_v<X, T>)
-    rotate_all<Layout, inverse>(x, out, table, source, threads, back);
+    rotate_into<Layout, inverse>(x, out, table, source, threads, back);
   else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
@@ -5271,10 +5294,9 @@ void check_same_tokens(const char* function, const head_view<Q>& q, const head_v
 template <class Layout, class Q, class K, class S, class Source>
 void check_both(const char* function, const head_view<Q>& q, const head_view<K>& k,
                 const placed_table<S>& table, const Source& source) {
-  check_view(function, q);
-  check_view(function, k);
+  check_heads(function, q);
+  check_heads(function, k);
   check_same_tokens(function, q, k);
-  check_memory(function, q, k);
   check_rotation<Layout>(function, q.batch, q.tokens, (std::min)(q.head_dim, k.head_dim), table, source);
   check_written(function, q);
   check_written(function, k);
@@ -5292,7 +5314,7 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
   const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
-  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
+  run_plans(threads, queries.block(), queries, keys, source);
 }
 }  // namespace detail
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.
@@ -5332,7 +5354,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T, T>("rotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_in_place_checked<Layout, false>("rotate", x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -5388,7 +5410,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T, T>("unrotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_in_place_checked<Layout, true>("unrotate", x, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -5452,8 +5474,8 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T, T>("rotate_gradient", gradient, gradient, detail::placed(table),
-                                               positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_in_place_checked<Layout, true>("rotate_gradient", gradient, detail::placed(table),
+                                                  positions, threads, detail::reverse_rotation::transpose);
 }
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
 ///

@@ -395,7 +395,7 @@ class message_part {
   };
 };
 inline void append(std::string& text, message_part part) { part.append_to(text); }
-inline void append(std::string& text, std::initializer_list<message_part> parts) {
+EIGEN_DONT_INLINE inline void append(std::string& text, std::initializer_list<message_part> parts) {
   for (const message_part& part : parts) part.append_to(text);
 }
 inline std::string joined(std::initializer_list<message_part> parts) {
@@ -408,7 +408,7 @@ std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
 /// Extents as messages show them: "[2, 16, 8, 128]".
-inline std::string shape_text(const Index* extents, std::size_t count) {
+EIGEN_DONT_INLINE inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
   for (std::size_t i = 0; i < count; ++i) {
     text += i == 0 ? "[" : ", ";
@@ -996,6 +996,13 @@ struct score_view {
   Index key_stride = 0;     // elements from one key to the next
   /// Whether there is a matrix.
   explicit operator bool() const { return data != nullptr; }
+  /// Reports a bias that is passed as a mask, or a mask that is passed as a bias.
+  template <class Other>
+  operator score_view<Other>() const {
+    static_assert(!std::is_same_v<X, bool> && !std::is_same_v<X, float>,
+                  "score_matrix: the entries of a mask are bool, those of a bias are float");
+    return {};
+  }
   /// Points to the entry of key 0 for query i of head h in row b. The entry of key j is j * key_step()
   /// elements later.
   const X* at(Index b, Index h, Index i) const {
@@ -1005,22 +1012,32 @@ struct score_view {
   /// key_stride, or 0 if all keys share one entry.
   Index key_step() const { return keys == 1 ? 0 : key_stride; }
 };
+namespace detail {
+/// Checks the type and the extents of a matrix of scores.
+template <class X>
+void check_score_matrix(Index batch, Index heads, Index queries, Index keys) {
+  static_assert(
+      std::is_same_v<X, bool> || std::is_same_v<X, float>,
+      "score_matrix: entries are bool (a mask) or float (a bias); write others to an Eigen::Array<bool, ...> "
+      "or Eigen::Array<float, ...> first");
+  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
+  // zeros count as 1 in this check.
+  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
+              j = (std::max)(keys, Index{1});
+  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
+    throw_invalid("score_matrix", "extents must not be negative, got ",
+                  shape_text({batch, heads, queries, keys}));
+  if (!product_fits({h, i, j}) || !product_fits({batch, h, i, j}))
+    throw_length("score_matrix", shape_text({batch, heads, queries, keys}), " exceeds the address space");
+}
+}  // namespace detail
 /// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
 ///
 /// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
 ///          exceeds an Index
 template <class X>
 score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
-  // zeros count as 1 in this check.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
-  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
-                          detail::shape_text({batch, heads, queries, keys}));
-  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
-    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
-                         " exceeds the address space");
+  detail::check_score_matrix<X>(batch, heads, queries, keys);
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
 namespace detail {
@@ -1081,10 +1098,8 @@ auto score_matrix(const X& x) {
                 "an expression first");
   if constexpr (detail::scores_in_memory<X>) {
     const auto view = detail::scores_by_index(x);
-    using entry = std::remove_cvref_t<decltype(*view.data)>;
-    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                  "Eigen::Array<float, ...> first");
+    detail::check_score_matrix<std::remove_cvref_t<decltype(*view.data)>>(view.batch, view.heads,
+                                                                          view.queries, view.keys);
     if (view.data == nullptr)
       detail::throw_invalid("score_matrix",
                             "the matrix must have entries, got [batch, heads, queries, keys] = ",
@@ -1098,6 +1113,29 @@ auto score_matrix(const X& x) {
 template <detail::owns_memory X>
 auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
   return score_matrix<const X&>(x);
+}
+/// A view of a matrix of any storage order, [batch * heads * queries, keys]. An extent of 1 is shared.
+///
+///     {.mask = score_matrix(is_token, batch, 1, 1, keys)}  // is_token [batch, keys]
+///
+/// Requires:  the memory of the object outlives the view
+/// Throws:    as above, and std::invalid_argument if the matrix has other extents
+template <detail::dense_in_any_order X>
+auto score_matrix(const X& x, Index batch, Index heads, Index queries, Index keys) {
+  using entry = typename std::remove_cvref_t<X>::Scalar;
+  detail::check_score_matrix<entry>(batch, heads, queries, keys);
+  if (x.rows() != batch * heads * queries || x.cols() != keys)
+    detail::throw_invalid("score_matrix", "the matrix must be [batch * heads * queries, keys] = ",
+                          detail::shape_text({batch * heads * queries, keys}), ", got ",
+                          detail::shape_text({x.rows(), x.cols()}));
+  const Index row = x.rowStride();
+  return score_view<entry>{x.data(),      batch, heads,        queries, keys, heads * queries * row,
+                           queries * row, row,   x.colStride()};
+}
+template <detail::owns_memory X>
+requires detail::dense_in_any_order<X>
+auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads, Index queries, Index keys) {
+  return score_matrix<const X&>(x, batch, heads, queries, keys);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
@@ -1870,13 +1908,13 @@ namespace detail {
 /// The largest head_dim for integer products. At this head_dim a query channel is rounded to one of about 256
 /// steps of either sign. A smaller head_dim allows more steps.
 inline constexpr Index max_integer_products = 65536;
-/// \tparam T        channels of queries and outputs
-/// \tparam C        channels of keys and values
-/// \tparam rotates  whether keys are rotated while they are read
+/// \tparam T       channels of queries and outputs
+/// \tparam C       channels of keys and values
+/// \param rotates  whether keys are rotated while they are read
 ///
 /// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
-template <class T, class C, bool rotates>
-void check_products(const char* function, product_precision products, Index head_dim) {
+template <class T, class C>
+void check_products(const char* function, product_precision products, Index head_dim, bool rotates) {
   if (products == product_precision::full) return;
   if (products == product_precision::integers) {
     if (!is_quantized<C>)
@@ -1929,6 +1967,9 @@ struct int64_list : std::span<const std::int64_t> {
 /// keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
+///
+/// Lists, matrices and selected keys are views and must outlive the call. A vector that is made within the
+/// braces of a call does, one that is made in the initializer of a variable of options does not.
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
 struct attention_options {
   /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
@@ -2003,8 +2044,8 @@ struct attention_options {
   /// (without NDEBUG) throw, and other builds count the key twice. Dropout must be 0, and there is no
   /// gradient.
   selected_keys selected = {};
-  /// Whether queries are already rotated. Only calls on a cache without a table read this option. They throw
-  /// if it is false and the cache rotated its keys. rotate_layer sets the option to true.
+  /// Whether queries are already rotated. A call on a cache without a table throws if this is false and the
+  /// cache rotated its keys. A call with a table throws if this is true. rotate_layer sets it to true.
   bool queries_are_rotated = false;
   /// The log-sum-exp of a query without visible keys. It is less than any other, and finite, because
   /// infinities do not survive -ffast-math.
@@ -2024,6 +2065,13 @@ inline void require_length(const char* function, const char* name, std::size_t g
   throw_invalid(function, name, " must be empty or have length ", length, " or ", rows * length, ", got ",
                 got);
 }
+/// Rejects a call with a table whose options say that q is rotated: it would be rotated twice.
+inline void check_unrotated(const char* function, const attention_options& options) {
+  if (options.queries_are_rotated)
+    throw_invalid(function,
+                  "the table rotates q, so queries_are_rotated must be false, got true; leave out the layout "
+                  "and the table if q is rotated");
+}
 /// Checks the extents of a mask or a bias. Extents of 1 are shared.
 EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* name,
                                            const std::array<Index, 4>& extents,
@@ -2031,9 +2079,13 @@ EIGEN_DONT_INLINE inline void check_scores(const char* function, const char* nam
   const std::array<Index, 4> of_scores = {shape.batch, shape.heads, shape.queries, shape.keys};
   for (std::size_t axis = 0; axis < extents.size(); ++axis)
     if (extents[axis] != 1 && extents[axis] != of_scores[axis])
-      throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
-                    shape_text(of_scores.data(), of_scores.size()), ", got ",
-                    shape_text(extents.data(), extents.size()));
+      throw_invalid(
+          function, "the extents of ", name, " must be 1 or those of the scores, ",
+          shape_text(of_scores.data(), of_scores.size()), ", got ",
+          shape_text(extents.data(), extents.size()),
+          axis == 2 && extents[2] == shape.batch
+              ? "; a matrix is [queries, keys]; of [batch, keys] write score_matrix(m, batch, 1, 1, keys)"
+              : "");
 }
 EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
                                                    const any_integers& counts, Index batch, Index tokens) {
@@ -3387,6 +3439,12 @@ struct query_block {
   Index token_of(Index r) const { return first_token + r / heads; }
   Index head_of(Index r) const { return first_head + r % heads; }
 };
+/// A block of the `group` query heads of one key head. Key heads are numbered across the batch, row by row.
+inline query_block block_of_key_head(Index head, Index kv_heads, Index group, Index first_token,
+                                     Index tokens) {
+  const Index kv = head % kv_heads;
+  return {head / kv_heads, kv, kv * group, group, first_token, tokens};
+}
 /// Rows [first_row, first_row + count) of a block, numbered from 0.
 struct strip_rows {
   query_block block;
@@ -4624,11 +4682,9 @@ auto view_of_indices(const char* name, X& x) {
     return view;
   }
 }
-template <class X>
-using dense_type = std::remove_cvref_t<X>;
 /// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
 template <class X>
-concept dense = requires(const dense_type<X>& x) {
+concept dense = requires(const std::remove_cvref_t<X>& x) {
   dense_of(x);
 };
 /// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
@@ -4636,18 +4692,18 @@ concept dense = requires(const dense_type<X>& x) {
 template <class X>
 concept dense_in_memory = requires(X& x) {
   x.data();
-  requires bool(unsigned(dense_type<X>::Flags) & Eigen::DirectAccessBit);
-  requires int(dense_type<X>::InnerStrideAtCompileTime) == 1;
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
 };
+template <class X, bool row_major>
+concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
 template <class X>
-concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor);
-template <class X>
-concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
+concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 /// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
 /// view if the storage order is another one, which the caller rejects at compile time.
 template <bool row_major, class Matrix>
 auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
-  if constexpr (!dense_in_memory<Matrix> || bool(dense_type<Matrix>::IsRowMajor) != row_major) {
+  if constexpr (!matrix_in_memory<Matrix, row_major>) {
     return head_view<float>{};
   } else {
     using T = std::remove_pointer_t<decltype(m.data())>;
@@ -4720,7 +4776,7 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
 #undef ROPE_DETAIL_COLUMN_MAJOR_VIEW
 #undef ROPE_DETAIL_TENSOR_VIEW
 #define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
-  static_assert(detail::row_major_matrix<Matrix>,                                                 \
+  static_assert(detail::matrix_in_memory<Matrix, true>,                                           \
                 name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
                      "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
                      "thd(m.transpose(), heads); copy a column-major " shape                      \
@@ -4759,7 +4815,7 @@ auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { retu
 template <detail::dense Matrix>
 auto dht(Matrix&& m, Index heads) {
   static_assert(
-      detail::column_major_matrix<Matrix>,
+      detail::matrix_in_memory<Matrix, false>,
       "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
       "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
       "heads); evaluate an expression or a column of a row-major matrix first");
@@ -5062,6 +5118,102 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_PARALLEL_HPP
+
+#ifndef ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
+#define ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
+/// Whether two views have a channel in common. Sub-views of one array may alternate in memory without a
+/// common channel, such as the queries and keys of a fused projection. The ranges of their addresses overlap.
+namespace rope::inline ROPE_ABI::detail {
+/// A distance of `least` to `most` steps in memory, `stride` bytes each.
+struct memory_steps {
+  std::int64_t stride, least, most;
+};
+/// Whether steps can add up to exactly `distance` bytes. The longest step is first. If each stride is at
+/// least as long as the span of all shorter ones, as for sub-views of one array, this takes two tries per
+/// stride. The answer is false once no `tries` are left.
+EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_steps* end,
+                                       std::int64_t distance, int& tries) {
+  if (steps == end) return distance == 0;
+  std::int64_t least = 0, most = 0;  // the range that the shorter steps span
+  for (const memory_steps* s = steps + 1; s != end; ++s) {
+    least += s->least * s->stride;
+    most += s->most * s->stride;
+  }
+  const auto floor = [stride = steps->stride](std::int64_t n) {
+    return n / stride - (n % stride < 0 ? 1 : 0);
+  };
+  const std::int64_t last = (std::min)(steps->most, floor(distance - least));
+  for (std::int64_t n = (std::max)(steps->least, -floor(most - distance)); n <= last && --tries > 0; ++n)
+    if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
+  return false;
+}
+/// The memory of a view with elements: its first address, and the extent of each axis and its stride in
+/// bytes. The last axis is one of bytes. The stride of an extent of 1 is 0 here: in the view it may be huge.
+struct viewed_memory {
+  std::int64_t address, extents[4], strides[4];
+  template <class T>
+  explicit viewed_memory(const head_view<T>& x)
+      : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
+        strides{x.batch == 1 ? 0 : x.batch_stride * std::int64_t{sizeof(T)},
+                x.tokens == 1 ? 0 : x.token_stride * std::int64_t{sizeof(T)},
+                x.heads == 1 ? 0 : x.head_stride * std::int64_t{sizeof(T)}, 1} {}
+  /// The distance from the first entry of an axis to its last.
+  std::int64_t length(int axis) const { return (extents[axis] - 1) * strides[axis]; }
+  /// The smallest address of a byte.
+  std::int64_t begin() const {
+    constexpr std::int64_t none = 0;
+    return address + (std::min)(length(0), none) + (std::min)(length(1), none) + (std::min)(length(2), none);
+  }
+  /// One more than the largest address of a byte.
+  std::int64_t end() const {
+    constexpr std::int64_t none = 0;
+    return address + (std::max)(length(0), none) + (std::max)(length(1), none) + (std::max)(length(2), none) +
+           extents[3];
+  }
+};
+/// As share_memory, for two views whose ranges of addresses overlap.
+EIGEN_DONT_INLINE inline bool find_shared(const viewed_memory& a, const viewed_memory& b) {
+  memory_steps steps[8];
+  int count = 0;
+  for (int i = 0; i < 8; ++i) {
+    const viewed_memory& x = i < 4 ? a : b;
+    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
+    if (stride == 0) continue;
+    const std::int64_t most = (i < 4) == (stride < 0) ? extent - 1 : 0;
+    const memory_steps next = {stride < 0 ? -stride : stride, most - extent + 1, most};
+    int place = 0;
+    while (place < count && steps[place].stride > next.stride) ++place;
+    if (place < count && steps[place].stride == next.stride) {
+      steps[place].least += next.least;
+      steps[place].most += next.most;
+      continue;
+    }
+    for (int later = count++; later > place; --later) steps[later] = steps[later - 1];
+    steps[place] = next;
+  }
+  int tries = 4096;
+  return leads_to(steps, steps + count, a.address - b.address, tries);
+}
+/// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
+/// for equal strides, unless 4096 tries found no overlap.
+template <class A, class B>
+bool share_memory(const head_view<A>& a, const head_view<B>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  const viewed_memory of_a(a), of_b(b);
+  return of_a.begin() < of_b.end() && of_b.begin() < of_a.end() &&
+         find_shared(viewed_memory(a), viewed_memory(b));
+}
+/// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
+template <class T>
+bool are_same(const head_view<const T>& x, const head_view<T>& out) {
+  return x.data == out.data && x.head_dim == out.head_dim &&
+         (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+         (x.tokens == 1 || x.token_stride == out.token_stride) &&
+         (x.heads == 1 || x.head_stride == out.head_stride);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
 
 #ifndef ROPE_ROTATION_LAYOUT_HPP
 #define ROPE_ROTATION_LAYOUT_HPP
@@ -6801,6 +6953,15 @@ concept given_table = rotation_table<X> || requires(const X& x) {
 };
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
+/// True unless the arguments of a call are at most `views` views, then a table, and no view after it.
+template <int views, class... Arguments>
+constexpr bool misplaces_table() {
+  int place = 0, last_view = -1, table = -1;
+  ((last_view = is_head_view<std::remove_cvref_t<Arguments>> ? place : last_view,
+    table = table < 0 && given_table<std::remove_cvref_t<Arguments>> ? place : table, ++place),
+   ...);
+  return table < 0 || table != last_view + 1 || table > views;
+}
 }  // namespace rope::inline ROPE_ABI::detail
 /// Throws at compile time unless Layout is given and is a layout.
 #define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
@@ -6824,15 +6985,16 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
   ROPE_DETAIL_CHECK_THREADS(name, Threads)
 /// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
-  static_assert(!std::is_const_v<T>,           \
-                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                             \
+  static_assert(!std::is_const_v<T>,                                                                       \
+                name ": " x " is read-only, a view of a const or temporary object; " name "_to<Layout>(" x \
+                     ", out, table) leaves it as it is")
 #define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
   static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
                 name ": both views are rotated in place, and one is read-only; out of place is " name \
                      "_to<Layout>(x, out, table)")
 #define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
-  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only, a view of a const or temporary object")
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
@@ -6845,8 +7007,10 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
        "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
-#define ROPE_DETAIL_TABLE_SENTENCE(name) \
-  name ": a table is a frequency_table, or one that is placed in the head by at_channel"
+#define ROPE_DETAIL_TABLE_SENTENCE(name)                                                                     \
+  name                                                                                                       \
+      ": a table is a frequency_table, or one that is placed in the head by at_channel; it comes after the " \
+      "views, and values are not rotated"
 /// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
 /// replace a missing view or, if all views are present, a missing table. The conditions no_view and no_table
 /// may use `Layout` and `Arguments`.
@@ -6877,7 +7041,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
-                  detail::lacks_table<Arguments...>)
+                  (detail::misplaces_table<views, Arguments...>()))
 namespace rope::inline ROPE_ABI::detail {
 /// Throws std::invalid_argument if an extent is negative or scales have another shape, and std::length_error
 /// if the view exceeds the address space.
@@ -6945,96 +7109,6 @@ void check_written(const char* function, const head_view<T>& x) {
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
 }
-/// A distance of `least` to `most` steps in memory, `stride` bytes each.
-struct memory_steps {
-  std::int64_t stride, least, most;
-};
-/// Whether steps can add up to exactly `distance` bytes. The longest step is first. If each stride is at
-/// least as long as the span of all shorter ones, as for sub-views of one array, this takes two tries per
-/// stride. The answer is false once no `tries` are left.
-EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_steps* end,
-                                       std::int64_t distance, int& tries) {
-  if (steps == end) return distance == 0;
-  std::int64_t least = 0, most = 0;  // the range that the shorter steps span
-  for (const memory_steps* s = steps + 1; s != end; ++s) {
-    least += s->least * s->stride;
-    most += s->most * s->stride;
-  }
-  const auto floor = [stride = steps->stride](std::int64_t n) {
-    return n / stride - (n % stride < 0 ? 1 : 0);
-  };
-  const std::int64_t last = (std::min)(steps->most, floor(distance - least));
-  for (std::int64_t n = (std::max)(steps->least, -floor(most - distance)); n <= last && --tries > 0; ++n)
-    if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
-  return false;
-}
-/// A view of channels of any type: its first address, and the extent and stride of each axis.
-struct memory_axes {
-  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
-  template <class T>
-  explicit memory_axes(const head_view<T>& x)
-      : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        size(sizeof(T)),
-        extents{x.batch, x.tokens, x.heads, x.head_dim * std::int64_t{sizeof(T)}},
-        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
-};
-/// The addresses that a view with elements spans, [begin, end).
-struct spanned_addresses {
-  std::int64_t begin, end;
-  template <class T>
-  explicit spanned_addresses(const head_view<T>& x)
-      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        end(begin + x.head_dim * std::int64_t{sizeof(T)}) {
-    add((x.batch - 1) * x.batch_stride * std::int64_t{sizeof(T)});
-    add((x.tokens - 1) * x.token_stride * std::int64_t{sizeof(T)});
-    add((x.heads - 1) * x.head_stride * std::int64_t{sizeof(T)});
-  }
- private:
-  void add(std::int64_t length) {
-    begin += (std::min)(length, std::int64_t{0});
-    end += (std::max)(length, std::int64_t{0});
-  }
-};
-/// As share_memory, for two views whose ranges of addresses overlap.
-EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
-  memory_steps steps[8];
-  int count = 0;
-  for (int i = 0; i < 8; ++i) {
-    const memory_axes& x = i < 4 ? a : b;
-    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
-    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
-    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
-                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
-    const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
-    int place = 0;
-    while (place < count && steps[place].stride > next.stride) ++place;
-    if (place < count && steps[place].stride == next.stride) {
-      steps[place].least += next.least;
-      steps[place].most += next.most;
-      continue;
-    }
-    for (int later = count++; later > place; --later) steps[later] = steps[later - 1];
-    steps[place] = next;
-  }
-  int tries = 4096;
-  return leads_to(steps, steps + count, a.address - b.address, tries);
-}
-/// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
-/// for equal strides, unless 4096 tries found no overlap.
-template <class A, class B>
-bool share_memory(const head_view<A>& a, const head_view<B>& b) {
-  if (a.size() == 0 || b.size() == 0) return false;
-  const spanned_addresses of_a(a), of_b(b);
-  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
-}
-/// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
-template <class T>
-bool are_same(const head_view<const T>& x, const head_view<T>& out) {
-  return x.data == out.data && x.head_dim == out.head_dim &&
-         (x.batch == 1 || x.batch_stride == out.batch_stride) &&
-         (x.tokens == 1 || x.token_stride == out.token_stride) &&
-         (x.heads == 1 || x.head_stride == out.head_stride);
-}
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
   position_range known;
@@ -7073,6 +7147,16 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
+/// Rejects a call without positions whose table has coordinates for every token of a batch of several rows:
+/// every row of the batch would be rotated by the coordinates of the first one.
+template <class S>
+void check_rows_of_batch(const char* function, Index batch, Index tokens, const frequency_table<S>& table,
+                         const char* advice) {
+  if (batch > 1 && tokens > 0 && table.source() == table_source::coordinates &&
+      table.rows() == batch * tokens)
+    throw_invalid(function, "the table has coordinates for ", batch, " rows of ", tokens,
+                  " tokens, and without positions every row would get those of the first; ", advice);
+}
 /// Throws std::out_of_range if positions are not all in the table's [first, last). The message says how to
 /// make a table that includes them.
 ///
@@ -7092,7 +7176,9 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
     const bool in_float = source == table_source::float_angles;
-    advice = ", make it with frequency_table";
+    advice = first > 0 && position < first
+                 ? ", start at its first position (in a cache by append_at) or make it with frequency_table"
+                 : ", make it with frequency_table";
     append(advice, in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, ");
     if (from != 0 || in_float) append(advice, {from, ", "});
     append(advice, {to, ")"});
@@ -7114,6 +7200,11 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
     throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
                   rotary_dim, " channels from channel ", first_channel, " on");
   const position_range range = positions.range(function, batch, tokens);
+  if constexpr (std::is_same_v<Source, braced_positions>)
+    if (positions.ids.data == nullptr)
+      check_rows_of_batch(
+          function, batch, tokens, table,
+          "give the id b * tokens + t for token t of row b, or for the first rows the start 0");
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     throw_outside(function, range, table.first(), table.last(), table.source(), start_of(positions), tokens);
@@ -7613,17 +7704,22 @@ template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
 }
-/// Runs plans for the same tokens on the caller's threads: all plans process `block` tokens before the next
-/// block, while the table rows of the block are in the cache. A plan has tokens(), bytes() and run(first,
-/// last).
-template <class Threads, class Plan, class... More>
-void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
-  parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
-    const Index step = sizeof...(More) == 0 ? last - first : block;
-    for (; first < last; first += step) {
-      const Index end = (std::min)(first + step, last);
-      plan.run(first, end);
-      (more.run(first, end), ...);
+/// Runs a plan on the caller's threads. A plan has tokens(), bytes() and run(first, last, positions...).
+template <class Threads, class Plan, class... Source>
+void run_plan(const Threads& threads, const Plan& plan, const Source&... positions) {
+  parallel_pieces(threads, plan.tokens(), plan.bytes(),
+                  [&](Index first, Index last) { plan.run(first, last, positions...); });
+}
+/// Runs the plans of queries and keys: both process `block` tokens before the next block, while the table
+/// rows of the block are in the cache.
+template <class Threads, class Queries, class Keys, class... Source>
+void run_plans(const Threads& threads, Index block, const Queries& queries, const Keys& keys,
+               const Source&... positions) {
+  parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
+    for (Index end; first < last; first = end) {
+      end = (std::min)(first + block, last);
+      queries.run(first, end, positions...);
+      keys.run(first, end, positions...);
     }
   });
 }
@@ -7666,7 +7762,7 @@ class rotation_plan {
   }
   /// Rotates every head of tokens [first, last) of the batch, token t of row b at positions(b, t).
   template <class Source>
-  void run(const Source& positions, Index first, Index last) const {
+  void run(Index first, Index last, const Source& positions) const {
     constexpr Index most = 256;
     std::int64_t found[most];
     for_each_piece(x_, first, last, is_token_major(x_) ? most : (std::min)(most, block()),
@@ -7815,17 +7911,6 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64
   x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
                 : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
-/// A rotation_plan together with its positions.
-template <class Plan, class Source>
-struct plan_at {
-  const Plan& plan;
-  const Source& positions;
-  Index tokens() const { return plan.tokens(); }
-  double bytes() const { return plan.bytes(); }
-  void run(Index first, Index last) const { plan.run(positions, first, last); }
-};
-template <class Plan, class Source>
-plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 /// Rotates every head of `x` into `out`. The arguments must be checked.
 ///
 /// \tparam in_place  whether x and out are known to be the same view
@@ -7834,17 +7919,7 @@ template <class Layout, bool inverse, bool in_place = false, class T, class S, c
 void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
                  const placed_table<S>& table, const Source& positions, const Threads& threads = {},
                  reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
-  run_plans(threads, all.block(), plan_at{all, positions});
-}
-/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
-                const Source& positions, const Threads& threads, reverse_rotation back) {
-  if (x.data == out.data)
-    rotate_into<Layout, inverse, true>(out, out, table, positions, threads, back);
-  else
-    rotate_into<Layout, inverse>(x, out, table, positions, threads, back);
+  run_plan(threads, rotation_plan<Layout, inverse, T, S, in_place>(x, out, table, back), positions);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
@@ -7915,7 +7990,7 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
   const auto rotate = [&](const auto& x, const auto& to, const placed_table<S>& table,
                           const auto& positions) {
     if (table.table().rows() > 0)
-      rotate_all<Layout, inverse, T>(x, to, table, positions, threads, reverse_rotation::transpose);
+      rotate_into<Layout, inverse>(x, to, table, positions, threads, reverse_rotation::transpose);
   };
   rotate(q, to_q, tables.queries(), [&, unused = tables.queries().table().first()](Index b, Index t) {
     return rules.keys_of(b, t).empty() ? unused : rules.query_position(b, t);
@@ -8010,6 +8085,13 @@ struct attention_call {
 template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
+  const attention_options& options = rules.options();
+  check_unrotated(function, options);
+  const char* const advice = "give query_positions and key_positions, b * tokens + t for token t of row b";
+  if (options.query_offsets.empty() && options.query_positions.empty())
+    check_rows_of_batch(function, q.batch, q.tokens, tables.queries().table(), advice);
+  if (options.query_offsets.empty() && options.key_positions.empty())
+    check_rows_of_batch(function, k.batch, k.tokens, tables.keys().table(), advice);
   check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
   check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, tables.keys(),
                          known_range{rules.key_position_range()});
@@ -8727,16 +8809,13 @@ class decode_batches {
   /// the next head of the same page is adjacent. (Example: one query, 1024 keys in pages of 16, 32 query and
   /// key heads of 64 channels.)
   ///
-  /// With 32 vector registers, reading all heads of a page is faster only for fewer than 4 queries per head.
-  /// With fewer registers, it is faster for any number of queries if a page and the next one fit L2, and even
-  /// for pages of twice the size if keys and values fit L3.
+  /// Reading all heads of a page is faster for fewer than 4 queries per head. With fewer than 32 vector
+  /// registers, it is faster for any number of queries if a page and the next one fit L2.
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
-    constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));
-    const Index bytes = k.page_size() * k.head_dim * size;
-    const auto keys = static_cast<std::int64_t>(k.tokens) * k.heads * k.head_dim * size;  // of any Index
-    if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
-    return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
+    constexpr Index unit = Index{1} << 12;
+    const Index bytes = k.page_size() * k.head_dim * Index(sizeof(C));
+    return bytes <= unit && (rows < 4 || (registers < 32 && heads * bytes <= 32 * unit));
   }
   /// How many tokens of `head` bytes fit in `bytes`: an even number from 2 to 64.
   static constexpr Index even_tokens_in(Index bytes, Index head) {
@@ -11452,6 +11531,16 @@ void check_result(const char* function, const head_view<const X>& x, const head_
                   "out has another channel type than x and must share no memory with it; give other memory");
   }
 }
+template <class Layout, bool inverse, class T, class S, class P, class Threads>
+void rotate_in_place_checked(const char* function, const head_view<T>& x, const placed_table<S>& table,
+                             const P& positions, const Threads& threads,
+                             reverse_rotation back = reverse_rotation::inverse) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
+  check_written(function, x);
+  rotate_into<Layout, inverse, true>(x, x, table, source, threads, back);
+}
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
@@ -11461,7 +11550,7 @@ void rotate_checked(const char* function, const head_view<const X>& x, const hea
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   check_result(function, x, out);
   if constexpr (std::is_same_v<X, T>)
-    rotate_all<Layout, inverse>(x, out, table, source, threads, back);
+    rotate_into<Layout, inverse>(x, out, table, source, threads, back);
   else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
@@ -11477,10 +11566,9 @@ void check_same_tokens(const char* function, const head_view<Q>& q, const head_v
 template <class Layout, class Q, class K, class S, class Source>
 void check_both(const char* function, const head_view<Q>& q, const head_view<K>& k,
                 const placed_table<S>& table, const Source& source) {
-  check_view(function, q);
-  check_view(function, k);
+  check_heads(function, q);
+  check_heads(function, k);
   check_same_tokens(function, q, k);
-  check_memory(function, q, k);
   check_rotation<Layout>(function, q.batch, q.tokens, (std::min)(q.head_dim, k.head_dim), table, source);
   check_written(function, q);
   check_written(function, k);
@@ -11499,7 +11587,7 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
   const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
-  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
+  run_plans(threads, queries.block(), queries, keys, source);
 }
 }  // namespace detail
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.
@@ -11539,7 +11627,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T, T>("rotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_in_place_checked<Layout, false>("rotate", x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -11595,7 +11683,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T, T>("unrotate", x, x, detail::placed(table), positions, threads);
+    detail::rotate_in_place_checked<Layout, true>("unrotate", x, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -11680,11 +11768,11 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
 }
 /// Checks a call of attention to views, also that out shares no memory with k and v, which are read after out
 /// is written. Returns the visibility rules of the call.
-template <class T, class C, bool rotates>
+template <class T, class C>
 visibility checked_call(const head_view<const T>& q, const head_view<const C>& k, const head_view<const C>& v,
-                        const head_view<T>& out, const attention_options& options) {
+                        const head_view<T>& out, const attention_options& options, bool rotates) {
   const visibility rules = checked_attention<T, C>("attention", q, k, v, out, options, rotates);
-  check_products<T, C, rotates>("attention", options.products, q.head_dim);
+  check_products<T, C>("attention", options.products, q.head_dim, rotates);
   check_memory("attention", q, k, v, out);
   check_output(q, out);
   if (share_memory(k, out) || share_memory(v, out))
@@ -11719,7 +11807,7 @@ constexpr bool lacks_options() {
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);                                     \
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);                                                     \
   static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
-                    detail::is_or_widens<T, std::remove_const_t<K>>,                                   \
+                    detail::is_or_widens<std::remove_const_t<T>, std::remove_const_t<K>>,              \
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
                 "or std::int8_t where that is float")
 }  // namespace detail
@@ -11786,7 +11874,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
-  const auto rules = detail::checked_call<T, C, false>(q, k, v, out, options);
+  const auto rules = detail::checked_call<T, C>(q, k, v, out, options, false);
   detail::attend(detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, v, out, rules, {}},
                  threads);
 }
@@ -11815,8 +11903,8 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention", tables, options);
-  const auto rules = detail::checked_call<T, C, true>(q, k, v, out, options);
-  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
+  const auto rules = detail::checked_call<T, C>(q, k, v, out, options, true);
+  detail::check_rotations<Layout, T, C>("attention", q, k, pair, rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
   detail::attend(detail::attention_call<T, detail::read_rotation<T>, C>{q, k, v, out, rules, rotation},
                  threads);
@@ -11840,6 +11928,9 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
 #undef ROPE_DETAIL_CHECK_ATTENTION
 }  // namespace rope::inline ROPE_ABI
 #define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
+  declared void rotate_in_place_checked<Layout, false>(const char*, const head_view<T>&,                   \
+                                                       const placed_table<float>&, const Positions&,       \
+                                                       const this_thread&, reverse_rotation);              \
   declared void rotate_checked<Layout, false>(const char*, const head_view<const T>&, const head_view<T>&, \
                                               const placed_table<float>&, const Positions&,                \
                                               const this_thread&, reverse_rotation);                       \
@@ -12051,30 +12142,22 @@ template <class T>
 void check_tape(const char* function, const attention_tape<T>& x) {
   const struct {
     const char* name;
-    head_view<const T> view;
-  } views[] = {{"d_q", x.d_q}, {"d_k", x.d_k}, {"d_v", x.d_v}, {"q", x.q},
-               {"k", x.k},     {"v", x.v},     {"out", x.out}, {"d_out", x.d_out}};
-  for (const auto& [name, view] : views) {
-    check_view(function, view);
-    check_memory(function, view);
-  }
+    head_view<const T> view, like;  // of one shape, except that view has head_dim channels
+    Index head_dim;
+  } views[] = {{"d_q", x.d_q, x.q, x.q.head_dim}, {"d_k", x.d_k, x.k, x.k.head_dim},
+               {"d_v", x.d_v, x.k, x.v.head_dim}, {"q", x.q, x.q, x.q.head_dim},
+               {"k", x.k, x.k, x.k.head_dim},     {"v", x.v, x.k, x.v.head_dim},
+               {"out", x.out, x.q, x.v.head_dim}, {"d_out", x.d_out, x.q, x.v.head_dim}};
+  for (const auto& [name, view, like, head_dim] : views) check_heads(function, view);
   check_equal(function, "q and k", "batch", x.q.batch, x.k.batch);
   check_equal(function, "q and k", "head_dim", x.q.head_dim, x.k.head_dim);
   check_rule(function, x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
              "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
-  const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
-                         Index head_dim) {
+  for (const auto& [name, view, like, head_dim] : views)
     if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
         view.head_dim != head_dim)
       throw_invalid(function, name, " must be ", shape_text({like.batch, like.tokens, like.heads, head_dim}),
                     ", got ", shape_text(view));
-  };
-  match("v", x.v, x.k, x.v.head_dim);
-  match("out", x.out, x.q, x.v.head_dim);
-  match("d_out", x.d_out, x.q, x.v.head_dim);
-  match("d_q", x.d_q, x.q, x.q.head_dim);
-  match("d_k", x.d_k, x.k, x.k.head_dim);
-  match("d_v", x.d_v, x.k, x.v.head_dim);
   for (const head_view<T>& gradient : {x.d_q, x.d_k, x.d_v}) check_written(function, gradient);
   for (int i = 0; i < 3; ++i)
     for (int j = i + 1; j < 8; ++j)
@@ -12667,13 +12750,8 @@ class attention_gradient_tasks {
       // heads add to them.
       sum_order in_order(d_bias_.is_shared ? tiles : tiles + head * blocks_,
                          d_bias_.is_shared ? task : order);
-      const Index kv = (first + head) % tape_.k.heads;
-      const query_block queries = {.b = (first + head) / tape_.k.heads,
-                                   .kv = kv,
-                                   .first_head = kv * tape_.group(),
-                                   .heads = tape_.group(),
-                                   .first_token = token,
-                                   .tokens = (std::min)(tokens_, tape_.q.tokens - token)};
+      const query_block queries = block_of_key_head(first + head, tape_.k.heads, tape_.group(), token,
+                                                    (std::min)(tokens_, tape_.q.tokens - token));
       add_gradients_of_block(tape_, rules_, queries, d_bias_, sums_of(memory, head), in_order,
                              d_sinks_ == nullptr ? nullptr : d_sinks_of(first + head, part));
     });
@@ -12704,14 +12782,6 @@ class attention_gradient_tasks {
   Index tokens_, blocks_;      // tokens of a block, and blocks of a key head
   double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], or nullptr
 };
-/// The number of elements in memory from the first entry of a bias to its last.
-template <class X>
-Index span_of(const score_view<X>& bias) {
-  if (!bias) return 0;
-  Index span = 1;
-  for (const auto& [stride, extent] : axes_of(bias)) span += (extent - 1) * stride;
-  return span;
-}
 /// Throws:  std::invalid_argument if the memory for the gradient of an option has the wrong length
 inline void check_option_gradients(const char* function, const option_gradients& by_options,
                                    const attention_options& options) {
@@ -12719,13 +12789,15 @@ inline void check_option_gradients(const char* function, const option_gradients&
     throw_invalid(function, "the gradient with respect to sink_logits must have their length, ",
                   options.sink_logits.size(), ", got ", by_options.sink_logits.size());
   if (by_options.bias.empty()) return;
-  const score_view<float>& bias = options.bias;
-  for (const auto& [stride, extent] : axes_of(bias))
+  Index span = options.bias ? 1 : 0;  // from the first entry in memory to the last
+  for (const auto& [stride, extent] : axes_of(options.bias)) {
     if (extent > 1 && stride < 0)
       throw_invalid(function, "the gradient with respect to bias needs strides that are not negative, got ",
                     stride);
-  if (static_cast<Index>(by_options.bias.size()) != span_of(bias))
-    throw_invalid(function, "the gradient with respect to bias must have length ", span_of(bias),
+    span += (extent - 1) * stride;
+  }
+  if (static_cast<Index>(by_options.bias.size()) != span)
+    throw_invalid(function, "the gradient with respect to bias must have length ", span,
                   ", from the first entry of the bias in memory to its last (0 without options.bias), got ",
                   by_options.bias.size());
 }
@@ -12867,9 +12939,8 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
   ROPE_DETAIL_CHECK_WRITABLE("merge_attention", "out_a", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("merge_attention", "out_a and out_b", T, B);
   ROPE_DETAIL_CHECK_THREADS("merge_attention", Threads);
-  detail::check_view("merge_attention", out_a);
-  detail::check_view("merge_attention", out_b);
-  detail::check_memory("merge_attention", out_a, out_b);
+  detail::check_heads("merge_attention", out_a);
+  detail::check_heads("merge_attention", out_b);
   if (!detail::have_same_shape(out_a, out_b))
     detail::throw_invalid("merge_attention", "the outputs must have the same shape, got ",
                           detail::shape_text(out_a), " and ", detail::shape_text(out_b));
@@ -13037,7 +13108,6 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
 template <class T, class C>
 visibility checked_scores(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                           const attention_options& options, bool rotates) {
-  check_extents(function, q);
   check_extents(function, k);
   check_memory(function, q, k);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
@@ -13051,11 +13121,6 @@ template <class W, class Q>
 concept weight_object = scores_in_memory<W> && requires(W& weights) {
   { weights.data() } -> std::same_as<weight_of<Q>*>;
 };
-/// Whether W is an Eigen vector in memory without gaps, which is a list of weights.
-template <class W>
-inline constexpr bool is_contiguous_vector = false;
-template <dense_in_memory W>
-inline constexpr bool is_contiguous_vector<W> = bool(dense_type<W>::IsVectorAtCompileTime);
 /// Views the caller's list or Eigen object as the weights of a call of queries Q. W is the type of the
 /// argument, which is a reference if the argument has a name.
 ///
@@ -13068,7 +13133,7 @@ weights_view<weight_of<Q>> weights_in(std::remove_reference_t<W>& weights, const
                  shape_text({shape.batch, shape.heads, shape.queries, shape.keys}),
                  " exceed the address space");
   // A matrix or tensor has an order of indices. The std::span of libc++ 14 would accept it as a list.
-  constexpr bool has_order = weight_object<W, Q> && !is_contiguous_vector<W>;
+  constexpr bool has_order = weight_object<W, Q> && !vector_in_memory<W>;
   if constexpr (!has_order && std::is_convertible_v<W, std::span<weight_of<Q>>>) {
     const std::span<weight_of<Q>> list(weights);
     const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
@@ -13094,13 +13159,6 @@ weights_view<weight_of<Q>> weights_in(std::remove_reference_t<W>& weights, const
                   "Eigen matrix [queries, keys] for one row and one head");
     return {};
   }
-}
-/// Checks a call without rotation and writes its weights to the weights_view to(shape).
-template <class T, class To, class Threads>
-void find_weights(const head_view<const T>& q, const head_view<const T>& k, const To& to,
-                  const attention_options& options, const Threads& threads) {
-  const visibility rules = checked_scores<T, T>("attention_weights", q, k, options, false);
-  write_weights(attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {}}, to(rules.shape()), threads);
 }
 }  // namespace detail
 /// The attention probabilities of queries and keys that are already rotated or need no rotation.
@@ -13130,10 +13188,9 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const attent
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  const auto to = [&](const detail::attention_shape& shape) {
-    return detail::weights_in<Q, W>(weights, shape);
-  };
-  detail::find_weights<T>(q, k, to, options, threads);
+  const auto rules = detail::checked_scores<T, T>("attention_weights", q, k, options, false);
+  detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, {}},
+                        detail::weights_in<Q, W>(weights, rules.shape()), threads);
 }
 /// The attention probabilities of unrotated queries and keys, which are rotated while they are read.
 ///
@@ -13149,8 +13206,7 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
   const query_key_tables pair = detail::checked_tables("attention_weights", tables, options);
   const auto rules = detail::checked_scores<T, T>("attention_weights", q, k, options, true);
   const auto to = detail::weights_in<Q, W>(weights, rules.shape());
-  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
-                                  rules);
+  detail::check_rotations<Layout, T, T>("attention_weights", q, k, pair, rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
   detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, rotation},
                         to, threads);
@@ -13222,13 +13278,8 @@ class weight_sums_passes {
   Index rows_of_block() const { return pieces(block_ * group_, shape::rows) * shape::rows; }
   /// Block `block` of the queries of one row and key head.
   query_block block_of(Index pair, Index block) const {
-    const Index kv = pair % call_.k.heads, first = block * block_;
-    return {.b = pair / call_.k.heads,
-            .kv = kv,
-            .first_head = kv * group_,
-            .heads = group_,
-            .first_token = first,
-            .tokens = (std::min)(block_, call_.q.tokens - first)};
+    const Index first = block * block_;
+    return block_of_key_head(pair, call_.k.heads, group_, first, (std::min)(block_, call_.q.tokens - first));
   }
   /// Calls visit(softmax, scores, begin) for each of the tiles of keys [first, last) and each strip of the
   /// block to which a key of the tile may be visible. `begin` is the first key of the tile.
@@ -13358,6 +13409,10 @@ void write_weight_sums(const double* from, std::span<A> sums) {
 template <class T, class Rotation, class C, class Threads>
 void find_weight_sums(const attention_call<T, Rotation, C>& call, std::span<arithmetic<T>> sums,
                       const Threads& threads) {
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  static_assert(
+      is_or_widens<T, C>,
+      "attention_weight_sums: k has the channel type of q, or a 16-bit type or std::int8_t where q is float");
   const weight_sums_view to = weight_sums_in(sums, call.rules.shape(), call.k.heads);
   add_weight_sums(call, to, threads);
   write_weight_sums(to.data, sums);
@@ -13374,11 +13429,6 @@ std::span<weight_of<Q>> sums_in(std::remove_reference_t<W>& sums) {
   else
     return {};
 }
-#define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                                   \
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                                         \
-  static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>,                  \
-                "attention_weight_sums: k has the channel type of q, or a 16-bit type or std::int8_t " \
-                "where q is float")
 }  // namespace detail
 /// The attention that each key receives: the sum of its weights over all queries, for every query head or
 /// added up over the query heads of a key head. Queries and keys are already rotated or need no rotation.
@@ -13414,7 +13464,6 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class W = std
           class Threads = this_thread>
 void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const attention_options& options = {},
                            const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
@@ -13430,20 +13479,17 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class W = std
           attention_tables Tables, class Threads = this_thread>
 void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const Tables& tables,
                            const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention_weight_sums", tables, options);
   const auto to = detail::sums_in<Q, W>(sums);
   const auto rules = detail::checked_scores<T, C>("attention_weight_sums", q, k, options, true);
-  detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
-                                  rules);
+  detail::check_rotations<Layout, T, C>("attention_weight_sums", q, k, pair, rules);
   const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
   detail::find_weight_sums(
       detail::attention_call<T, detail::read_rotation<T>, C>{q, k, {}, {}, rules, rotation}, to, threads);
 }
-#undef ROPE_DETAIL_CHECK_WEIGHT_SUMS
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_WEIGHT_SUMS_HPP
 #endif  // ROPE_ATTENTION_HPP
@@ -13488,8 +13534,8 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T, T>("rotate_gradient", gradient, gradient, detail::placed(table),
-                                               positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_in_place_checked<Layout, true>("rotate_gradient", gradient, detail::placed(table),
+                                                  positions, threads, detail::reverse_rotation::transpose);
 }
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
 ///
@@ -13654,14 +13700,12 @@ class norm_pass {
 };
 template <class X, class T, class W, class Rotation>
 norm_pass(X, head_view<T>, norm_rule<W>, Rotation) -> norm_pass<T, W, Rotation>;
-/// The number of tokens whose queries and keys are both normalised before the next tokens.
-inline constexpr Index tokens_of_norm = 32;
 /// Normalises every head of `x` and rotates it into `out`, which may be `x`. The arguments must be checked.
 template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,
                               const Threads& threads = {}) {
-  run_plans(threads, tokens_of_norm, norm_pass(x, out, norm, row_rotation<Layout>(table, positions)));
+  run_plan(threads, norm_pass(x, out, norm, row_rotation<Layout>(table, positions)));
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
@@ -13721,7 +13765,7 @@ void normalize_checked(const char* function, const head_view<const T>& x, const 
                        const head_norm<W>& norm, const Rotation& rotation, const Threads& threads) {
   const norm_rule<W> rule = checked_norm(function, norm, x);
   check_result(function, x, out);
-  run_plans(threads, tokens_of_norm, norm_pass(x, out, rule, rotation));
+  run_plan(threads, norm_pass(x, out, rule, rotation));
 }
 template <class Layout, class T, class W, class S, class P, class Threads>
 void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -13730,17 +13774,6 @@ void normalize_and_rotate_checked(const char* function, const head_view<const T>
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   normalize_checked(function, x, out, norm, row_rotation<Layout>(table, source), threads);
-}
-template <class Layout, class T, class QW, class KW, class S, class P, class Threads>
-void normalize_and_rotate_both(const char* function, const head_view<T>& q, const head_view<T>& k,
-                               const head_norm<QW>& q_norm, const head_norm<KW>& k_norm,
-                               const placed_table<S>& table, const P& positions, const Threads& threads) {
-  const auto source = position_source(positions, q.tokens);
-  check_both<Layout>(function, q, k, table, source);
-  const norm_rule<QW> q_rule = checked_norm(function, q_norm, q);
-  const norm_rule<KW> k_rule = checked_norm(function, k_norm, k);
-  const auto rotation = row_rotation<Layout>(table, source);
-  run_plans(threads, tokens_of_norm, norm_pass(q, q, q_rule, rotation), norm_pass(k, k, k_rule, rotation));
 }
 }  // namespace detail
 /// Normalises every head of `x` in place.
@@ -13827,9 +13860,19 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
   ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("normalize_and_rotate", Q, K);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_and_rotate", "both views", Q, K);
-  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::normalize_and_rotate_both<Layout>("normalize_and_rotate", q, k, q_norm, k_norm,
-                                              detail::placed(table), positions, threads);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>) {
+    const auto place = detail::placed(table);
+    const auto source = detail::position_source(positions, q.tokens);
+    detail::check_both<Layout>("normalize_and_rotate", q, k, place, source);
+    const auto rotation = detail::row_rotation<Layout>(place, source);
+    const auto pass_of = [&](const auto& x, const auto& norm) {
+      return detail::norm_pass(x, x, detail::checked_norm("normalize_and_rotate", norm, x), rotation);
+    };
+    const auto queries = pass_of(q, q_norm);
+    const auto keys = pass_of(k, k_norm);
+    constexpr Index tokens_of_block = 32;
+    detail::run_plans(threads, tokens_of_block, queries, keys);
+  }
 }
 /// Writes the normalised and rotated `x` to `out`.
 ///
@@ -13849,8 +13892,12 @@ void normalize_and_rotate_to(head_view<X> x, head_view<T> out, const head_norm<W
 }
 ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads_to, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate, 1);
-ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
+ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(normalize_and_rotate, "normalize_and_rotate");
+ROPE_DETAIL_ASK(normalize_and_rotate, "normalize_and_rotate", (detail::lacks_view<1, Arguments...>()),
+                detail::lacks_table<Arguments...>);
+ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(normalize_and_rotate_to, "normalize_and_rotate_to");
+ROPE_DETAIL_ASK(normalize_and_rotate_to, "normalize_and_rotate_to", (detail::lacks_view<2, Arguments...>()),
+                detail::lacks_table<Arguments...>);
 namespace detail {
 /// The backward pass of tokens [first, last) of the batch, for checked arguments. Overwrites d.
 ///
@@ -14209,16 +14256,16 @@ struct projection {
   }
   template <class B>
   static bias_map checked_bias(B& b) {
-    static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,
+    static_assert(detail::vector_in_memory<B>,
                   "projection: a bias is an Eigen vector in memory with an inner stride of 1");
     return bias_map(b.data(), b.size());
   }
   template <class W>
   static T* checked_data(W& w) {
-    static_assert(detail::row_major_matrix<W>,
+    static_assert(detail::matrix_in_memory<W, true>,
                   "projection: a weight is row-major [out_features, in_features]; of a column-major matrix "
                   "[in_features, out_features] give w.transpose(), and copy others to a row-major matrix");
-    if constexpr (detail::row_major_matrix<W>) {
+    if constexpr (detail::matrix_in_memory<W, true>) {
       if (w.rows() > 1 && w.outerStride() != w.cols())
         detail::throw_invalid("projection",
                               "the rows of a weight must lie next to each other, got a stride of ",
@@ -14245,7 +14292,8 @@ struct multi_head_parameters {
   projection<T> k = {};  // [kv_heads * head_dim, context_dim]
   projection<T> v = {};  // [kv_heads * value_dim, context_dim]
   projection<T> o = {};  // [out_dim, heads * value_dim]
-  /// [head_dim], or empty: the weight of the RMS norm of every query head, before its rotation.
+  /// [head_dim], or empty: the weight of the RMS norm of every query head, before its rotation. A vector w is
+  /// given as {w.data(), head_dim}.
   norm_map q_norm{nullptr, 0};
   /// [head_dim], or empty: the weight of the RMS norm of every key head, before its rotation.
   norm_map k_norm{nullptr, 0};
@@ -15054,7 +15102,8 @@ inline void require_rotation(const char* owner, const key_rotation& stored, cons
   else if (!both && (stored.text == 0 || given.text == 0))
     got = "a table of positions and one of coordinates, for pairs that rotate along several axes";
   else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
-    got = on_axes ? "other frequencies" : "a table with different angles";
+    got = on_axes ? "other frequencies"
+                  : "a table with different angles; tokens with coordinates need a cache with token_axes";
   else if (stored.layout != given.layout)
     rest = " in another layout";
   else if (stored.first_channel != given.first_channel)
@@ -15084,25 +15133,19 @@ class key_rotator {
       : step_(std::move(step)), m_(m), first_channel_(first_channel), row_(2 * step_.size()) {}
   /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void rotate(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
-    if (count_ != count) {
-      write([&](Index i) { return step_(i) * count; });
-      count_ = count;
-    }
-    apply(keys, b, slot);
+    if (count_ == count) return apply(keys, b, slot);
+    rotate(keys, b, slot, [&](Index i) { return step_(i) * count; });
+    count_ = count;
   }
   /// Rotates every head of one token by m R(phase_of_pair(i)), independent of the steps.
   template <std::invocable<Index> PhaseOfPair>
   void rotate(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
-    write(phase_of_pair);
     count_.reset();
+    A *const cos = row_.data(), *const sin = cos + step_.size();
+    for (Index i = 0; i < step_.size(); ++i) write_phase(phase_of_pair(i), m_, cos[i], sin[i]);
     apply(keys, b, slot);
   }
  private:
-  template <class PhaseOfPair>
-  void write(const PhaseOfPair& phase_of_pair) {
-    A *const cos = row_.data(), *const sin = cos + step_.size();
-    for (Index i = 0; i < step_.size(); ++i) write_phase(phase_of_pair(i), m_, cos[i], sin[i]);
-  }
   void apply(const head_view<T>& keys, Index b, Index slot) const;
   number_array<phase> step_;
   double m_;
@@ -15316,19 +15359,16 @@ class row_counts : public any_integers {
  public:
   row_counts() = default;
   template <integers_in_memory X>
-  row_counts(const X& list) : row_counts("counts", list) {}
+  row_counts(const X& list) : any_integers("counts", list) {}
   template <integers_in_memory X>
-  requires owns_memory<X> row_counts(const X& list ROPE_DETAIL_LIFETIMEBOUND) : row_counts("counts", list) {}
- protected:
-  /// \param name  the name of the list in errors
-  template <integers_in_memory X>
-  row_counts(const char* name, const X& list) : any_integers(name, list) {}
+  requires owns_memory<X> row_counts(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : any_integers("counts", list) {}
 };
 /// A list of any integers, [batch]: for each row, the row that it becomes a copy of.
-class row_list : public row_counts {
+class row_list : public any_integers {
  public:
   template <integers_in_memory X>
-  row_list(const X& list) : row_counts("rows", list) {}
+  row_list(const X& list) : any_integers("rows", list) {}
 };
 /// Checks that counts are empty, or are [batch] and each in [0, tokens].
 ///
@@ -15494,45 +15534,9 @@ concept key_table = requires(const Table& table) {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_NORMED_TABLE_HPP
-/// The memory of the heads of a cache, and the conversion of channels to and from its type. Channels are
-/// copied, rotated, or normalised and rotated, and each is rounded once. Keys may be copied and rotated by
-/// their ranks.
+/// Converts channels to and from the type that a cache stores. Channels are copied, rotated, or normalised
+/// and rotated, and each is rounded once. Keys may be copied and rotated by their ranks.
 namespace rope::inline ROPE_ABI::detail {
-/// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
-///
-/// Invariant: a moved-from object has no extents.
-template <class T>
-class head_memory {
- public:
-  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
-  ///          address space
-  head_memory(const char* owner, Index batch, Index heads, Index slot_count, Index head_dim)
-      : batch_(batch),
-        heads_(heads),
-        slots_(slot_count),
-        head_dim_(head_dim),
-        channels_(checked_size(owner, head_dim)),
-        scales_(is_quantized<T> ? checked_size(owner, 1) : 0) {}
-  Index batch() const { return batch_; }
-  Index head_dim() const { return head_dim_; }
-  head_view<T> view() { return view_of(channels_.data(), scales_.data()); }
-  head_view<const T> view() const { return view_of(channels_.data(), scales_.data()); }
- private:
-  template <class X, class Scale>
-  head_view<X> view_of(X* channels, Scale* scales) const {
-    if constexpr (is_quantized<T>)
-      return bhsd(channels, scales, batch_, heads_, slots_, head_dim_);
-    else
-      return bhsd(channels, batch_, heads_, slots_, head_dim_);
-  }
-  Index checked_size(const char* owner, Index head_dim) const {
-    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads_, head_dim);
-    return batch_ * slots_ * heads_ * head_dim;
-  }
-  moved_index batch_, heads_, slots_, head_dim_;
-  number_array<T> channels_;
-  number_array<arithmetic<T>> scales_;  // floats of integers, otherwise none
-};
 /// Calls rotator.rotate(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
 /// quantized again.
 template <class Rotator, class View, class By>
@@ -15560,11 +15564,6 @@ inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double
       name                                                                                                \
       ": k and v have the channel type of what stores them, or are float where that is a "                \
       "16-bit type, or any but double where it is std::int8_t")
-/// Checks that queries and outputs of T can be used with stored channels of type C.
-#define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
-  static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
-                ": q and out have the channel type of the stored keys and values, or are float where " \
-                "that is a 16-bit type or std::int8_t")
 /// Used in place of a norm if new keys are copied, because they are raw or already rotated.
 struct copied_keys : no_norm {};
 template <class Keys>
@@ -15651,11 +15650,6 @@ std::pair<head_view<const T>, head_view<const T>> read_by_rank(const Rows& rows,
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
 /// One call of attention to stored tokens: its checks, and the kernel calls for its rows.
-/// Checks the types of a call of attention to stored tokens.
-#define ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads)                  \
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);               \
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T); \
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads)
 namespace rope::inline ROPE_ABI::detail {
 /// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
 ///          determine, or set dropout
@@ -15704,7 +15698,9 @@ inline constexpr const placed_table<float>* without_table = nullptr;
 template <class Layout, class T, class Rows, class S, class Threads>
 class attended_call {
   using C = typename Rows::value_type;
-  ROPE_DETAIL_CHECK_READ("attention", T, C);
+  static_assert(is_or_widens<T, C> && !std::is_const_v<T>,
+                "attention: q and out have the channel type of the stored keys and values, or are float "
+                "where that is a 16-bit type or std::int8_t");
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
  public:
   /// \param queries       which tokens of q belong to each row. The last rows may have none
@@ -15777,8 +15773,7 @@ class attended_call {
                    });
     check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
     // Raw keys are rotated while they are read.
-    raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
-          : check_products<T, C, false>("attention", options_.products, q_.head_dim);
+    check_products<T, C>("attention", options_.products, q_.head_dim, raw());
   }
   /// Queries and stored keys must be rotated in the same way. A call without a table does not show whether
   /// they are.
@@ -15788,6 +15783,7 @@ class attended_call {
                     "this cache rotated its keys, and a call without a table does not rotate q; call "
                     "attention<Layout>(q, cache, out, table), or rotate q yourself and set "
                     "queries_are_rotated, got false");
+    if (rotates) check_unrotated("attention", options_);
     if (!rotates || raw() || rows_.rotates_keys()) return;
     for (Index b = 0; b < queries_.asking(); ++b)
       if (rows_.seen(b) > 0)
@@ -16007,6 +16003,16 @@ template <class Layout, class T, class Rows, class S, class Threads>
 void attended_call<Layout, T, Rows, S, Threads>::run() const {
   for_each_call([this](const auto& call, const attended_part& /*part*/) { attend(call, threads_); });
 }
+/// Implements `attention` to stored tokens.
+template <class Layout, class Q, class Rows, class T, class S, class Threads>
+void attend_to_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries,
+                    const head_view<T>& out, const placed_table<S>* table, const attention_options& options,
+                    const Threads& threads) {
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  attended_call<Layout, T, Rows, S, Threads>(q, rows, out, table, options, queries, threads).run();
+}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 
@@ -16094,12 +16100,12 @@ class newest_tokens {
     even_ = all;
   }
   /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
-  /// They are the newest tokens of the row. Null if all rows have `queries` queries.
+  /// They are the newest tokens of the row. Empty if all rows have `queries` queries.
   ///
   /// Throws:  std::invalid_argument if the record does not determine this
-  const std::vector<Index>* counts(const char* function, Index queries) const {
-    if (queries <= even_) return nullptr;
-    if (even_ == 0 && queries == width_) return &counts_;
+  std::span<const Index> counts(const char* function, Index queries) const {
+    if (queries <= even_) return {};
+    if (even_ == 0 && queries == width_) return counts_;
     const char* rule =
         "the rows differ in the tokens that they took or lost; give counts, how many queries each row has";
     if (even_ == 0 && width_ == unknown)
@@ -16238,10 +16244,10 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 /// Lists of tokens of a row.
 namespace rope::inline ROPE_ABI::detail {
 /// Indices of tokens, any integers, as the caller passes them.
-class token_indices : public row_counts {
+class token_indices : public any_integers {
  public:
   template <integers_in_memory X>
-  token_indices(const X& list) : row_counts("indices", list) {}
+  token_indices(const X& list) : any_integers("indices", list) {}
 };
 /// Different tokens of a row in ascending order: a run, or a list. A list is in the scratch memory of the
 /// thread, and valid until the next list on this thread.
@@ -16358,9 +16364,7 @@ class row_places {
   }
   /// Whether the next position of every row is an integer. True without axes.
   bool end_at_integers() const {
-    for (const row_end& of : rows_)
-      if (!of.is_integer()) return false;
-    return true;
+    return std::all_of(rows_.begin(), rows_.end(), [](const row_end& of) { return of.is_integer(); });
   }
   /// The next integer position of each row, [batch].
   ///
@@ -16911,19 +16915,24 @@ class cache_memory {
   ///          address space
   cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
                Index value_dim)
-      : keys_(owner, batch, kv_heads, slot_count, head_dim),
-        values_(owner, batch, shared ? 0 : kv_heads, slot_count, value_dim) {}
-  Index batch() const { return keys_.batch(); }
-  Index slot_count() const { return keys().tokens; }
-  head_view<const T> keys() const { return keys_.view(); }
-  head_view<T> keys() { return keys_.view(); }
+      : batch_(batch),
+        slots_(slot_count),
+        heads_(kv_heads),
+        head_dim_(head_dim),
+        value_dim_(value_dim),
+        keys_(allocated(owner, kv_heads, head_dim)),
+        values_(allocated(owner, shared ? 0 : kv_heads, value_dim)) {}
+  Index batch() const { return batch_; }
+  Index slot_count() const { return slots_; }
+  head_view<const T> keys() const { return view_of(keys_, head_dim_); }
+  head_view<T> keys() { return view_of(keys_, head_dim_); }
   head_view<const T> values() const { return values_of(*this); }
   head_view<T> values() { return values_of(*this); }
   /// The first channel of a stored key that new keys set.
-  Index first_new_channel() const { return shared ? values_.head_dim() : 0; }
+  Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// The size of `count` tokens in bytes.
   double bytes_of(Index count) const {
-    return cost_of(count, keys().heads, keys_.head_dim() + (shared ? 0 : values_.head_dim()), sizeof(T));
+    return cost_of(count, Index{heads_}, head_dim_ + value_dim_ - first_new_channel(), sizeof(T));
   }
   /// Checks the shapes and counts of new tokens.
   ///
@@ -16931,8 +16940,8 @@ class cache_memory {
   template <class K, class V>
   void check_new(const char* function, const K& k, const V& v, const row_counts& counts) const {
     ROPE_DETAIL_CHECK_STORED("append", typename K::value_type, typename V::value_type, T);
-    check_shape(function, shared ? "rotated_part" : "k", k, keys_.head_dim() - first_new_channel());
-    check_shape(function, shared ? "latent" : "v", v, values_.head_dim());
+    check_shape(function, shared ? "rotated_part" : "k", k, head_dim_ - first_new_channel());
+    check_shape(function, shared ? "latent" : "v", v, value_dim_);
     check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
     check_counts(function, counts, batch(), k.tokens);
   }
@@ -16943,14 +16952,13 @@ class cache_memory {
              const WriteKeys& write_keys) {
     const auto from = [&](const auto& x) { return x.batch_range(b, 1).token_range(first, count); };
     const auto to = [&](const head_view<T>& x) { return x.batch_range(b, 1).token_range(slot, count); };
-    write_keys(from(k), to(keys()).channels(first_new_channel(), keys_.head_dim() - first_new_channel()));
+    write_keys(from(k), to(keys()).channels(first_new_channel(), head_dim_ - first_new_channel()));
     copy_channels(from(v), to(values()));
   }
   /// Removes tokens of row b, which has `size`. Later ones move to lower slots.
   void remove(Index b, const token_list& tokens, Index size) {
-    tokens.for_each_kept(size, [&](Index from, Index to, Index count) {
-      for_each_part(*this, b, from, b, to, count, copy());
-    });
+    tokens.for_each_kept(
+        size, [&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy); });
   }
   /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {
@@ -16961,23 +16969,38 @@ class cache_memory {
   /// Copies the first `count` slots of row `from` of `other` to the first slots of row `to`. `other` has
   /// heads of the same shape, and may be this memory.
   void copy_row(const cache_memory& other, Index from, Index to, Index count) {
-    for_each_part(other, from, 0, to, 0, count, copy());
+    for_each_part(other, from, 0, to, 0, count, copy);
   }
   void swap_rows(Index a, Index b, Index count) {
     for_each_part(*this, a, 0, b, 0, count,
                   [](auto* x, Index size, auto* y) { std::swap_ranges(x, x + size, y); });
   }
  private:
+  /// Heads [batch, heads, slots, head_dim] in memory of their own.
+  struct stored_heads {
+    number_array<T> channels;
+    number_array<arithmetic<T>> scales;  // floats of integers, otherwise none
+  };
+  stored_heads allocated(const char* owner, Index heads, Index head_dim) const {
+    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads, head_dim);
+    const Index count = batch_ * slots_ * heads;
+    return {number_array<T>(count * head_dim), number_array<arithmetic<T>>(is_quantized<T> ? count : 0)};
+  }
+  template <class Heads>
+  auto view_of(Heads& heads, Index head_dim) const {
+    if constexpr (is_quantized<T>)
+      return bhsd(heads.channels.data(), heads.scales.data(), batch_, heads_, slots_, head_dim);
+    else
+      return bhsd(heads.channels.data(), batch_, heads_, slots_, head_dim);
+  }
   template <class Memory>
   static auto values_of(Memory& memory) {
     if constexpr (shared)
-      return memory.keys().channels(0, memory.values_.head_dim());
+      return memory.keys().channels(0, memory.value_dim_);
     else
-      return memory.values_.view();
+      return memory.view_of(memory.values_, memory.value_dim_);
   }
-  struct copy {
-    void operator()(const auto* x, Index size, auto* y) const { std::copy_n(x, size, y); }
-  };
+  static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
   /// Calls visit(x, size, y) for each contiguous part of `count` slots. x is in `other`, from slot `from` of
   /// row a on. y is in this memory, from slot `to` of row b on. Both have heads of the same shape.
   template <class Other, class Visit>
@@ -16994,12 +17017,13 @@ class cache_memory {
   template <class X>
   void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
     check_extents(function, x);
-    if (x.batch != batch() || x.heads != keys().heads || x.head_dim != head_dim)
-      throw_invalid(function, name, " must be [", batch(), ", tokens, ", keys().heads, ", ", head_dim,
-                    "], got ", shape_text(x));
+    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
+      throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
+                    shape_text(x));
     check_memory(function, x);
   }
-  head_memory<T> keys_, values_;
+  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
+  stored_heads keys_, values_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
@@ -17460,10 +17484,7 @@ class token_cache {
   }
   /// The number of the `queries` queries in each row for a call of attention without counts, [batch]. Empty:
   /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
-  std::span<const Index> query_counts(Index queries) const {
-    const std::vector<Index>* const counts = rows().newest().counts("attention", queries);
-    return counts != nullptr ? std::span<const Index>(*counts) : std::span<const Index>();
-  }
+  std::span<const Index> query_counts(Index queries) const { return newest().counts("attention", queries); }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
   /// Number of coordinates of a token, or 0 if it has one position instead.
@@ -18170,8 +18191,22 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
   ///          overwritten, if the position of one of these tokens was skipped or, with ring_positions::cache,
   ///          if a position visible to them was skipped; std::out_of_range if there is no such row
   void check_queries(const char* function, Index b, Index queries) const {
-    if (const std::int64_t start = rows().run_start(rows().checked(function, b)); start > 0)
-      check_run(function, b, queries, start);
+    const std::int64_t start = rows().run_start(rows().checked(function, b));  // after skipped positions
+    if (start > 0 && queries > seen(b) - start)
+      detail::throw_invalid(function, "row ", b, " has ", seen(b) - start,
+                            " tokens since positions were skipped; attend with at most as many queries, got ",
+                            queries);
+    const auto check_tokens = [&](std::int64_t token, std::int64_t end) {
+      for (; token < end; ++token)
+        if (!rows().holds_token(b, token))
+          detail::throw_invalid(function,
+                                "ring_positions::cache needs every key of the window and the sinks, but row ",
+                                b, " has no token at position ", token);
+    };
+    if (start > 0 && policy().positions == ring_positions::cache) {
+      check_tokens(0, (std::min)(seen(b), std::int64_t{policy().sinks}));
+      check_tokens((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
+    }
     // Sinks are never overwritten. Of the other keys, the first query needs the oldest ones.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
@@ -18183,23 +18218,6 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
   }
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("ring_cache");  // in messages
  private:
-  /// check_queries for a row in which positions before `start` were skipped.
-  void check_run(const char* function, Index b, Index queries, std::int64_t start) const {
-    if (queries > seen(b) - start)
-      detail::throw_invalid(function, "row ", b, " has ", seen(b) - start,
-                            " tokens since positions were skipped; attend with at most as many queries, got ",
-                            queries);
-    if (policy().positions != ring_positions::cache) return;
-    const auto check_tokens = [&](std::int64_t token, std::int64_t end) {
-      for (; token < end; ++token)
-        if (!rows().holds_token(b, token))
-          detail::throw_invalid(function,
-                                "ring_positions::cache needs every key of the window and the sinks, but row ",
-                                b, " has no token at position ", token);
-    };
-    check_tokens(0, (std::min)(seen(b), std::int64_t{policy().sinks}));
-    check_tokens((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
-  }
   using base::rows;
 };
 }  // namespace rope::inline ROPE_ABI
@@ -18778,10 +18796,8 @@ requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
-  detail::attended_call<detail::unnamed_layout, T, Cache, float, Threads>(
-      q, cache, out, nullptr, options, detail::queries_of(q, cache, counts), threads)
-      .run();
+  detail::attend_to_rows<detail::unnamed_layout>(q, cache, detail::queries_of(q, cache, counts), out,
+                                                 detail::without_table, options, threads);
 }
 /// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are copies of
 /// keys that are stored raw.
@@ -18792,9 +18808,10 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 /// \param table  with rows for the positions of the queries, and of raw keys; for ring_positions::cache, for
 ///               positions 0 .. sinks + window - 1
 ///
-/// Throws:  as above, except for raw keys and queries_are_rotated; std::invalid_argument if the keys were
-///          rotated by another table or layout, or before they were appended, or the rotated channels exceed
-///          the head; std::out_of_range if a position is outside the table; out is then unchanged
+/// Throws:  as above, except for raw keys; std::invalid_argument if options.queries_are_rotated is true, the
+///          keys were rotated by another table or layout, or before they were appended, or the rotated
+///          channels exceed the head; std::out_of_range if a position is outside the table; out is then
+///          unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
 requires attended_rows<Cache>
@@ -18802,11 +18819,9 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::attended_call<Layout, T, Cache, typename Table::scalar, Threads>(
-      q, cache, out, &rotation, options, detail::queries_of(q, cache, counts), threads)
-      .run();
+  detail::attend_to_rows<Layout>(q, cache, detail::queries_of(q, cache, counts), out, &rotation, options,
+                                 threads);
 }
 }  // namespace rope::inline ROPE_ABI
 #define ROPE_DETAIL_CACHES_OF(declared, T, Layout)                          \
@@ -18954,12 +18969,11 @@ class block_forward {
                   threads);
         part.log_sum_exp = {};
         if (probabilities_.empty() || asking.tokens == 0) return;
-        const auto of_segment = [&](const attention_shape& /*segment*/) {
-          const Index head = q.tokens * k.tokens;
-          T* const data = probabilities_.data() + first * k.tokens + first_key;
-          return weights_view<T>{data, q.heads * head, head, k.tokens, 1};
-        };
-        find_weights<T>(asking, seen, of_segment, part, threads);
+        const visibility rules = checked_scores<T, T>("attention_weights", asking, seen, part, false);
+        const Index head = q.tokens * k.tokens;
+        T* const data = probabilities_.data() + first * k.tokens + first_key;
+        write_weights(attention_call<T, read_rotation<T>>{asking, seen, {}, {}, rules, {}},
+                      weights_view<T>{data, q.heads * head, head, k.tokens, 1}, threads);
       });
       first += asking.tokens;
       first_key += seen.tokens;
@@ -19043,7 +19057,7 @@ class multi_head_attention {
     detail::check_numbers("multi_head_attention", options.attention);
     detail::check_sink_logits("multi_head_attention", options.attention, shape_.heads);
     detail::check_magnitudes<T>("multi_head_attention", options.attention, shape_.head_dim);
-    detail::check_products<T, T, false>("multi_head_attention", options.attention.products, shape_.head_dim);
+    detail::check_products<T, T>("multi_head_attention", options.attention.products, shape_.head_dim, false);
   }
   /// The weights passed to the constructor.
   const multi_head_weights<T>& weights() const ROPE_DETAIL_LIFETIMEBOUND { return weights_; }
@@ -19822,9 +19836,9 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
                   const any_integers& query_offsets, const Threads& threads) {
   static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
   ROPE_DETAIL_CHECK_STORED("write_pages", K, V, T);
-  check_heads("write_pages", k);
-  check_heads("write_pages", v);
+  ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& pool) {
+    check_heads("write_pages", x);
     if (x.batch != k.batch || x.tokens != k.tokens || x.heads != pool.heads || x.head_dim != pool.head_dim)
       throw_invalid("write_pages", name, " must be ",
                     shape_text({k.batch, k.tokens, pool.heads, pool.head_dim}), ", got ", shape_text(x));
@@ -19870,16 +19884,13 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
     }
   });
 }
-template <class X>
-inline constexpr bool is_page_view = false;
-template <class T>
-inline constexpr bool is_page_view<page_view<T>> = true;
 /// Whether write_pages rejects the arguments after its two views. It takes pages, a table for keys, offsets
 /// and threads, in this order. All except the pages are optional.
 template <class K, class V, class Pages, class... More>
 constexpr bool misplaced_in_write_pages() {
   const std::size_t place = begins_with_table<value_place::own, More...>() ? 1 : 0;
-  return !is_page_view<std::remove_cvref_t<Pages>> || lacks_list<any_integers, More...>(place);
+  constexpr bool are_pages = requires(const Pages& pages) { pages.used_blocks(Index{}); };
+  return !are_pages || lacks_list<any_integers, More...>(place);
 }
 }  // namespace detail
 /// Copies the newest keys and values of each sequence to its pages.
@@ -19901,7 +19912,6 @@ template <int no_layout = 0, class K, class V, class T,  // so that write_pages<
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
                  const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   detail::write_newest<detail::unnamed_layout>(k, v, pages, detail::unknown_table{}, query_offsets, threads);
 }
 /// Rotates copies of new keys by their positions, and writes keys and values to their pages. The stored bits
@@ -19918,7 +19928,6 @@ template <class Layout = detail::unnamed_layout, class K, class V, class T, key_
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, const Table& table,
                  const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
   if constexpr (pair_layout<Layout>)
     detail::write_newest<Layout>(k, v, pages, detail::key_transform_of(table), query_offsets, threads);
@@ -19926,14 +19935,6 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Arguments...>()),
                            "after k and v pass the pages (a page_view), then the table if keys rotate, "
                            "then query_offsets (any integers, [sequences + 1], or {}), then the threads");
-namespace detail {
-template <class Layout, class T, class P, class S, class Threads>
-void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
-                     const placed_table<S>* table, const attention_options& options, const Threads& threads) {
-  const auto rows = attended_pages("attention", q, pages, pages.values(), out, options);
-  attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, rows, threads).run();
-}
-}  // namespace detail
 /// Attention of queries that are already rotated, or need no rotation, to keys in pages.
 ///
 ///     attention(q, pages, out, {.query_offsets = offsets});
@@ -19969,8 +19970,8 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class T, clas
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
                const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
-  detail::attend_to_pages<detail::unnamed_layout, T>(q, pages, out, detail::without_table, options, threads);
+  const auto rows = detail::attended_pages("attention", q, pages, pages.values(), out, options);
+  detail::attend_to_rows<detail::unnamed_layout>(q, rows, rows, out, detail::without_table, options, threads);
 }
 /// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are raw keys
 /// while they are read.
@@ -19985,9 +19986,9 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class T, rota
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,
                const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_ATTENDED(Q, T, Threads);
+  const auto rows = detail::attended_pages("attention", q, pages, pages.values(), out, options);
   const auto rotation = detail::placed(table);
-  detail::attend_to_pages<Layout, T>(q, pages, out, &rotation, options, threads);
+  detail::attend_to_rows<Layout>(q, rows, rows, out, &rotation, options, threads);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_PAGE_CALLS_HPP
@@ -20013,10 +20014,12 @@ attended_call<Layout, T, Rows, S, Threads> weights_call(const head_view<const T>
   return {q, rows, none, table, options, queries, threads, true};
 }
 /// Implements `attention_weights` for stored tokens.
-template <class Layout, class T, class Rows, class S, class W, class Threads>
-void find_weights_of_rows(const std::type_identity_t<head_view<const T>>& q, const Rows& rows,
-                          const row_queries& queries, W& weights, const placed_table<S>* table,
-                          const attention_options& options, const Threads& threads) {
+template <class Layout, class Q, class Rows, class S, class W, class Threads>
+void find_weights_of_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries, W& weights,
+                          const placed_table<S>* table, const attention_options& options,
+                          const Threads& threads) {
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  using T = std::remove_const_t<Q>;
   using A = arithmetic<T>;
   const auto calls = weights_call<Layout, T>(q, rows, queries, table, options, threads);
   const attention_shape& shape = calls.shape();
@@ -20040,12 +20043,13 @@ void find_weights_of_rows(const std::type_identity_t<head_view<const T>>& q, con
   });
 }
 /// Implements `attention_weight_sums` for stored tokens.
-template <class Layout, class T, class Rows, class S, class Threads>
-void find_weight_sums_of_rows(const std::type_identity_t<head_view<const T>>& q, const Rows& rows,
-                              const row_queries& queries, const std::span<arithmetic<T>>& sums,
-                              const placed_table<S>* table, const attention_options& options,
-                              const Threads& threads) {
-  const auto calls = weights_call<Layout, T>(q, rows, queries, table, options, threads);
+template <class Layout, class W, class Q, class Rows, class S, class Threads>
+void find_weight_sums_of_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries,
+                              std::remove_reference_t<W>& list, const placed_table<S>* table,
+                              const attention_options& options, const Threads& threads) {
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const std::span<weight_of<Q>> sums = sums_in<Q, W>(list);
+  const auto calls = weights_call<Layout, std::remove_const_t<Q>>(q, rows, queries, table, options, threads);
   attention_shape shape = calls.shape();
   shape.batch = queries.asking();
   const Index kv_heads =
@@ -20092,9 +20096,8 @@ requires attended_rows<Cache>
 void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const attention_options& options = {},
                        const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
-  detail::find_weights_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, cache, detail::queries_of(q, cache, counts), weights, detail::without_table, options, threads);
+  detail::find_weights_of_rows<detail::unnamed_layout>(q, cache, detail::queries_of(q, cache, counts),
+                                                       weights, detail::without_table, options, threads);
 }
 /// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
 ///
@@ -20109,10 +20112,9 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
                        const attention_options& options = {}, const detail::row_counts& counts = {},
                        const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::find_weights_of_rows<Layout, std::remove_const_t<Q>>(q, cache, detail::queries_of(q, cache, counts),
-                                                               weights, &rotation, options, threads);
+  detail::find_weights_of_rows<Layout>(q, cache, detail::queries_of(q, cache, counts), weights, &rotation,
+                                       options, threads);
 }
 /// The attention that each token of a cache receives from queries that are already rotated or need no
 /// rotation. It is the sum of the token's weights over the queries, for every query head or summed over the
@@ -20144,10 +20146,8 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums,
                            const attention_options& options = {}, const detail::row_counts& counts = {},
                            const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
-  detail::find_weight_sums_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), detail::without_table,
-      options, threads);
+  detail::find_weight_sums_of_rows<detail::unnamed_layout, W>(q, cache, detail::queries_of(q, cache, counts),
+                                                              sums, detail::without_table, options, threads);
 }
 /// The attention that each token of a cache receives from unrotated queries.
 ///
@@ -20162,11 +20162,9 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, W&& sums, const T
                            const attention_options& options = {}, const detail::row_counts& counts = {},
                            const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const auto rotation = detail::placed_in(cache, table);
-  detail::find_weight_sums_of_rows<Layout, std::remove_const_t<Q>>(
-      q, cache, detail::queries_of(q, cache, counts), detail::sums_in<Q, W>(sums), &rotation, options,
-      threads);
+  detail::find_weight_sums_of_rows<Layout, W>(q, cache, detail::queries_of(q, cache, counts), sums, &rotation,
+                                              options, threads);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_WEIGHTS_HPP
@@ -20196,10 +20194,9 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class W = std
 void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const auto rows = detail::attended_pages("attention_weights", q, pages, pages.keys(), q, options);
-  detail::find_weights_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, rows, rows, weights, detail::without_table, options, threads);
+  detail::find_weights_of_rows<detail::unnamed_layout>(q, rows, rows, weights, detail::without_table, options,
+                                                       threads);
 }
 /// The probabilities of attention<Layout>(q, pages, out, table, options).
 ///
@@ -20212,11 +20209,9 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class W = std
 void attention_weights(head_view<Q> q, const page_view<P>& pages, W&& weights, const Table& table,
                        const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
   const auto rows = detail::attended_pages("attention_weights", q, pages, pages.keys(), q, options);
   const auto rotation = detail::placed(table);
-  detail::find_weights_of_rows<Layout, std::remove_const_t<Q>>(q, rows, rows, weights, &rotation, options,
-                                                               threads);
+  detail::find_weights_of_rows<Layout>(q, rows, rows, weights, &rotation, options, threads);
 }
 /// The attention that each token of each sequence receives from queries that are already rotated or need no
 /// rotation. It is the sum of the token's weights over the queries of its sequence, for every query head or
@@ -20243,10 +20238,9 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class W = std
 void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums,
                            const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const auto rows = detail::attended_pages("attention_weight_sums", q, pages, pages.keys(), q, options);
-  detail::find_weight_sums_of_rows<detail::unnamed_layout, std::remove_const_t<Q>>(
-      q, rows, rows, detail::sums_in<Q, W>(sums), detail::without_table, options, threads);
+  detail::find_weight_sums_of_rows<detail::unnamed_layout, W>(q, rows, rows, sums, detail::without_table,
+                                                              options, threads);
 }
 /// The attention that each token of each sequence receives from unrotated queries.
 ///
@@ -20259,11 +20253,9 @@ template <class Layout = detail::unnamed_layout, class Q, class P, class W = std
 void attention_weight_sums(head_view<Q> q, const page_view<P>& pages, W&& sums, const Table& table,
                            const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
-  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
   const auto rows = detail::attended_pages("attention_weight_sums", q, pages, pages.keys(), q, options);
   const auto rotation = detail::placed(table);
-  detail::find_weight_sums_of_rows<Layout, std::remove_const_t<Q>>(q, rows, rows, detail::sums_in<Q, W>(sums),
-                                                                   &rotation, options, threads);
+  detail::find_weight_sums_of_rows<Layout, W>(q, rows, rows, sums, &rotation, options, threads);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_PAGE_WEIGHTS_HPP
@@ -23491,9 +23483,8 @@ auto checked_gradient(const char* function, const head_view<X>& x, const head_vi
   const auto place = placed(table);
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, place, source);
-  check_view(function, d_x);
+  check_heads(function, d_x);
   check_same_shape(function, x, d_x, name);
-  check_memory(function, d_x);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
   return rotated_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
                        std::remove_const_t<decltype(source)>>{
