@@ -434,7 +434,6 @@ class message_part {
     unsigned long long natural_;
   };
 };
-inline void append(std::string& text, message_part part) { part.append_to(text); }
 EIGEN_DONT_INLINE inline void append(std::string& text, std::initializer_list<message_part> parts) {
   for (const message_part& part : parts) part.append_to(text);
 }
@@ -2656,16 +2655,10 @@ struct viewed_memory {
         strides{x.batch == 1 ? 0 : x.batch_stride * std::int64_t{sizeof(T)},
                 x.tokens == 1 ? 0 : x.token_stride * std::int64_t{sizeof(T)},
                 x.heads == 1 ? 0 : x.head_stride * std::int64_t{sizeof(T)}, 1} {}
-  std::int64_t length(int axis) const { return (extents[axis] - 1) * strides[axis]; }
-  std::int64_t begin() const {
-    constexpr std::int64_t none = 0;
-    return address + (std::min)(length(0), none) + (std::min)(length(1), none) + (std::min)(length(2), none);
-  }
-  std::int64_t end() const {
-    constexpr std::int64_t none = 0;
-    return address + (std::max)(length(0), none) + (std::max)(length(1), none) + (std::max)(length(2), none) +
-           extents[3];
-  }
+  std::int64_t before(int i) const { return (std::min)((extents[i] - 1) * strides[i], std::int64_t{0}); }
+  std::int64_t after(int i) const { return (std::max)((extents[i] - 1) * strides[i], std::int64_t{0}); }
+  std::int64_t begin() const { return address + before(0) + before(1) + before(2); }
+  std::int64_t end() const { return address + after(0) + after(1) + after(2) + extents[3]; }
 };
 EIGEN_DONT_INLINE inline bool find_shared(const viewed_memory& a, const viewed_memory& b) {
   memory_steps steps[8];
@@ -3816,10 +3809,8 @@ constexpr bool misplaces_table() {
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
        "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
-#define ROPE_DETAIL_TABLE_SENTENCE(name)                                                                     \
-  name                                                                                                       \
-      ": a table is a frequency_table, or one that is placed in the head by at_channel; it comes after the " \
-      "views, and values are not rotated"
+#define ROPE_DETAIL_TABLE_SENTENCE(name) \
+  name ": a table is a frequency_table, or one placed by at_channel, after the views; v is not rotated"
 /// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
 /// replace a missing view or, if all views are present, a missing table. The conditions no_view and no_table
 /// may use `Layout` and `Arguments`.
@@ -3934,8 +3925,7 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
     }
     if (same == table.rows() && harmless < same)
       throw_invalid(function,
-                    "the table was made of these ids, its row r of id number r; leave the ids "
-                    "out, got id ",
+                    "the table was made of these ids, its row r of id number r; leave the ids out, got id ",
                     positions(0, 0), " for row 0");
   }
 }
@@ -3962,10 +3952,10 @@ void check_rows_of_batch(const char* function, Index batch, Index tokens, const 
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
     const bool in_float = source == table_source::float_angles;
-    advice = first > 0 && position < first
-                 ? ", start at its first position (in a cache by append_at) or make it with frequency_table"
-                 : ", make it with frequency_table";
-    append(advice, in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, ");
+    advice =
+        first > 0 && position < first ? ", start at its first position (in a cache by append_at) or" : ",";
+    append(advice, {" make it with frequency_table",
+                    in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, "});
     if (from != 0 || in_float) append(advice, {from, ", "});
     append(advice, {to, ")"});
   }
@@ -3985,9 +3975,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const position_range range = positions.range(function, batch, tokens);
   if constexpr (std::is_same_v<Source, braced_positions>)
     if (positions.ids.data == nullptr)
-      check_rows_of_batch(
-          function, batch, tokens, table,
-          "give the id b * tokens + t for token t of row b, or for the first rows the start 0");
+      check_rows_of_batch(function, batch, tokens, table, "give id b * tokens + t for token t of row b");
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     throw_outside(function, range, table.first(), table.last(), table.source(), start_of(positions), tokens);

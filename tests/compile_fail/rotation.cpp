@@ -34,11 +34,11 @@ void rotated(rope::head_view<float> x, const rope::frequency_table<float>& table
   rope::rotate<layouts::half_split>(x, table);
 #endif
 #ifdef ROTATED_VALUES
-  // EXPECT: error: .*rotate: a table is a frequency_table.* values are not rotated
+  // EXPECT: error: .*rotate: a table is a frequency_table.*; v is not rotated
   rope::rotate<rope::half_split>(x, x, x, table);
 #endif
 #ifdef TABLE_BEFORE_OUT
-  // EXPECT: error: .*rotate_to: a table is a frequency_table.*it comes after the views
+  // EXPECT: error: .*rotate_to: a table is a frequency_table.* after the views
   rope::rotate_to<rope::half_split>(x, table, x);
 #endif
 #ifdef MISSING_TABLE

@@ -73,8 +73,6 @@ class message_part {
   };
 };
 
-inline void append(std::string& text, message_part part) { part.append_to(text); }
-
 EIGEN_DONT_INLINE inline void append(std::string& text, std::initializer_list<message_part> parts) {
   for (const message_part& part : parts) part.append_to(text);
 }

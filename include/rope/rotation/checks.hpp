@@ -135,10 +135,8 @@ constexpr bool misplaces_table() {
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
        "staged<\"bshd\">(x) of any other, thd(m, heads) or dht(m, heads) of a matrix, and "                \
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
-#define ROPE_DETAIL_TABLE_SENTENCE(name)                                                                     \
-  name                                                                                                       \
-      ": a table is a frequency_table, or one that is placed in the head by at_channel; it comes after the " \
-      "views, and values are not rotated"
+#define ROPE_DETAIL_TABLE_SENTENCE(name) \
+  name ": a table is a frequency_table, or one placed by at_channel, after the views; v is not rotated"
 
 /// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
 /// replace a missing view or, if all views are present, a missing table. The conditions no_view and no_table
@@ -285,8 +283,7 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
     }
     if (same == table.rows() && harmless < same)
       throw_invalid(function,
-                    "the table was made of these ids, its row r of id number r; leave the ids "
-                    "out, got id ",
+                    "the table was made of these ids, its row r of id number r; leave the ids out, got id ",
                     positions(0, 0), " for row 0");
   }
 }
@@ -321,10 +318,10 @@ void check_rows_of_batch(const char* function, Index batch, Index tokens, const 
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
     const bool in_float = source == table_source::float_angles;
-    advice = first > 0 && position < first
-                 ? ", start at its first position (in a cache by append_at) or make it with frequency_table"
-                 : ", make it with frequency_table";
-    append(advice, in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, ");
+    advice =
+        first > 0 && position < first ? ", start at its first position (in a cache by append_at) or" : ",";
+    append(advice, {" make it with frequency_table",
+                    in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, "});
     if (from != 0 || in_float) append(advice, {from, ", "});
     append(advice, {to, ")"});
   }
@@ -348,9 +345,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const position_range range = positions.range(function, batch, tokens);
   if constexpr (std::is_same_v<Source, braced_positions>)
     if (positions.ids.data == nullptr)
-      check_rows_of_batch(
-          function, batch, tokens, table,
-          "give the id b * tokens + t for token t of row b, or for the first rows the start 0");
+      check_rows_of_batch(function, batch, tokens, table, "give id b * tokens + t for token t of row b");
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     throw_outside(function, range, table.first(), table.last(), table.source(), start_of(positions), tokens);

@@ -208,7 +208,7 @@ TEST_CASE("coordinates for every token of a batch throw if the positions are lef
   const std::string rule =
       ": the table has coordinates for 2 rows of 3 tokens, and without positions every row would get those "
       "of "
-      "the first; give the id b * tokens + t for token t of row b, or for the first rows the start 0";
+      "the first; give id b * tokens + t for token t of row b";
   CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate<half_split>(of_a, table); },
                                              "rope::rotate" + rule));
   CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate<half_split>(of_a, of_b, table); },

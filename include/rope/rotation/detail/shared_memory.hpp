@@ -51,19 +51,12 @@ struct viewed_memory {
                 x.tokens == 1 ? 0 : x.token_stride * std::int64_t{sizeof(T)},
                 x.heads == 1 ? 0 : x.head_stride * std::int64_t{sizeof(T)}, 1} {}
 
-  /// The distance from the first entry of an axis to its last.
-  std::int64_t length(int axis) const { return (extents[axis] - 1) * strides[axis]; }
-  /// The smallest address of a byte.
-  std::int64_t begin() const {
-    constexpr std::int64_t none = 0;
-    return address + (std::min)(length(0), none) + (std::min)(length(1), none) + (std::min)(length(2), none);
-  }
-  /// One more than the largest address of a byte.
-  std::int64_t end() const {
-    constexpr std::int64_t none = 0;
-    return address + (std::max)(length(0), none) + (std::max)(length(1), none) + (std::max)(length(2), none) +
-           extents[3];
-  }
+  /// How far an axis extends before its first entry, as a negative number, and after it, in bytes.
+  std::int64_t before(int i) const { return (std::min)((extents[i] - 1) * strides[i], std::int64_t{0}); }
+  std::int64_t after(int i) const { return (std::max)((extents[i] - 1) * strides[i], std::int64_t{0}); }
+  /// The addresses of all bytes are in [begin, end).
+  std::int64_t begin() const { return address + before(0) + before(1) + before(2); }
+  std::int64_t end() const { return address + after(0) + after(1) + after(2) + extents[3]; }
 };
 
 /// As share_memory, for two views whose ranges of addresses overlap.
