@@ -87,7 +87,7 @@ void normalize_checked(const char* function, const head_view<const T>& x, const 
                        const head_norm<W>& norm, const Rotation& rotation, const Threads& threads) {
   const norm_rule<W> rule = checked_norm(function, norm, x);
   check_result(function, x, out);
-  run_plan(threads, norm_pass(x, out, rule, rotation));
+  run_plans(threads, tokens_of_norm, norm_pass(x, out, rule, rotation));
 }
 template <class Layout, class T, class W, class S, class P, class Threads>
 void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,

@@ -135,7 +135,7 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
   const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
-  run_plans(threads, queries.block(), queries, keys, source);
+  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 
 }  // namespace detail

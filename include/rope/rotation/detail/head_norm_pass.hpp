@@ -164,7 +164,7 @@ template <class Layout, class T, class W, class S, class Source, class Threads =
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,
                               const Threads& threads = {}) {
-  run_plan(threads, norm_pass(x, out, norm, row_rotation<Layout>(table, positions)));
+  run_plans(threads, tokens_of_norm, norm_pass(x, out, norm, row_rotation<Layout>(table, positions)));
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -125,22 +125,17 @@ bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
 }
 
-/// Runs a plan on the caller's threads. A plan has tokens(), bytes() and run(first, last, positions...).
-template <class Threads, class Plan, class... Source>
-void run_plan(const Threads& threads, const Plan& plan, const Source&... positions) {
-  parallel_pieces(threads, plan.tokens(), plan.bytes(),
-                  [&](Index first, Index last) { plan.run(first, last, positions...); });
-}
-/// Runs the plans of queries and keys: both process `block` tokens before the next block, while the table
-/// rows of the block are in the cache.
-template <class Threads, class Queries, class Keys, class... Source>
-void run_plans(const Threads& threads, Index block, const Queries& queries, const Keys& keys,
-               const Source&... positions) {
-  parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
-    for (Index end; first < last; first = end) {
-      end = (std::min)(first + block, last);
-      queries.run(first, end, positions...);
-      keys.run(first, end, positions...);
+/// Runs plans for the same tokens on the caller's threads: all plans process `block` tokens before the next
+/// block, while the table rows of the block are in the cache. A plan has tokens(), bytes() and run(first,
+/// last).
+template <class Threads, class Plan, class... More>
+void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
+  parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
+    const Index step = sizeof...(More) == 0 ? last - first : block;
+    for (; first < last; first += step) {
+      const Index end = (std::min)(first + step, last);
+      plan.run(first, end);
+      (more.run(first, end), ...);
     }
   });
 }
@@ -187,7 +182,7 @@ class rotation_plan {
 
   /// Rotates every head of tokens [first, last) of the batch, token t of row b at positions(b, t).
   template <class Source>
-  void run(Index first, Index last, const Source& positions) const {
+  void run(const Source& positions, Index first, Index last) const {
     constexpr Index most = 256;
     std::int64_t found[most];
     for_each_piece(x_, first, last, is_token_major(x_) ? most : (std::min)(most, block()),
@@ -348,6 +343,19 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64
                 : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
 
+/// A rotation_plan together with its positions.
+template <class Plan, class Source>
+struct plan_at {
+  const Plan& plan;
+  const Source& positions;
+
+  Index tokens() const { return plan.tokens(); }
+  double bytes() const { return plan.bytes(); }
+  void run(Index first, Index last) const { plan.run(positions, first, last); }
+};
+template <class Plan, class Source>
+plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
+
 /// Rotates every head of `x` into `out`. The arguments must be checked.
 ///
 /// \tparam in_place  whether x and out are known to be the same view
@@ -356,7 +364,8 @@ template <class Layout, bool inverse, bool in_place = false, class T, class S, c
 void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
                  const placed_table<S>& table, const Source& positions, const Threads& threads = {},
                  reverse_rotation back = reverse_rotation::inverse) {
-  run_plan(threads, rotation_plan<Layout, inverse, T, S, in_place>(x, out, table, back), positions);
+  const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
+  run_plans(threads, all.block(), plan_at{all, positions});
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
