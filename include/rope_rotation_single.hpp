@@ -3787,16 +3787,15 @@ constexpr bool misplaces_table() {
   ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
   ROPE_DETAIL_CHECK_THREADS(name, Threads)
 /// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                             \
-  static_assert(!std::is_const_v<T>,                                                                       \
-                name ": " x " is read-only, a view of a const or temporary object; " name "_to<Layout>(" x \
-                     ", out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                          \
+  static_assert(!std::is_const_v<T>, name ": " x " is read-only (or temporary); " name "_to<Layout>(" x \
+                                          ", out, table) leaves it as it is")
 #define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
   static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
                 name ": both views are rotated in place, and one is read-only; out of place is " name \
                      "_to<Layout>(x, out, table)")
 #define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
-  static_assert(!std::is_const_v<T>, name ": " out " is read-only, a view of a const or temporary object")
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only (or temporary)")
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
@@ -3903,13 +3902,11 @@ struct known_range {
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
 template <class Source>
-const std::int64_t* start_of(const Source& /*positions*/) {
-  return nullptr;
-}
-inline const std::int64_t* start_of(const contiguous_positions& positions) { return &positions.start; }
-inline const std::int64_t* start_of(const braced_positions& positions) {
-  static constexpr std::int64_t zero = 0;
-  return positions.ids.data ? nullptr : &zero;
+std::optional<std::int64_t> start_of(const Source& positions) {
+  if constexpr (requires { positions.start; }) return positions.start;
+  if constexpr (std::is_same_v<Source, braced_positions>)
+    if (positions.ids.data == nullptr) return 0;
+  return {};
 }
 template <class S, class Source>
 void check_ids(const char* function, Index tokens, const frequency_table<S>& table, const Source& positions) {
@@ -3939,21 +3936,20 @@ void check_rows_of_batch(const char* function, Index batch, Index tokens, const 
 }
 [[noreturn]] EIGEN_DONT_INLINE inline void throw_outside(const char* function, const position_range& range,
                                                          std::int64_t first, std::int64_t last,
-                                                         table_source source, const std::int64_t* start,
-                                                         Index tokens) {
+                                                         table_source source,
+                                                         std::optional<std::int64_t> start, Index tokens) {
   const std::int64_t position =
                          range.smallest >= first && range.smallest < last ? range.largest : range.smallest,
                      from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
   std::string given, advice = ", one for each token, and row r is position r";
-  if (start != nullptr && tokens != 1)
+  if (start && tokens != 1)
     append(given, {", got positions ", *start, " to ", advance(*start, tokens - 1), " (start ", *start, ", ",
                    tokens, " tokens)"});
   if (source == table_source::entries) {
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
     const bool in_float = source == table_source::float_angles;
-    advice =
-        first > 0 && position < first ? ", start at its first position (in a cache by append_at) or" : ",";
+    advice = first > 0 && position < first ? ", start at its first position (append_at) or" : ",";
     append(advice, {" make it with frequency_table",
                     in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, "});
     if (from != 0 || in_float) append(advice, {from, ", "});
@@ -5025,19 +5021,14 @@ template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
 }
-template <class Threads, class Plan, class... Source>
-void run_plan(const Threads& threads, const Plan& plan, const Source&... positions) {
-  parallel_pieces(threads, plan.tokens(), plan.bytes(),
-                  [&](Index first, Index last) { plan.run(first, last, positions...); });
-}
-template <class Threads, class Queries, class Keys, class... Source>
-void run_plans(const Threads& threads, Index block, const Queries& queries, const Keys& keys,
-               const Source&... positions) {
-  parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
-    for (Index end; first < last; first = end) {
-      end = (std::min)(first + block, last);
-      queries.run(first, end, positions...);
-      keys.run(first, end, positions...);
+template <class Threads, class Plan, class... More>
+void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
+  parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
+    const Index step = sizeof...(More) == 0 ? last - first : block;
+    for (; first < last; first += step) {
+      const Index end = (std::min)(first + step, last);
+      plan.run(first, end);
+      (more.run(first, end), ...);
     }
   });
 }
@@ -5067,7 +5058,7 @@ class rotation_plan {
     return (std::max)(Index{1}, table_bytes / (2 * (std::max)(Index{1}, table_.pairs) * Index(sizeof(S))));
   }
   template <class Source>
-  void run(Index first, Index last, const Source& positions) const {
+  void run(const Source& positions, Index first, Index last) const {
     constexpr Index most = 256;
     std::int64_t found[most];
     for_each_piece(x_, first, last, is_token_major(x_) ? most : (std::min)(most, block()),
@@ -5192,12 +5183,23 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64
   x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
                 : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
+template <class Plan, class Source>
+struct plan_at {
+  const Plan& plan;
+  const Source& positions;
+  Index tokens() const { return plan.tokens(); }
+  double bytes() const { return plan.bytes(); }
+  void run(Index first, Index last) const { plan.run(positions, first, last); }
+};
+template <class Plan, class Source>
+plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
           class Threads = this_thread>
 void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
                  const placed_table<S>& table, const Source& positions, const Threads& threads = {},
                  reverse_rotation back = reverse_rotation::inverse) {
-  run_plan(threads, rotation_plan<Layout, inverse, T, S, in_place>(x, out, table, back), positions);
+  const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
+  run_plans(threads, all.block(), plan_at{all, positions});
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
@@ -5302,7 +5304,7 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
   const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
-  run_plans(threads, queries.block(), queries, keys, source);
+  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.

@@ -283,7 +283,7 @@ TEST_CASE("a start that leads out of the table is reported with its positions", 
   CHECK(
       message_of({f, 100, 110}) ==
       "rope::rotate: position 7 is outside the table's [100, 110); the table has 10 rows, start at its first "
-      "position (in a cache by append_at) or make it with frequency_table(frequencies, 7, 110)");
+      "position (append_at) or make it with frequency_table(frequencies, 7, 110)");
 }
 
 TEST_CASE("row starts throw if their number is wrong or a row leaves the table", "[positions]") {

@@ -5,6 +5,7 @@
 #include <algorithm>  // std::max, std::min
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>  // std::pair
@@ -108,10 +109,9 @@ constexpr bool misplaces_table() {
   ROPE_DETAIL_CHECK_THREADS(name, Threads)
 
 /// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                             \
-  static_assert(!std::is_const_v<T>,                                                                       \
-                name ": " x " is read-only, a view of a const or temporary object; " name "_to<Layout>(" x \
-                     ", out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                          \
+  static_assert(!std::is_const_v<T>, name ": " x " is read-only (or temporary); " name "_to<Layout>(" x \
+                                          ", out, table) leaves it as it is")
 
 #define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
   static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
@@ -119,7 +119,7 @@ constexpr bool misplaces_table() {
                      "_to<Layout>(x, out, table)")
 
 #define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
-  static_assert(!std::is_const_v<T>, name ": " out " is read-only, a view of a const or temporary object")
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only (or temporary)")
 
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
@@ -254,15 +254,13 @@ struct known_range {
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
 
-/// The start of positions that are given as one start, otherwise null.
+/// The start of positions that are given as one start.
 template <class Source>
-const std::int64_t* start_of(const Source& /*positions*/) {
-  return nullptr;
-}
-inline const std::int64_t* start_of(const contiguous_positions& positions) { return &positions.start; }
-inline const std::int64_t* start_of(const braced_positions& positions) {
-  static constexpr std::int64_t zero = 0;
-  return positions.ids.data ? nullptr : &zero;
+std::optional<std::int64_t> start_of(const Source& positions) {
+  if constexpr (requires { positions.start; }) return positions.start;
+  if constexpr (std::is_same_v<Source, braced_positions>)
+    if (positions.ids.data == nullptr) return 0;
+  return {};
 }
 
 /// Rejects position ids from which the table was made. Row r of such a table is already that of token r. The
@@ -302,24 +300,23 @@ void check_rows_of_batch(const char* function, Index batch, Index tokens, const 
 /// Throws std::out_of_range if positions are not all in the table's [first, last). The message says how to
 /// make a table that includes them.
 ///
-/// \param start  the start of the positions of `tokens` tokens, or null
+/// \param start  the start of the positions of `tokens` tokens, if it is given
 [[noreturn]] EIGEN_DONT_INLINE inline void throw_outside(const char* function, const position_range& range,
                                                          std::int64_t first, std::int64_t last,
-                                                         table_source source, const std::int64_t* start,
-                                                         Index tokens) {
+                                                         table_source source,
+                                                         std::optional<std::int64_t> start, Index tokens) {
   const std::int64_t position =
                          range.smallest >= first && range.smallest < last ? range.largest : range.smallest,
                      from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
   std::string given, advice = ", one for each token, and row r is position r";
-  if (start != nullptr && tokens != 1)
+  if (start && tokens != 1)
     append(given, {", got positions ", *start, " to ", advance(*start, tokens - 1), " (start ", *start, ", ",
                    tokens, " tokens)"});
   if (source == table_source::entries) {
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
     const bool in_float = source == table_source::float_angles;
-    advice =
-        first > 0 && position < first ? ", start at its first position (in a cache by append_at) or" : ",";
+    advice = first > 0 && position < first ? ", start at its first position (append_at) or" : ",";
     append(advice, {" make it with frequency_table",
                     in_float ? "<>::with_float_angles(frequencies, " : "(frequencies, "});
     if (from != 0 || in_float) append(advice, {from, ", "});

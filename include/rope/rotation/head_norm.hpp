@@ -197,8 +197,7 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
     };
     const auto queries = pass_of(q, q_norm);
     const auto keys = pass_of(k, k_norm);
-    constexpr Index tokens_of_block = 32;
-    detail::run_plans(threads, tokens_of_block, queries, keys);
+    detail::run_plans(threads, detail::tokens_of_norm, queries, keys);
   }
 }
 

@@ -159,6 +159,9 @@ class norm_pass {
 template <class X, class T, class W, class Rotation>
 norm_pass(X, head_view<T>, norm_rule<W>, Rotation) -> norm_pass<T, W, Rotation>;
 
+/// The number of tokens whose queries and keys are both normalised before the next tokens.
+inline constexpr Index tokens_of_norm = 32;
+
 /// Normalises every head of `x` and rotates it into `out`, which may be `x`. The arguments must be checked.
 template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,

@@ -356,9 +356,7 @@ struct plan_at {
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 
-/// Rotates every head of `x` into `out`. The arguments must be checked.
-///
-/// \tparam in_place  whether x and out are known to be the same view
+/// Rotates every head of `x` into `out`, which is `x` if `in_place`. The arguments must be checked.
 template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
           class Threads = this_thread>
 void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
