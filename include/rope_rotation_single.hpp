@@ -2638,9 +2638,7 @@ EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_s
     least += s->least * s->stride;
     most += s->most * s->stride;
   }
-  const auto floor = [stride = steps->stride](std::int64_t n) {
-    return n / stride - (n % stride < 0 ? 1 : 0);
-  };
+  const auto floor = [by = steps->stride](std::int64_t n) { return n / by - (n % by < 0 ? 1 : 0); };
   const std::int64_t last = (std::min)(steps->most, floor(distance - least));
   for (std::int64_t n = (std::max)(steps->least, -floor(most - distance)); n <= last && --tries > 0; ++n)
     if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
@@ -3756,13 +3754,13 @@ concept given_table = rotation_table<X> || requires(const X& x) {
 };
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
-template <int views, class... Arguments>
+template <class... Arguments>
 constexpr bool misplaces_table() {
   int place = 0, last_view = -1, table = -1;
   ((last_view = is_head_view<std::remove_cvref_t<Arguments>> ? place : last_view,
     table = table < 0 && given_table<std::remove_cvref_t<Arguments>> ? place : table, ++place),
    ...);
-  return table < 0 || table != last_view + 1 || table > views;
+  return last_view > table || last_view > 1;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 /// Throws at compile time unless Layout is given and is a layout.
@@ -3787,9 +3785,9 @@ constexpr bool misplaces_table() {
   ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
   ROPE_DETAIL_CHECK_THREADS(name, Threads)
 /// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                          \
-  static_assert(!std::is_const_v<T>, name ": " x " is read-only (or temporary); " name "_to<Layout>(" x \
-                                          ", out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                       \
+  static_assert(!std::is_const_v<T>, name ": " x " is read-only (or temporary); " name "_to writes " \
+                                                                                       "elsewhere")
 #define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
   static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
                 name ": both views are rotated in place, and one is read-only; out of place is " name \
@@ -3840,7 +3838,7 @@ constexpr bool misplaces_table() {
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
-                  (detail::misplaces_table<views, Arguments...>()))
+                  (detail::misplaces_table<Arguments...>()))
 namespace rope::inline ROPE_ABI::detail {
 template <class T>
 void check_extents(const char* function, const head_view<T>& x) {
@@ -3854,8 +3852,7 @@ void check_extents(const char* function, const head_view<T>& x) {
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   static_assert(channel<std::remove_const_t<T>>,
-                "head_view: channels are float, double, Eigen::half or Eigen::bfloat16 here; dequantize int8 "
-                "heads first");
+                "head_view: channels are float, double, half or bfloat16 here; dequantize int8 heads first");
   check_extents(function, x);
 }
 template <class... T>

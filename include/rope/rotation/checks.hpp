@@ -71,14 +71,14 @@ concept given_table = rotation_table<X> || requires(const X& x) {
 template <class... Arguments>
 inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>> && ...);
 
-/// True unless the arguments of a call are at most `views` views, then a table, and no view after it.
-template <int views, class... Arguments>
+/// True unless the arguments of a call have a table, at most two views, and no view after the table.
+template <class... Arguments>
 constexpr bool misplaces_table() {
   int place = 0, last_view = -1, table = -1;
   ((last_view = is_head_view<std::remove_cvref_t<Arguments>> ? place : last_view,
     table = table < 0 && given_table<std::remove_cvref_t<Arguments>> ? place : table, ++place),
    ...);
-  return table < 0 || table != last_view + 1 || table > views;
+  return last_view > table || last_view > 1;
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
@@ -109,9 +109,9 @@ constexpr bool misplaces_table() {
   ROPE_DETAIL_CHECK_THREADS(name, Threads)
 
 /// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                          \
-  static_assert(!std::is_const_v<T>, name ": " x " is read-only (or temporary); " name "_to<Layout>(" x \
-                                          ", out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T)                                                       \
+  static_assert(!std::is_const_v<T>, name ": " x " is read-only (or temporary); " name "_to writes " \
+                                                                                       "elsewhere")
 
 #define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
   static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
@@ -172,7 +172,7 @@ constexpr bool misplaces_table() {
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
-                  (detail::misplaces_table<views, Arguments...>()))
+                  (detail::misplaces_table<Arguments...>()))
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -191,8 +191,7 @@ void check_extents(const char* function, const head_view<T>& x) {
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   static_assert(channel<std::remove_const_t<T>>,
-                "head_view: channels are float, double, Eigen::half or Eigen::bfloat16 here; dequantize int8 "
-                "heads first");
+                "head_view: channels are float, double, half or bfloat16 here; dequantize int8 heads first");
   check_extents(function, x);
 }
 

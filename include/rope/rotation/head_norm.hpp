@@ -220,12 +220,8 @@ void normalize_and_rotate_to(head_view<X> x, head_view<T> out, const head_norm<W
 
 ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads_to, 2);
-ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(normalize_and_rotate, "normalize_and_rotate");
-ROPE_DETAIL_ASK(normalize_and_rotate, "normalize_and_rotate", (detail::lacks_view<1, Arguments...>()),
-                detail::lacks_table<Arguments...>);
-ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(normalize_and_rotate_to, "normalize_and_rotate_to");
-ROPE_DETAIL_ASK(normalize_and_rotate_to, "normalize_and_rotate_to", (detail::lacks_view<2, Arguments...>()),
-                detail::lacks_table<Arguments...>);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
 
 namespace detail {
 

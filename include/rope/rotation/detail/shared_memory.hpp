@@ -29,9 +29,7 @@ EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_s
     least += s->least * s->stride;
     most += s->most * s->stride;
   }
-  const auto floor = [stride = steps->stride](std::int64_t n) {
-    return n / stride - (n % stride < 0 ? 1 : 0);
-  };
+  const auto floor = [by = steps->stride](std::int64_t n) { return n / by - (n % by < 0 ? 1 : 0); };
   const std::int64_t last = (std::min)(steps->most, floor(distance - least));
   for (std::int64_t n = (std::max)(steps->least, -floor(most - distance)); n <= last && --tries > 0; ++n)
     if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
