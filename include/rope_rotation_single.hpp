@@ -5323,9 +5323,10 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head, a list has the wrong length, or
-///            ids equal the coordinates that the table was made of; std::out_of_range if a position is
-///            outside the table; x is then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, a list has the wrong length, ids
+///            equal the coordinates that the table was made of, or positions are left out although the table
+///            has coordinates for every token of several rows; std::out_of_range if a position is outside the
+///            table; x is then unchanged
 /// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
 ///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
 ///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are

@@ -11594,9 +11594,10 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head, a list has the wrong length, or
-///            ids equal the coordinates that the table was made of; std::out_of_range if a position is
-///            outside the table; x is then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, a list has the wrong length, ids
+///            equal the coordinates that the table was made of, or positions are left out although the table
+///            has coordinates for every token of several rows; std::out_of_range if a position is outside the
+///            table; x is then unchanged
 /// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
 ///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
 ///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are
@@ -11872,10 +11873,11 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 ///
 /// int8 keys that are quantized before the rotation need no second rounding if their positions change.
 ///
-/// Throws:    as above; std::invalid_argument if the rotated channels exceed the head, or the tables are xPos
-///            tables and the options are not causal (xPos multiplies the score of a key after its query by a
-///            factor that grows with their distance); std::out_of_range if a position is outside the table;
-///            out is then unchanged
+/// Throws:    as above; std::invalid_argument if the rotated channels exceed the head, queries_are_rotated is
+///            set, positions are left out although a table has coordinates for every token of several rows,
+///            or the tables are xPos tables and the options are not causal (xPos multiplies the score of a
+///            key after its query by a factor that grows with their distance); std::out_of_range if a
+///            position is outside the table; out is then unchanged
 /// Accuracy:  for int8, as above, with e = m^2 |scale| |q_i| max_j s_j sqrt(head_dim) / 2, where m is the
 ///            attention_factor of the table and |q_i| a Euclidean length. (A rotation moves the error of a
 ///            key between channels and keeps only its length.)

@@ -204,10 +204,11 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 ///
 /// int8 keys that are quantized before the rotation need no second rounding if their positions change.
 ///
-/// Throws:    as above; std::invalid_argument if the rotated channels exceed the head, or the tables are xPos
-///            tables and the options are not causal (xPos multiplies the score of a key after its query by a
-///            factor that grows with their distance); std::out_of_range if a position is outside the table;
-///            out is then unchanged
+/// Throws:    as above; std::invalid_argument if the rotated channels exceed the head, queries_are_rotated is
+///            set, positions are left out although a table has coordinates for every token of several rows,
+///            or the tables are xPos tables and the options are not causal (xPos multiplies the score of a
+///            key after its query by a factor that grows with their distance); std::out_of_range if a
+///            position is outside the table; out is then unchanged
 /// Accuracy:  for int8, as above, with e = m^2 |scale| |q_i| max_j s_j sqrt(head_dim) / 2, where m is the
 ///            attention_factor of the table and |q_i| a Euclidean length. (A rotation moves the error of a
 ///            key between channels and keeps only its length.)
