@@ -27,8 +27,8 @@ TEST_CASE("messages name the library, and their numbers read back exactly", "[ba
   CHECK(message(std::numeric_limits<std::uint64_t>::max()) == "rope::18446744073709551615");
   CHECK(message(token{7}, ", ", 0.1, ", ", 10000.0) == "rope::7, 0.10000000000000001, 10000");
   std::string text = "a";
-  rope::detail::append(text, "b");
-  rope::detail::append(text, 2.5);
+  rope::detail::append(text, {"b"});
+  rope::detail::append(text, {2.5});
   CHECK(text == "ab2.5");
 }
 
