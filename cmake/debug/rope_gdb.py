@@ -177,7 +177,7 @@ class cache:
         self.memory = self.tokens["memory_"]
 
     def extent(self, name):
-        return int(self.memory["keys_"][name]["value_"])
+        return int(self.memory[name]["value_"])
 
     def used(self):
         """How many slots of each row have been written: tokens, or in a ring the slots that were ever used."""
@@ -193,11 +193,9 @@ class cache:
     def children(self):
         """The used slots of [batch, heads, slots, dim]. Those of a latent_cache have the latents among the keys."""
         slots, heads = self.extent("slots_"), self.extent("heads_")
-        for name in ("keys", "values"):
-            heads_of = self.memory[name + "_"]
-            channels = heads_of["channels_"]["numbers_"]
+        for name, dim in (("keys", self.extent("head_dim_")), ("values", self.extent("value_dim_"))):
+            channels = self.memory[name + "_"]["channels"]["numbers_"]
             begin, size = channels["data"], int(channels["rows"])
-            dim = int(heads_of["head_dim_"]["value_"])
             for b, used in enumerate(self.used() if size else []):
                 for h in range(heads):
                     for s in range(int(used)):

@@ -50,7 +50,7 @@ void rotated(rope::head_view<float> x, const rope::frequency_table<float>& table
   rope::rotate<half_split>(x, table, 7.0f);
 #endif
 #ifdef CONST_OUTPUT
-  // EXPECT: error: .*rotate: x is read-only .or temporary.; rotate_to
+  // EXPECT: error: .*rotate: x is read-only .or temporary.; see rotate_to
   rope::rotate<half_split>(rope::head_view<const float>(x), table);
 #endif
 #ifdef CONST_KEYS
@@ -238,7 +238,7 @@ void quantized(Eigen::Tensor<float, 4>& x, rope::quantized_view<std::int8_t> out
   rope::dequantize(out, x);
 #endif
 #ifdef QUANTIZED_ROTATE
-  // EXPECT: error: .*head_view: channels are float, double, Eigen::half or Eigen::bfloat16 here; dequantize
+  // EXPECT: error: .*head_view: channels are float, double, half or bfloat16 here; dequantize
   rope::rotate<half_split>(rope::head_view<std::int8_t>(), table);
 #endif
 }
