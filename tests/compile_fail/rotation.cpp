@@ -50,7 +50,7 @@ void rotated(rope::head_view<float> x, const rope::frequency_table<float>& table
   rope::rotate<half_split>(x, table, 7.0f);
 #endif
 #ifdef CONST_OUTPUT
-  // EXPECT: error: .*rotate: x is read-only .or temporary.; see rotate_to
+  // EXPECT: error: .*rotate: x is read-only .or temporary.; give rotate_to an out
   rope::rotate<half_split>(rope::head_view<const float>(x), table);
 #endif
 #ifdef CONST_KEYS

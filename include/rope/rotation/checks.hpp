@@ -110,7 +110,7 @@ constexpr bool misplaces_table() {
 
 /// Checks that `x` can be overwritten, and names the function that leaves it unchanged.
 #define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
-  static_assert(!std::is_const_v<T>, name ": " x " is read-only (or temporary); see " name "_to")
+  static_assert(!std::is_const_v<T>, name ": " x " is read-only (or temporary); give " name "_to an out")
 
 #define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
   static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
