@@ -65,9 +65,10 @@ class plain_split {
         results_(results),
         part_(part),
         of_(part.queries),
-        heads_(call.k.head_stride <= call.k.token_stride ? of_.heads : 1),
-        tokens_(batches::tokens_of_batch(heads_, batches::bytes_of(call.k, call.v))),
-        again_(batches::repeats_before(heads_, tokens_)),
+        contiguous_(call.k.head_stride <= call.k.token_stride ? of_.heads : 1),
+        heads_(of_.rows == 1 && call.k.tokens <= few_keys ? of_.heads : contiguous_),
+        tokens_(batches::tokens_of_batch(contiguous_, batches::bytes_of(call.k, call.v))),
+        again_(batches::repeats_before(contiguous_, tokens_)),
         operands_(call, of_),
         scores_(workspace<struct decode_scores, A>(rows() * shape::tile)),
         tile_sums_(workspace<struct decode_tile_sums, A>(rows() * call.v.head_dim)),
@@ -94,6 +95,12 @@ class plain_split {
   }
 
  private:
+  /// For one query of each head and at most this many keys, the scores of all heads are computed first, then
+  /// all weights, then all sums of values. In one head, each of these steps waits for the one before, which
+  /// takes longer than its instructions (benchmark row bhsd/1x16x32+32x64). With more keys or queries, one
+  /// head at a time is as fast.
+  static constexpr Index few_keys = 16;
+
   Index rows() const { return heads_ * of_.rows; }
   A* scores_of(Index n) const { return scores_ + n * of_.rows * shape::tile; }
 
@@ -145,9 +152,14 @@ class plain_split {
       const bool last = j + count == tile.end;
       const token_source<C>& source = last ? y : x;
       const C* const next = last ? y.at(of_.b, after.token, after.kv) : x.at(of_.b, j + count, tile.kv);
-      stream_ahead ahead = batches::ahead_from(source, next, heads_, again_);
+      stream_ahead ahead;
       for (Index n = 0; n < heads_; ++n) {
-        ahead.continues_with(next + n * source.head_stride);
+        if (contiguous_ == 1 && n + 1 < heads_)
+          ahead = batches::ahead_from(x, row + (n + 1) * x.head_stride, 1, again_);
+        else if (contiguous_ == 1 || n == 0)
+          ahead = batches::ahead_from(source, next, contiguous_, again_);
+        else
+          ahead.continues_with(next + n * source.head_stride);
         batch(row_block<C>{row + n * x.head_stride, x.token_stride}, j, count, n, ahead);
       }
       row = next;
@@ -164,9 +176,10 @@ class plain_split {
   const decode_results<A>* results_;
   key_split part_;
   decode_queries of_;
-  Index heads_;   // whose batches alternate
-  Index tokens_;  // of a batch
-  Index again_;   // a cache line is prefetched again this many tokens before its use
+  Index contiguous_;  // heads of a token that are adjacent in memory, and prefetched together
+  Index heads_;       // whose batches alternate
+  Index tokens_;      // of a batch
+  Index again_;       // a cache line is prefetched again this many tokens before its use
   decode_operands<T, Rotation, C> operands_;
   A* scores_;              // [heads, rows, tile]
   A* tile_sums_;           // [heads, rows, value_dim]
