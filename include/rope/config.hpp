@@ -171,10 +171,13 @@
 #define ROPE_DETAIL_QUIET_END
 #endif
 
-// Precedes loops that clang must not unroll. It would unroll them eight times, which costs more than it saves
-// if there are few iterations, or if each needs several addresses.
+// Precedes loops that must not be unrolled. clang would unroll them eight times, which costs more than it
+// saves if there are few iterations, or if each needs several addresses. g++ -O3 would unroll a loop over at
+// most 15 heads completely, and update 30 addresses for every token.
 #if defined(__clang__)
 #define ROPE_DETAIL_NOT_UNROLLED _Pragma("clang loop unroll(disable)")
+#elif defined(__GNUC__)
+#define ROPE_DETAIL_NOT_UNROLLED _Pragma("GCC unroll 1")
 #else
 #define ROPE_DETAIL_NOT_UNROLLED
 #endif

@@ -6,6 +6,7 @@
 #include <concepts>  // std::integral
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <utility>  // std::move
 #include <vector>
@@ -283,12 +284,11 @@ class frequency_table {
 
   /// The rows, for loops that have already checked their positions.
   detail::table_view<S> view() const {
-    return {entries_.data(),
-            pairs(),
-            first_,
-            source_ == table_source::entries,
-            source_ == table_source::entries || detail::equal(attention_factor(), 1.0),
-            at_origin_.data()};
+    const bool given = source_ == table_source::entries,
+               unit = given || detail::equal(attention_factor(), 1.0);
+    constexpr auto outside = (std::numeric_limits<std::int64_t>::max)();  // of every table
+    const std::int64_t identity = unit && at_origin_.size() == 0 ? 0 : outside;
+    return {entries_.data(), pairs(), first_, given, identity, unit ? at_origin_.data() : nullptr};
   }
 
  private:

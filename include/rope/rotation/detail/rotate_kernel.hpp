@@ -24,9 +24,6 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// The size of a cache line in bytes.
 inline constexpr Index line_of_cache = 64;
-inline Index bytes_past_line(const void* x) {
-  return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
-}
 
 /// One row of a table, for a rotation or its inverse.
 ///
@@ -91,7 +88,7 @@ struct token_heads {
 
 /// Rotates pairs [first, last) of every head, one at a time, for any layout and any mix of types.
 template <class Layout, class T, class Row>
-EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index first, Index last) {
+EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, Row row, Index first, Index last) {
   using S = decltype(Row::scale);
   using A = std::common_type_t<arithmetic<T>, S>;
   for (Index i = first; i < last; ++i) {
@@ -301,15 +298,16 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
     return rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
+  if (first == last) return;
   if constexpr (std::is_same_v<Layout, interleaved> && can_split_even_odd<T, P> &&
                 !std::is_same_v<T, Eigen::bfloat16>)
     first = rotate_blocks<swapping_step<T, P>, 1>(x, row, first, last);
   if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4) {
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  } else if (first < last) {  // inline, because a call costs as much as a short row
+  } else {
     if constexpr (has_two_floats && std::is_same_v<Layout, half_split> && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
-    rotate_scalars<Layout>(x, row, first, last);
+    if (first < last) rotate_scalars<Layout>(x, row, first, last);
   }
 }
 
@@ -361,7 +359,7 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
       // interleaved heads: see rotate_from_line. Other heads are rotated from their start.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const bool few = x.heads < 16;
-      const Index past = bytes_past_line(x.in),
+      const Index past = Index(reinterpret_cast<std::uintptr_t>(x.in) % line_of_cache),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
       if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
           x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {

@@ -254,16 +254,16 @@ class rotation_plan {
     const Index in_step = x_.token_stride, out_step = out_.token_stride;
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
-      if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
+      const token_heads<T> token = {in_place ? x.out : x.in, x.out, x.heads,
+                                    in_place ? x.out_stride : x.in_stride, x.out_stride};
+      if (t + ahead < count) prefetch_heads(token.in + ahead * in_step, x.heads, positions[t + ahead]);
       if (table.is_identity(positions[t])) {
-        copy(x, 1, 0);
+        if constexpr (!in_place) copy(token, 1, 0);
         continue;
       }
       const S* cos = table.cos(positions[t]);
       if constexpr (inverse)
         if (invert_rows_) cos = inverted_row(cos, table.pairs, unit_);
-      const token_heads<T> token = {in_place ? x.out : x.in, x.out, x.heads,
-                                    in_place ? x.out_stride : x.in_stride, x.out_stride};
       const table_row<S, inverse> row = {cos, cos + table.pairs, table.pairs, scale};
       if constexpr (std::is_same_v<S, arithmetic<T>>)  // a lambda would be a call per token
         rotate_heads<order>(token, row);

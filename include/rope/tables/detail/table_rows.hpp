@@ -149,10 +149,12 @@ template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
   Index pairs;
-  std::int64_t first;              // position of row 0
-  bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
-  bool unit;                       // attention_factor is 1, or at_origin already accounts for it
-  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; otherwise null
+  std::int64_t first;  // position of row 0
+  bool given;          // entries were given: cos^2 + sin^2 may differ from pair to pair
+  // The position whose rotation is the identity. If there is none, a position that no table has.
+  std::int64_t identity;
+  // Per row of coordinates or given entries, whether its rotation is the identity. Otherwise null.
+  const unsigned char* identities;
 
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
@@ -160,7 +162,7 @@ struct table_view {
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1,
   /// or every given entry is cos = 1, sin = 0.
   bool is_identity(std::int64_t position) const {
-    return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
+    return position == identity || (identities != nullptr && identities[position - first] != 0);
   }
 };
 
