@@ -168,10 +168,13 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
-// Precedes loops that clang must not unroll. It would unroll them eight times, which costs more than it saves
-// if there are few iterations, or if each needs several addresses.
+// Precedes loops that must not be unrolled. clang would unroll them eight times, which costs more than it
+// saves if there are few iterations, or if each needs several addresses. g++ -O3 would unroll a loop over at
+// most 15 heads completely, and update 30 addresses for every token.
 #if defined(__clang__)
 #define ROPE_DETAIL_NOT_UNROLLED _Pragma("clang loop unroll(disable)")
+#elif defined(__GNUC__)
+#define ROPE_DETAIL_NOT_UNROLLED _Pragma("GCC unroll 1")
 #else
 #define ROPE_DETAIL_NOT_UNROLLED
 #endif
@@ -5035,16 +5038,18 @@ template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
   Index pairs;
-  std::int64_t first;              // position of row 0
-  bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
-  bool unit;                       // attention_factor is 1, or at_origin already accounts for it
-  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; otherwise null
+  std::int64_t first;  // position of row 0
+  bool given;          // entries were given: cos^2 + sin^2 may differ from pair to pair
+  // The position whose rotation is the identity. If there is none, a position that no table has.
+  std::int64_t identity;
+  // Per row of coordinates or given entries, whether its rotation is the identity. Otherwise null.
+  const unsigned char* identities;
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1,
   /// or every given entry is cos = 1, sin = 0.
   bool is_identity(std::int64_t position) const {
-    return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
+    return position == identity || (identities != nullptr && identities[position - first] != 0);
   }
 };
 /// Writes m cos and m sin of a phase, rounded to S.
@@ -5452,12 +5457,11 @@ class frequency_table {
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
   /// The rows, for loops that have already checked their positions.
   detail::table_view<S> view() const {
-    return {entries_.data(),
-            pairs(),
-            first_,
-            source_ == table_source::entries,
-            source_ == table_source::entries || detail::equal(attention_factor(), 1.0),
-            at_origin_.data()};
+    const bool given = source_ == table_source::entries,
+               unit = given || detail::equal(attention_factor(), 1.0);
+    constexpr auto outside = (std::numeric_limits<std::int64_t>::max)();  // of every table
+    const std::int64_t identity = unit && at_origin_.size() == 0 ? 0 : outside;
+    return {entries_.data(), pairs(), first_, given, identity, unit ? at_origin_.data() : nullptr};
   }
  private:
   friend struct detail::given_entries;
@@ -13881,9 +13885,6 @@ ROPE_DETAIL_QUIET_END
 namespace rope::inline ROPE_ABI::detail {
 /// The size of a cache line in bytes.
 inline constexpr Index line_of_cache = 64;
-inline Index bytes_past_line(const void* x) {
-  return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
-}
 /// One row of a table, for a rotation or its inverse.
 ///
 /// \tparam inverse  if true, the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; if false, cos
@@ -13940,7 +13941,7 @@ struct token_heads {
 };
 /// Rotates pairs [first, last) of every head, one at a time, for any layout and any mix of types.
 template <class Layout, class T, class Row>
-EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index first, Index last) {
+EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, Row row, Index first, Index last) {
   using S = decltype(Row::scale);
   using A = std::common_type_t<arithmetic<T>, S>;
   for (Index i = first; i < last; ++i) {
@@ -14133,15 +14134,16 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
     return rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
+  if (first == last) return;
   if constexpr (std::is_same_v<Layout, interleaved> && can_split_even_odd<T, P> &&
                 !std::is_same_v<T, Eigen::bfloat16>)
     first = rotate_blocks<swapping_step<T, P>, 1>(x, row, first, last);
   if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4) {
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  } else if (first < last) {  // inline, because a call costs as much as a short row
+  } else {
     if constexpr (has_two_floats && std::is_same_v<Layout, half_split> && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
-    rotate_scalars<Layout>(x, row, first, last);
+    if (first < last) rotate_scalars<Layout>(x, row, first, last);
   }
 }
 /// Whether a layout is rotated in packets of the arithmetic type of T. The table entries S must have that
@@ -14189,7 +14191,7 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
       // interleaved heads: see rotate_from_line. Other heads are rotated from their start.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const bool few = x.heads < 16;
-      const Index past = bytes_past_line(x.in),
+      const Index past = Index(reinterpret_cast<std::uintptr_t>(x.in) % line_of_cache),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
       if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
           x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {
@@ -14438,16 +14440,16 @@ class rotation_plan {
     const Index in_step = x_.token_stride, out_step = out_.token_stride;
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
-      if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
+      const token_heads<T> token = {in_place ? x.out : x.in, x.out, x.heads,
+                                    in_place ? x.out_stride : x.in_stride, x.out_stride};
+      if (t + ahead < count) prefetch_heads(token.in + ahead * in_step, x.heads, positions[t + ahead]);
       if (table.is_identity(positions[t])) {
-        copy(x, 1, 0);
+        if constexpr (!in_place) copy(token, 1, 0);
         continue;
       }
       const S* cos = table.cos(positions[t]);
       if constexpr (inverse)
         if (invert_rows_) cos = inverted_row(cos, table.pairs, unit_);
-      const token_heads<T> token = {in_place ? x.out : x.in, x.out, x.heads,
-                                    in_place ? x.out_stride : x.in_stride, x.out_stride};
       const table_row<S, inverse> row = {cos, cos + table.pairs, table.pairs, scale};
       if constexpr (std::is_same_v<S, arithmetic<T>>)  // a lambda would be a call per token
         rotate_heads<order>(token, row);
