@@ -386,14 +386,12 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  Index h = 0;
-  if (in_twos)
-    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
-  for (; h < x.heads; ++h) {
+  for (Index h = 0, count; h < x.heads; h += count) {
+    count = in_twos && h + 2 <= x.heads ? 2 : 1;
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, 1), row);
+    rotate_token<Layout>(x.range(h, count), row);
   }
 }
 
