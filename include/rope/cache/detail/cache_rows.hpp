@@ -202,7 +202,7 @@ class cache_rows : public slot_rows<growing_row> {
       const Index count = count_of_row(counts, b, tokens);
       order_.append(*this, b, count, [&](Index t, Index /*axis*/) { return positions(b, t); });
       records_(b).used += count;
-      update_order(b, size(b) - count, false);
+      update_order(b, size(b) - count);
     }
     newest_.append(tokens, counts);
   }
@@ -225,7 +225,7 @@ class cache_rows : public slot_rows<growing_row> {
     order_.keep(*this, rows, size);
     for (Index b = rows.first; b < rows.last; ++b) {
       records_(b).used = size;
-      update_order(b, size, false);
+      update_order(b, size);
     }
   }
   /// Removes tokens. With `evicts`, next(b) does not change. With `on_axes` the remaining tokens are
@@ -241,7 +241,8 @@ class cache_rows : public slot_rows<growing_row> {
     order_.remove(rows, *this, tokens, evicts);
     for (Index b = rows.first; b < rows.last; ++b) {
       records_(b).used -= tokens.size();
-      update_order(b, tokens.first(), on_axes);
+      if (on_axes) order_.number(b, size(b));
+      update_order(b, tokens.first());
     }
   }
 
@@ -251,7 +252,7 @@ class cache_rows : public slot_rows<growing_row> {
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     order_.shift(rows, *this, first, last, delta);
-    for (Index b = rows.first; b < rows.last; ++b) update_order(b, first, false);
+    for (Index b = rows.first; b < rows.last; ++b) update_order(b, first);
   }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
@@ -261,11 +262,8 @@ class cache_rows : public slot_rows<growing_row> {
   }
 
  private:
-  /// Updates ordered(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
-  void update_order(Index b, Index first, bool on_axes) {
-    if (on_axes) order_.number(b, size(b));
-    records_(b).order.update(order_.row(b), first, size(b));
-  }
+  /// Updates ordered(b) after a change of tokens from `first` on.
+  void update_order(Index b, Index first) { records_(b).order.update(order_.row(b), first, size(b)); }
 };
 
 }  // namespace rope::inline ROPE_ABI::detail
