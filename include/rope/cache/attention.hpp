@@ -10,8 +10,8 @@
 #include <rope/base/parallel.hpp>
 #include <rope/cache/attended_rows.hpp>
 #include <rope/cache/detail/attended_call.hpp>
-#include <rope/cache/detail/ragged_queries.hpp>
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/row_tokens.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/latent_cache.hpp>
 #include <rope/cache/ring_cache.hpp>
@@ -29,7 +29,7 @@ namespace detail {
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class Rows>
-row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts& counts) {
+row_tokens queries_of(const head_view<Q>& q, const Rows& rows, const row_counts& counts) {
   check_rule("attention", q.batch <= rows.batch(), "q must have at most as many rows as the cache", q.batch,
              rows.batch());
   const std::span<const Index> remembered =

@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_PAGE_CALLS_HPP
 #define ROPE_CACHE_PAGE_CALLS_HPP
 
-#include <algorithm>  // std::max, std::min
+#include <algorithm>  // std::min
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,7 +16,7 @@
 #include <rope/cache/attended_rows.hpp>
 #include <rope/cache/detail/attended_call.hpp>
 #include <rope/cache/detail/call_checks.hpp>
-#include <rope/cache/detail/ragged_queries.hpp>
+#include <rope/cache/detail/row_tokens.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
 #include <rope/cache/key_rotation.hpp>
 #include <rope/cache/page_view.hpp>
@@ -38,7 +38,7 @@ namespace detail {
 /// Sequences in pages as a class that satisfies attended_rows, and the tokens of a call that are the newest
 /// ones of each sequence. Tokens of a sequence are at positions 0, 1, 2, ...
 template <class P>
-class rows_in_pages : public row_queries {
+class rows_in_pages : public row_tokens {
  public:
   using value_type = std::remove_const_t<P>;
 
@@ -46,7 +46,7 @@ class rows_in_pages : public row_queries {
   ///          every sequence, and no sequence has more new tokens than its length
   rows_in_pages(const char* function, const page_view<P>& pages, Index batch, Index tokens,
                 const any_integers& offsets)
-      : row_queries(pages.sequences(), tokens, {}, offsets), pages_(pages) {
+      : row_tokens(pages.sequences(), tokens, {}, offsets), pages_(pages) {
     pages.check_blocks(function);
     const auto given = static_cast<Index>(offsets.size());
     if (given == 0) {
@@ -82,7 +82,7 @@ class rows_in_pages : public row_queries {
   /// The position of the first new token of a sequence.
   Index start(Index s) const { return seen(s) - count(s); }
 
-  /// Returns `options` without query_offsets, which row_queries have.
+  /// Returns `options` without query_offsets, which row_tokens have.
   ///
   /// Throws:  std::invalid_argument if there are query_offsets and a bias or a mask
   attention_options rules(const char* function, const attention_options& options) const {
@@ -131,7 +131,6 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
   check_pages_are_own(
       "write_pages", pages, [&](Index s) { return newest.start(s); },
       [&](Index s) { return newest.count(s); });
-  const Index tokens = k.batch * k.tokens;
   position_range positions;
   for (Index s = 0; s < newest.batch(); ++s) {
     if (newest.count(s) == 0) continue;
@@ -143,25 +142,22 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
     check_rotation<Layout>("write_pages", k, keys.table, known_range{positions});
   }
   const auto norm = checked_norm("write_pages", keys.norm, k);
-  const double bytes =
-      cost_of(tokens, pages.keys().heads, pages.keys().head_dim + pages.values().head_dim, sizeof(T));
-  parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
-    Index before = 0;  // new tokens of all earlier sequences
-    for (Index s = 0; s < newest.batch() && before < end; before += newest.count(s++)) {
-      const Index last = (std::min)(end - before, newest.count(s));
-      for (Index first = (std::max)(begin - before, Index{0}), count; first < last; first += count) {
-        const Index t = newest.start(s) + first, slot = pages.slot(t), page = pages.page(s, t);
-        count = (std::min)(last - first, pages.page_size() - slot);
-        const auto from = [&](const auto& x) { return newest.rows(x, s, 1).token_range(first, count); };
-        const auto to = [&](const head_view<T>& pool) {
-          return pool.batch_range(page, 1).token_range(slot, count);
-        };
-        if constexpr (are_copied<Keys>)
-          copy_channels(from(k), to(pages.keys()));
-        else
-          rotate_channels<Layout>(from(k), to(pages.keys()), keys.table, contiguous_positions{t}, norm);
-        copy_channels(from(v), to(pages.values()));
-      }
+  const double bytes = cost_of(k.batch, k.tokens, pages.keys().heads,
+                               pages.keys().head_dim + pages.values().head_dim, sizeof(T));
+  newest.for_each_run(threads, bytes, [&](Index s, Index first, Index size) {
+    for (const Index last = first + size; first < last;) {
+      const Index t = newest.start(s) + first, slot = pages.slot(t), page = pages.page(s, t);
+      const Index count = (std::min)(last - first, pages.page_size() - slot);
+      const auto from = [&](const auto& x) { return newest.rows(x, s, 1).token_range(first, count); };
+      const auto to = [&](const head_view<T>& pool) {
+        return pool.batch_range(page, 1).token_range(slot, count);
+      };
+      if constexpr (are_copied<Keys>)
+        copy_channels(from(k), to(pages.keys()));
+      else
+        rotate_channels<Layout>(from(k), to(pages.keys()), keys.table, contiguous_positions{t}, norm);
+      copy_channels(from(v), to(pages.values()));
+      first += count;
     }
   });
 }

@@ -16,8 +16,8 @@
 #include <rope/cache/attended_rows.hpp>
 #include <rope/cache/attention.hpp>  // queries_of
 #include <rope/cache/detail/attended_call.hpp>
-#include <rope/cache/detail/ragged_queries.hpp>
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/row_tokens.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
@@ -32,7 +32,7 @@ namespace detail {
 /// visit(call, part) for each of them.
 template <class Layout, class T, class Rows, class S, class Threads>
 attended_call<Layout, T, Rows, S, Threads> weights_call(const head_view<const T>& q, const Rows& rows,
-                                                        const row_queries& queries,
+                                                        const row_tokens& queries,
                                                         const placed_table<S>* table,
                                                         attention_options options, const Threads& threads) {
   options.log_sum_exp = {};
@@ -43,7 +43,7 @@ attended_call<Layout, T, Rows, S, Threads> weights_call(const head_view<const T>
 
 /// Implements `attention_weights` for stored tokens.
 template <class Layout, class Q, class Rows, class S, class W, class Threads>
-void find_weights_of_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries, W& weights,
+void find_weights_of_rows(const head_view<Q>& q, const Rows& rows, const row_tokens& queries, W& weights,
                           const placed_table<S>* table, const attention_options& options,
                           const Threads& threads) {
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
@@ -73,7 +73,7 @@ void find_weights_of_rows(const head_view<Q>& q, const Rows& rows, const row_que
 
 /// Implements `attention_weight_sums` for stored tokens.
 template <class Layout, class W, class Q, class Rows, class S, class Threads>
-void find_weight_sums_of_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries,
+void find_weight_sums_of_rows(const head_view<Q>& q, const Rows& rows, const row_tokens& queries,
                               std::remove_reference_t<W>& list, const placed_table<S>* table,
                               const attention_options& options, const Threads& threads) {
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);

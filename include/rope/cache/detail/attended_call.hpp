@@ -17,7 +17,7 @@
 #include <rope/base/scratch.hpp>
 #include <rope/cache/attended_rows.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
-#include <rope/cache/detail/ragged_queries.hpp>
+#include <rope/cache/detail/row_tokens.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -93,7 +93,7 @@ class attended_call {
   /// \param queries       which tokens of q belong to each row. The last rows may have none
   /// \param only_weights  whether kernels read only keys. Heads of out then have no channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
-                const placed_table<S>* table, const attention_options& options, const row_queries& queries,
+                const placed_table<S>* table, const attention_options& options, const row_tokens& queries,
                 const Threads& threads, bool only_weights = false)
       : q_(q),
         rows_(rows),
@@ -387,7 +387,7 @@ class attended_call {
   head_view<T> out_;
   const placed_table<S>* table_;
   attention_options options_;
-  row_queries queries_;
+  row_tokens queries_;
   const Threads& threads_;
   bool only_weights_;
   attention_shape shape_;
@@ -409,7 +409,7 @@ void attended_call<Layout, T, Rows, S, Threads>::run() const {
 
 /// Implements `attention` to stored tokens.
 template <class Layout, class Q, class Rows, class T, class S, class Threads>
-void attend_to_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries,
+void attend_to_rows(const head_view<Q>& q, const Rows& rows, const row_tokens& queries,
                     const head_view<T>& out, const placed_table<S>* table, const attention_options& options,
                     const Threads& threads) {
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);

@@ -13,10 +13,10 @@
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/base/parallel.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/row_places.hpp>
+#include <rope/cache/detail/row_tokens.hpp>
 #include <rope/cache/detail/token_list.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
@@ -43,21 +43,6 @@ struct ordered_tokens {
       ++ascending;
   }
 };
-
-/// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
-///
-/// \param bytes  the bytes that all new tokens take in the cache
-template <class Threads, class Write>
-void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
-                  const Write& write) {
-  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
-    for (Index b = begin / tokens; b * tokens < end; ++b) {
-      const Index first = (std::max)(begin - b * tokens, Index{0}),
-                  last = (std::min)(end - b * tokens, count_of_row(counts, b, tokens));
-      if (first < last) write(b, first, last - first);
-    }
-  });
-}
 
 /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range() of
 ///          `positions`
@@ -174,37 +159,34 @@ class cache_rows : public slot_rows<growing_row> {
     return slot_rows::rows(function, row);
   }
 
-  /// Throws:  std::length_error unless the new tokens fit; as check_new_positions
-  template <class Source>
-  void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
-                 bool /*on_axes*/) const {
-    check_room(function, tokens, counts);
-    check_new_positions(function, batch_, tokens, positions, counts);
-  }
   /// Throws:  std::length_error unless the new tokens fit
-  void check_room(const char* function, Index tokens, const row_counts& counts) const {
+  void check_room(const char* function, const row_tokens& added) const {
     for (Index b = 0; b < batch_; ++b)
-      if (const Index count = count_of_row(counts, b, tokens); count > slots_ - size(b))
+      if (const Index count = added.count(b); count > slots_ - size(b))
         throw_length(function, count, " tokens do not fit into row ", b, ", which holds ", size(b), " of ",
                      slots_, "; call reserve");
   }
+  /// New tokens may be at any positions.
+  template <class Source>
+  void check_order(const char* /*function*/, const row_tokens& /*added*/, const Source& /*positions*/) const {
+  }
   /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
   template <class Threads, class Positions, class Write, class Forget>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
+  void for_each_new(const row_tokens& added, const Threads& threads, double bytes,
                     const Positions& /*positions*/, const Write& write, const Forget& /*forget*/) const {
-    for_each_run(threads, batch_, tokens, counts, bytes,
-                 [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
+    added.for_each_run(threads, bytes,
+                       [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
   }
   /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next().
   template <class Source, class Skipped>
-  void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
+  void append(const row_tokens& added, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
-      const Index count = count_of_row(counts, b, tokens);
-      order_.append(*this, b, count, [&](Index t, Index /*axis*/) { return positions(b, t); });
-      records_(b).used += count;
-      update_order(b, size(b) - count);
+      const Index before = size(b);
+      order_.append(*this, b, added.count(b), [&](Index t, Index /*axis*/) { return positions(b, t); });
+      records_(b).used += added.count(b);
+      update_order(b, before);
     }
-    newest_.append(tokens, counts);
+    newest_.append(added);
   }
 
   /// Throws:  std::out_of_range unless tokens [first, first + count) are stored

@@ -10,9 +10,8 @@
 #include <utility>  // std::swap
 #include <vector>
 
-#include <rope/attention/options.hpp>  // count_of_row
 #include <rope/base/message.hpp>
-#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/row_tokens.hpp>
 #include <rope/config.hpp>
 
 /// The tokens of a cache that are the queries of a call without counts.
@@ -40,14 +39,14 @@ class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
 
-  void append(Index tokens, const row_counts& counts) {
+  void append(const row_tokens& added) {
+    width_ = added.width();
     bool full = true;
     for (std::size_t b = 0; b < counts_.size(); ++b) {
-      counts_[b] = count_of_row(counts, static_cast<Index>(b), tokens);
-      full = full && counts_[b] == tokens;
+      counts_[b] = added.count(static_cast<Index>(b));
+      full = full && counts_[b] == width_;
     }
-    width_ = tokens;
-    even_ = !full ? 0 : even_ > all - tokens ? all : even_ + tokens;
+    even_ = !full ? 0 : even_ > all - width_ ? all : even_ + width_;
   }
 
   /// Records that rows [first, last) lose tokens: row b loses lost_of(b).

@@ -7,13 +7,12 @@
 #include <cstdint>
 #include <limits>
 
-#include <rope/attention/options.hpp>  // count_of_row
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
-#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/row_tokens.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 
@@ -75,15 +74,12 @@ class ring_rows : public slot_rows<ring_row> {
   }
 
   /// Throws:  std::invalid_argument unless the positions of each row ascend and the first is at least
-  ///          seen(b); std::out_of_range if one is negative or above 2^53; as range() of `positions`. With
-  ///          axes, positions are coordinates, and it throws only as check_new_positions
+  ///          seen(b); std::out_of_range if one is negative
   template <class Source>
-  void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
-                 bool on_axes) const {
-    check_new_positions(function, batch_, tokens, positions, counts);
-    for (Index b = 0; b < batch_ && !on_axes; ++b) {
+  void check_order(const char* function, const row_tokens& added, const Source& positions) const {
+    for (Index b = 0; b < batch_; ++b) {
       std::int64_t next = seen(b);
-      for (Index t = 0; t < count_of_row(counts, b, tokens); ++t) {
+      for (Index t = 0; t < added.count(b); ++t) {
         const std::int64_t position = positions(b, t);
         check_position(function, position);
         if (position < next)
@@ -94,13 +90,13 @@ class ring_rows : public slot_rows<ring_row> {
     }
   }
   /// Any number of tokens fits.
-  void check_room(const char* /*function*/, Index /*tokens*/, const row_counts& /*counts*/) const {}
+  void check_room(const char* /*function*/, const row_tokens& /*added*/) const {}
   /// Calls write(b, t, 1, slot) for every new token that the same append does not overwrite. These tokens
   /// have different slots, so threads may write them in any order. If threads fail or memory runs out while
   /// recorded tokens are overwritten, forget() is called.
   template <class Threads, class Positions, class Write, class Forget>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
-                    const Positions& positions, const Write& write, const Forget& forget) const {
+  void for_each_new(const row_tokens& added, const Threads& threads, double bytes, const Positions& positions,
+                    const Write& write, const Forget& forget) const {
     struct unless_done {
       const Forget& forget;
       std::atomic<bool> overwritten = false, done = false;
@@ -108,8 +104,8 @@ class ring_rows : public slot_rows<ring_row> {
         if (overwritten && !done) forget();
       }
     } otherwise{forget};
-    for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
-      const std::int64_t kept = first_kept(positions(b, count_of_row(counts, b, tokens) - 1));
+    added.for_each_run(threads, bytes, [&](Index b, Index first, Index count) {
+      const std::int64_t kept = first_kept(positions(b, added.count(b) - 1));
       for (Index t = first; t < first + count; ++t)
         if (const std::int64_t i = positions(b, t); stays(i, kept)) {
           if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
@@ -121,9 +117,9 @@ class ring_rows : public slot_rows<ring_row> {
   /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next(). Calls
   /// skipped(b, slot) for every slot that is now in use without a token because positions were skipped.
   template <class Positions, class Skipped>
-  void append(Index tokens, const row_counts& counts, const Positions& positions, const Skipped& skipped) {
+  void append(const row_tokens& added, const Positions& positions, const Skipped& skipped) {
     for (Index b = 0; b < batch_; ++b) {
-      const Index count = count_of_row(counts, b, tokens);
+      const Index count = added.count(b);
       if (count == 0) continue;
       const std::int64_t last = positions(b, count - 1), kept = first_kept(last);
       for (Index t = 0; t < count; ++t)
@@ -153,7 +149,7 @@ class ring_rows : public slot_rows<ring_row> {
         if (order_.row(b)[slot] == no_position) skipped(b, slot);
       order_.end_at(b, last);
     }
-    newest_.append(tokens, counts);
+    newest_.append(added);
   }
 
   /// Throws:  std::out_of_range unless 0 <= size <= seen(b) and every token visible to the next query is

@@ -9,7 +9,6 @@
 #include <type_traits>
 #include <utility>  // std::move
 
-#include <rope/attention/options.hpp>  // count_of_row
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
@@ -18,6 +17,7 @@
 #include <rope/cache/detail/call_checks.hpp>  // next_tokens
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/row_places.hpp>
+#include <rope/cache/detail/row_tokens.hpp>
 #include <rope/cache/key_rotation.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
@@ -239,7 +239,7 @@ class stored_tokens {
   ///          std::out_of_range if a position is outside the table
   template <class Layout, class K, class Keys, class At>
   void check_keys(const char* function, const head_view<K>& k, const Keys& keys, const At& at,
-                  const row_counts& counts) const {
+                  const row_tokens& added) const {
     const auto& table = keys.table.table();
     if (storage_ == key_storage::raw) {
       if (are_copied<Keys>)
@@ -252,7 +252,7 @@ class stored_tokens {
     if constexpr (std::is_same_v<At, token_coordinates>)
       if (!is_coordinate_table(function, at.axes(), table))
         for (Index b = 0; b < memory_.batch(); ++b)
-          for (Index t = 0; t < count_of_row(counts, b, k.tokens); ++t)
+          for (Index t = 0; t < added.count(b); ++t)
             text_position(function, "a token", at.axes(),
                           [&](Index a) { return at.coordinate(positions_at(at, k.tokens)(b, t), a); });
     if constexpr (are_copied<Keys>) {
@@ -262,8 +262,7 @@ class stored_tokens {
         throw_invalid(function,
                       "a table of coordinates has the positions of its tokens; leave out positions");
       for (Index b = 0; b < k.batch; ++b)
-        check_rotation<Layout>(function,
-                               k.batch_range(b, 1).token_range(0, count_of_row(counts, b, k.tokens)),
+        check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, added.count(b)),
                                in_new_keys(keys.table), positions_of_row(positions_at(at, k.tokens), b));
     }
   }
@@ -335,18 +334,21 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
                   threads);
   } else {
     memory_.check_new(function, k, v, counts);
+    const row_tokens added(memory_.batch(), k.tokens, counts);
     if constexpr (are_coordinates<At>) {
       if (!on_axes())
         throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
                       at.axes(), "}");
       check_axes(function, coordinates_.axes(), at.axes());
       checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
-      rows_.check_room(function, k.tokens, counts);
-    } else {
-      rows_.check_new(function, k.tokens, at, counts, on_axes());
+    }
+    rows_.check_room(function, added);
+    if constexpr (!are_coordinates<At>) {
+      check_new_positions(function, memory_.batch(), k.tokens, at, counts);
+      if (!on_axes()) rows_.check_order(function, added, at);
     }
     if constexpr (has_table)
-      check_keys<Layout>(function, k, keys, at, counts);
+      check_keys<Layout>(function, k, keys, at, added);
     else
       check_needs_no_table(function);
     const auto norm = checked_norm(function, keys.norm, k);
@@ -357,7 +359,7 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
       return rows_.next()[static_cast<std::size_t>(b)] + t;  // with axes, rows_ numbers the tokens
     };
     rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
+        added, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
         [&](Index b, Index first, Index count, Index slot) {
           memory_.write(k, v, b, first, count, slot, [&](const auto& from, const auto& to) {
             if constexpr (are_copied<Keys>)
@@ -375,13 +377,13 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
     // With axes, a position is the coordinate on all axes.
     if (on_axes())
       for (Index b = 0; b < memory_.batch(); ++b)
-        coordinates_.append(rows_, b, count_of_row(counts, b, k.tokens), [&](Index t, Index a) {
+        coordinates_.append(rows_, b, added.count(b), [&](Index t, Index a) {
           if constexpr (are_coordinates<At>)
             return at.coordinate(positions(b, t), a);
           else
             return static_cast<double>(at(b, t));
         });
-    rows_.append(k.tokens, counts, position, [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
+    rows_.append(added, position, [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
   }
 }
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
-#define ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+#ifndef ROPE_CACHE_DETAIL_ROW_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_ROW_TOKENS_HPP
 
+#include <algorithm>  // std::max, std::min
 #include <cstdint>
 
 #include <rope/attention/options.hpp>  // count_of_row
 #include <rope/base/integer_list.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -19,13 +21,15 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// The tokens of a call that belong to each row. Without offsets, row b has the first count(b) tokens of row
 /// b of the call. With offsets the call has one row, of which row b has tokens [offsets[b], offsets[b + 1]).
-class row_queries {
+class row_tokens {
  public:
-  /// \param rows  the number of rows with queries. They are the first rows
-  row_queries(Index rows, Index tokens, const row_counts& counts, const any_integers& offsets = {})
+  /// \param rows  the number of rows with tokens. They are the first rows
+  row_tokens(Index rows, Index tokens, const row_counts& counts, const any_integers& offsets = {})
       : rows_(rows), tokens_(tokens), counts_(counts), offsets_(offsets) {}
 
   Index asking() const { return rows_; }
+  /// The number of tokens of each row of the call, with padding.
+  Index width() const { return tokens_; }
   /// The number of tokens of row b.
   Index count(Index b) const {
     return offsets_.empty() ? count_of_row(counts_, b, tokens_) : to_index(offset(b + 1) - offset(b));
@@ -42,6 +46,21 @@ class row_queries {
   }
   /// The number of tokens of row b of the call that are padding.
   Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
+
+  /// Calls visit(b, first, count) on `threads` for runs that together cover the tokens of every row.
+  ///
+  /// \param bytes  the bytes that all tokens take in the cache
+  template <class Threads, class Visit>
+  void for_each_run(const Threads& threads, double bytes, const Visit& visit) const {
+    const Index tokens = offsets_.empty() ? rows_ * tokens_ : tokens_;
+    parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
+      for (Index b = 0; b < rows_; ++b) {
+        const Index first = (std::max)(begin - place(b, 0), Index{0}),
+                    last = (std::min)(end - place(b, 0), count(b));
+        if (first < last) visit(b, first, last - first);
+      }
+    });
+  }
 
   /// The tokens of rows [b, b + number), which have equal counts, [number, count(b), heads, head_dim].
   template <class X>
@@ -62,4 +81,4 @@ class row_queries {
 
 }  // namespace rope::inline ROPE_ABI::detail
 
-#endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+#endif  // ROPE_CACHE_DETAIL_ROW_TOKENS_HPP
