@@ -2,14 +2,16 @@
 #ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 
+#include <algorithm>  // std::max
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
-#include <utility>  // std::move
+#include <utility>  // std::exchange, std::move
 
 #include <rope/base/message.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
@@ -194,9 +196,41 @@ class stored_tokens {
     copy_tokens(other, from, to);
     if (!other.rows_.empty(from) && other_rotation) rotation_ = other.rotation_;
   }
-  /// \param from  row b becomes a copy of row from[b]
+  /// Makes every row b a copy of row from[b] before the call.
+  ///
+  /// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry
+  ///          is not a row
   void reorder(const char* function, const row_list& from) {
-    detail::reorder(function, from, memory_.batch(), rows_, memory_, coordinates_);
+    const Index batch = memory_.batch();
+    if (static_cast<Index>(from.size()) != batch)
+      throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
+    number_array<Index> source(batch), readers(batch, 1, 0);
+    for (Index b = 0; b < batch; ++b) source(b) = rows_.checked(function, from[static_cast<std::size_t>(b)]);
+    const auto stays = [&](Index b) { return source(b) == b; };
+    for (Index b = 0; b < batch; ++b)
+      if (!stays(b)) ++readers(source(b));
+    // A row that no other row copies can be overwritten. After this copy, the same may be true of the row
+    // that was its source.
+    for (Index first = 0; first < batch; ++first)
+      for (Index b = first; !stays(b) && readers(b) == 0; --readers(b)) {
+        const Index made_of = std::exchange(source(b), b);
+        copy_tokens(*this, made_of, b);
+        b = made_of;
+      }
+    // The remaining rows form cycles. Each swap completes one row and moves the first row of the cycle to the
+    // next row.
+    for (Index b = 0; b < batch; ++b) {
+      Index to = b;
+      while (source(to) != b) {
+        const Index next = std::exchange(source(to), to);
+        const Index count = (std::max)(rows_.used(to), rows_.used(next));
+        memory_.swap_rows(to, next, count);
+        coordinates_.swap_rows(to, next, count);
+        rows_.swap_rows(to, next);
+        to = next;
+      }
+      source(to) = to;
+    }
   }
   void clear() {
     rows_.clear();
