@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>  // std::exchange
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
@@ -88,24 +89,19 @@ template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   key_rotation rotation = rotation_by<Layout>(placed);
-  rotation.text = rotation.frequencies;
-  if (table.source() == table_source::positions) {
-    rotation.frequencies = 0;
-    return rotation;
-  }
+  rotation.text = std::exchange(rotation.frequencies, 0);
+  if (table.source() == table_source::positions) return rotation;
   const auto factor = bit_cast<std::uint64_t>(table.attention_factor());
   rotation.frequencies =
       mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
   rotation.text = mix(mix(factor, static_cast<std::uint64_t>(table.pairs())), 1);
   for (Index i = 0; i < table.pairs(); ++i) {
     double frequency = 0;
-    Index along = 0;
-    for (Index a = 0; a < table.axes(); ++a)
-      if (!equal(table.inv_freq(i, a), 0)) {
-        frequency = table.inv_freq(i, a);
-        ++along;
-      }
-    if (along > 1) return {rotation.frequencies, 0, rotation.layout, rotation.first_channel};
+    for (Index a = 0; a < table.axes(); ++a) {
+      if (equal(table.inv_freq(i, a), 0)) continue;
+      if (!equal(frequency, 0)) return {rotation.frequencies, 0, rotation.layout, rotation.first_channel};
+      frequency = table.inv_freq(i, a);
+    }
     rotation.text = mix(rotation.text, bit_cast<std::uint64_t>(frequency));
   }
   return rotation;
