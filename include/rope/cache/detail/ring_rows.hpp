@@ -180,13 +180,11 @@ class ring_rows : public slot_rows<ring_row> {
   }
   /// Throws:  std::invalid_argument unless another object has the same policy
   void check_copy(const char* function, const ring_rows& other, Index /*from*/) const {
-    const auto compare = [function](const char* name, Index own, Index theirs) {
-      check_equal(function, "both rings", name, own, theirs);
-    };
-    compare("sinks", policy_.sinks, other.policy_.sinks);
-    compare("window", policy_.window, other.policy_.window);
-    compare("chunk", policy_.chunk, other.policy_.chunk);
-    compare("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
+    check_equal(function, "both rings", "sinks", policy_.sinks, other.policy_.sinks);
+    check_equal(function, "both rings", "window", policy_.window, other.policy_.window);
+    check_equal(function, "both rings", "chunk", policy_.chunk, other.policy_.chunk);
+    check_equal(function, "both rings", "positions", static_cast<Index>(policy_.positions),
+                static_cast<Index>(other.policy_.positions));
   }
 
  private:
