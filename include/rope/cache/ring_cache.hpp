@@ -9,6 +9,7 @@
 
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
+#include <rope/cache/attended_rows.hpp>  // no_token
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/ring_rows.hpp>
 #include <rope/cache/policy.hpp>
@@ -67,7 +68,7 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
  public:
   /// The value in `positions` for a slot without a token, because it was rolled back or skipped: greater than
   /// every position.
-  static constexpr std::int64_t no_position = detail::ring_rows::no_position;
+  static constexpr std::int64_t no_position = no_token;
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
   /// Throws:  std::invalid_argument if an extent is negative, the window or the chunk is not positive, or

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <limits>
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/cache/attended_rows.hpp>  // no_token
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/row_tokens.hpp>
@@ -33,8 +33,6 @@ struct ring_row {
 ///            positions that append_at skipped. None is skipped from run_start(b) on.
 class ring_rows : public slot_rows<ring_row> {
  public:
-  static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
-
   ring_rows(const char* owner, Index batch, const ring_policy& policy, Index slot_count)
       : slot_rows(owner, batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
 
@@ -42,7 +40,7 @@ class ring_rows : public slot_rows<ring_row> {
   std::int64_t seen(Index b) const { return next()[at(b)]; }
   Index size(Index b) const {
     if (run_start(b) > 0)
-      return used(b) - to_index(std::count(order_.row(b), order_.row(b) + used(b), no_position));
+      return used(b) - to_index(std::count(order_.row(b), order_.row(b) + used(b), no_token));
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
                     (std::max)(std::int64_t{0}, seen(b) - records_(b).oldest));
   }
@@ -132,21 +130,21 @@ class ring_rows : public slot_rows<ring_row> {
         for (Index slot = policy_.sinks; slot < used_before; ++slot)
           if (std::int64_t& held = order_.row(b)[slot]; held < kept) {
             records_(b).oldest = (std::max)(records_(b).oldest, held + 1);
-            held = no_position;
+            held = no_token;
           }
       } else {
         records_(b).oldest = (std::max)(records_(b).oldest, kept);
       }
       for (Index t = 0; t < count; ++t) {
         const std::int64_t i = positions(b, t);
-        for (; used(b) <= slot(i); ++records_(b).used) order_.row(b)[used(b)] = no_position;
+        for (; used(b) <= slot(i); ++records_(b).used) order_.row(b)[used(b)] = no_token;
         if (stays(i, kept))
           order_.row(b)[slot(i)] = i;
         else
           records_(b).oldest = (std::max)(records_(b).oldest, i + 1);
       }
       for (Index slot = used_before; slot < used(b); ++slot)
-        if (order_.row(b)[slot] == no_position) skipped(b, slot);
+        if (order_.row(b)[slot] == no_token) skipped(b, slot);
       order_.end_at(b, last);
     }
     newest_.append(added);
@@ -172,7 +170,7 @@ class ring_rows : public slot_rows<ring_row> {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, to_index(seen(b) - size)}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       for (Index slot = 0; slot < used(b); ++slot)
-        if (order_.row(b)[slot] >= size) order_.row(b)[slot] = no_position;
+        if (order_.row(b)[slot] >= size) order_.row(b)[slot] = no_token;
       order_.end_at(b, size - 1);
       if (size == 0) records_(b).run_start = 0;
       records_(b).oldest = (std::min)(records_(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
