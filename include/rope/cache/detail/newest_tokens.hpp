@@ -32,9 +32,10 @@ struct lost_tokens {
 /// the appended views. Otherwise only the number of tokens that each row took in the last append is recorded.
 ///
 /// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
-///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
-///            append. If width_ is `unknown`, they are not known, because a row lost tokens from between them
-///            or was copied from another cache, or every row lost all of them.
+///            not 0, width_ is at most even_. If even_ is 0, the newest tokens of row b are the first
+///            counts_[b] of the `width_` tokens of the last append. If width_ is `unknown`, they are not
+///            known, because a row lost tokens from between them or was copied from another cache, or every
+///            row lost all of them.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
@@ -57,11 +58,10 @@ class newest_tokens {
       const lost_tokens lost = lost_of(b);
       alike = alike && lost == lost_of(first);
       any = any || lost.removed > 0;
-      recent = recent || lost.among((std::min)(width_, even_)) > 0;
+      recent = recent || lost.among(width_) > 0;
     }
     if (!any) return;
     if (even_ > 0) {
-      width_ = (std::min)(width_, even_);
       if (alike) {
         width_ -= lost_of(first).among(width_);
         if (even_ != all) even_ -= lost_of(first).among(even_);
@@ -70,7 +70,6 @@ class newest_tokens {
       }
       even_ = recent ? 0 : width_;
       std::fill(counts_.begin(), counts_.end(), width_);
-      if (!recent) return;
     }
     for (Index b = first; b < last; ++b) {
       Index& count = counts_[static_cast<std::size_t>(b)];
