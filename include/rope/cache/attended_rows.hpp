@@ -120,14 +120,23 @@ bool is_counted(const Rows& rows, Index b) {
   return std::span<const std::int64_t>(rows.order(b)).empty();
 }
 
-/// The positions of the stored tokens of row b, without those that a ring drops for `appended` new ones.
+/// Adds the positions by which the keys of row b are rotated while they are read, except that of the query if
+/// they are rotated by rank. A ring drops some of its tokens for new ones.
+///
+/// \param appended  the number of tokens that are appended to the row before the keys are read
 template <class Rows>
-position_range held_positions(const Rows& rows, Index b, Index appended) {
+void include_read_keys(const Rows& rows, Index b, position_range& read, Index appended = 0) {
+  if (rows.storage() != key_storage::raw) return;
+  if (ranks_of(rows) > 0) return read.include(0);
   const std::span<const std::int64_t> order = rows.order(b);
-  position_range range;
+  const auto include_both = [&read](std::int64_t first, std::int64_t last) {
+    read.include(first);
+    read.include(last);
+  };
   if constexpr (requires { rows.ordered(b); })
-    if (!order.empty() && rows.ordered(b).ascending == rows.seen(b)) return {order.front(), order.back()};
-  if (order.empty() && rows.seen(b) > 0) return {0, rows.seen(b) - 1};
+    if (!order.empty() && rows.ordered(b).ascending == rows.seen(b))
+      return include_both(order.front(), order.back());
+  if (order.empty() && rows.seen(b) > 0) return include_both(0, rows.seen(b) - 1);
   std::int64_t sinks = 0, kept = 0;  // a ring drops the positions in [sinks, kept)
   if constexpr (rows_by_rank<Rows>) {
     const ring_policy& ring = rows.policy();
@@ -135,21 +144,7 @@ position_range held_positions(const Rows& rows, Index b, Index appended) {
     kept = rows.seen(b) + appended - ring.window - (ring.chunk - 1);
   }
   for (const std::int64_t position : order)
-    if (position != no_token && (position < sinks || position >= kept)) range.include(position);
-  return range;
-}
-
-/// Adds the positions by which the keys of row b are rotated while they are read, except that of the query if
-/// they are rotated by rank.
-///
-/// \param appended  the number of tokens that are appended to the row before the keys are read
-template <class Rows>
-void include_read_keys(const Rows& rows, Index b, position_range& read, Index appended = 0) {
-  if (rows.storage() != key_storage::raw) return;
-  const position_range held = ranks_of(rows) > 0 ? position_range{0, 0} : held_positions(rows, b, appended);
-  if (held.empty()) return;
-  read.include(held.smallest);
-  read.include(held.largest);
+    if (position != no_token && (position < sinks || position >= kept)) read.include(position);
 }
 
 /// The table, placed at the first channel that it rotates in heads of queries and keys.
