@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
+#include <utility>  // std::pair
 
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/attend.hpp>
@@ -35,17 +36,14 @@ namespace rope::inline ROPE_ABI::detail {
 /// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
 ///          determine, or set dropout
 inline void check_cache_lists(const char* function, const attention_options& options) {
-  const auto demand_empty = [function](const char* name, const auto& list) {
-    if (!list.empty())
+  const std::pair<const char*, std::size_t> lists[] = {
+      {"query_positions", options.query_positions.size()}, {"key_positions", options.key_positions.size()},
+      {"query_counts", options.query_counts.size()},       {"key_counts", options.key_counts.size()},
+      {"query_offsets", options.query_offsets.size()},     {"key_offsets", options.key_offsets.size()}};
+  for (const auto& [name, size] : lists)
+    if (size > 0)
       throw_invalid(function, "a cache knows the positions and counts of its tokens; leave ", name,
-                    " empty in the options, got length ", list.size());
-  };
-  demand_empty("query_positions", options.query_positions);
-  demand_empty("key_positions", options.key_positions);
-  demand_empty("query_counts", options.query_counts);
-  demand_empty("key_counts", options.key_counts);
-  demand_empty("query_offsets", options.query_offsets);
-  demand_empty("key_offsets", options.key_offsets);
+                    " empty in the options, got length ", size);
   if (!equal(options.dropout, 0))
     throw_invalid(function, "dropout is for training; set it to 0 for attention to a cache, got ",
                   options.dropout);
