@@ -49,22 +49,11 @@ inline void check_cache_lists(const char* function, const attention_options& opt
                   options.dropout);
 }
 
-/// Rows [b, b + number) of a matrix of scores, [number, heads, queries, keys].
-template <class X>
-score_view<X> scores_of(score_view<X> x, Index b, Index number, Index queries, Index keys) {
-  if (!x) return x;
-  x.data = x.at(b, 0, 0);
-  if (x.batch != 1) x.batch = number;
-  if (x.queries != 1) x.queries = queries;
-  if (x.keys != 1) x.keys = keys;
-  return x;
-}
-
-/// The part of a call that one kernel call processes: rows [b, b + number), queries from first_query on, and
-/// query heads from first_head on.
+/// The part of a call that one kernel call processes: rows from b on, queries from first_query on, and query
+/// heads from first_head on.
 struct attended_part {
-  Index b, number, first_query, first_head;
-  std::int64_t position, rank;  // of the query if its keys are copied by rank, otherwise rank is -1
+  Index b, first_query = 0, first_head = 0;
+  std::int64_t position = 0, rank = -1;  // of the query if its keys are copied by rank, otherwise rank is -1
 
   /// The slot of key j of the kernel call.
   template <class Rows>
@@ -282,8 +271,15 @@ class attended_call {
   attention_options options_of(Index b, Index number, Index keys) const {
     const Index count = queries_.count(b);
     attention_options options = options_;
-    options.bias = scores_of(options.bias, b, number, count, keys);
-    options.mask = scores_of(options.mask, b, number, count, keys);
+    const auto take_rows = [&](auto& scores) {
+      if (!scores) return;
+      scores.data = scores.at(b, 0, 0);
+      if (scores.batch != 1) scores.batch = number;
+      if (scores.queries != 1) scores.queries = count;
+      if (scores.keys != 1) scores.keys = keys;
+    };
+    take_rows(options.bias);
+    take_rows(options.mask);
     // One list for all rows, or the lists of the rows one after another.
     const auto first = [&](bool differ) { return differ ? queries_.place(b, 0) : queries_.first(b); };
     const auto size = [&](bool differ) { return differ || q_.batch == 1 ? number * count : count; };
@@ -314,25 +310,24 @@ class attended_call {
     const auto [fewest, most] = std::minmax_element(counts, counts + number);
     const Index longest = to_index(*most), count = queries_.count(b);
     attention_options options = options_of(b, number, longest);
-    const attention_shape shape = {number, count, longest, q_.heads, q_.head_dim};
     if (!is_counted(rows_, b)) {
       options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
       options.key_positions = rows_.order(b);
     } else if (*fewest != *most) {
       options.key_counts = {counts, static_cast<std::size_t>(number)};
     }
-    const visibility rules = rules_of(b, options, shape);
+    const visibility rules = rules_of(b, options, {number, count, longest, q_.heads, q_.head_dim});
     const token_source<C> k = keys(b).of_length(longest), v = values(b).of_length(longest);
     const head_view<const T> q = queries_.rows(q_, b, number);
     const head_view<T> out = queries_.rows(out_, b, number);
-    const attended_part part = {b, number, 0, 0, 0, -1};
     if constexpr (rotates)
       if (raw()) {
         const query_key_tables tables = tables_of(*table_);
         const read_rotation<T> rotation(std::type_identity<Layout>{}, tables, row_of_zero(b));
-        return visit(attention_call<T, read_rotation<T>, C>{q, k, v, out, rules, rotation}, part);
+        return visit(attention_call<T, read_rotation<T>, C>{q, k, v, out, rules, rotation}, attended_part{b});
       }
-    visit(attention_call<T, no_rotation_of<T, C>, C>{rotated(q, b, 0), k, v, out, rules, {}}, part);
+    visit(attention_call<T, no_rotation_of<T, C>, C>{rotated(q, b, 0), k, v, out, rules, {}},
+          attended_part{b});
   }
 
   /// Returns q, rotated. Its tokens are queries [first, first + q.tokens) of the rows from b on.
@@ -374,7 +369,7 @@ class attended_call {
           const head_view<T> to = out.token_range(i, 1).head_range(first, heads);
           const attention_call<T, read_rotation<T>, T> call = {
               query.head_range(first, heads), seen, values, to, rules, {}};
-          visit(call, attended_part{b, 1, i, first, position, rank});
+          visit(call, attended_part{b, i, first, position, rank});
         }
       }
     }
