@@ -91,7 +91,7 @@ class attended_call {
         threads_(threads),
         only_weights_(only_weights),
         shape_{q.batch, q.tokens, 0, q.heads, q.head_dim} {
-    check_all();
+    check_call();
   }
 
   void run() const;
@@ -115,7 +115,7 @@ class attended_call {
   }
 
  private:
-  void check_all();
+  void check_call();
   token_source<C> keys(Index b) const { return rows_.keys(b); }
   token_source<C> values(Index b) const {
     if (!only_weights_) return rows_.values(b);
@@ -130,29 +130,6 @@ class attended_call {
     return 0;
   }
 
-  void check_call() {
-    check_heads("attention", q_);
-    check_heads("attention", out_);
-    check_output(q_, out_);
-    check_equal("attention", "q and out", "batch", q_.batch, out_.batch);
-    check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
-    check_cache_lists("attention", options_);
-    if (!rotates && raw())
-      throw_invalid("attention", "the stored keys are raw, give the layout and the table");
-    if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
-    if constexpr (rotates) rows_.template check_table<Layout>(*table_);
-    for (Index b = 0; b < queries_.asking(); ++b) shape_.keys = (std::max)(shape_.keys, keys(b).tokens);
-    check_numbers("attention", options_);
-    check_lists("attention", options_, shape_);
-    check_selected("attention", options_, shape_, queries_.asking() == 0 ? 1 : keys(0).heads,
-                   queries_.asking(), [&](Index b) {
-                     return selecting_row{queries_.count(b), keys(b).tokens,
-                                          lists_differ_by_row() ? queries_.place(b, 0) : queries_.first(b)};
-                   });
-    check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
-    // Raw keys are rotated while they are read.
-    check_products<T, C>("attention", options_.products, q_.head_dim, raw());
-  }
   /// Queries and stored keys must be rotated in the same way. A call without a table does not show whether
   /// they are.
   void check_key_rotation() const {
@@ -389,8 +366,27 @@ class attended_call {
 
 // Not inline, so that programs can compile them once.
 template <class Layout, class T, class Rows, class S, class Threads>
-void attended_call<Layout, T, Rows, S, Threads>::check_all() {
-  check_call();
+void attended_call<Layout, T, Rows, S, Threads>::check_call() {
+  check_heads("attention", q_);
+  check_heads("attention", out_);
+  check_output(q_, out_);
+  check_equal("attention", "q and out", "batch", q_.batch, out_.batch);
+  check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
+  check_cache_lists("attention", options_);
+  if (!rotates && raw()) throw_invalid("attention", "the stored keys are raw, give the layout and the table");
+  if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
+  if constexpr (rotates) rows_.template check_table<Layout>(*table_);
+  for (Index b = 0; b < queries_.asking(); ++b) shape_.keys = (std::max)(shape_.keys, keys(b).tokens);
+  check_numbers("attention", options_);
+  check_lists("attention", options_, shape_);
+  check_selected("attention", options_, shape_, queries_.asking() == 0 ? 1 : keys(0).heads, queries_.asking(),
+                 [&](Index b) {
+                   return selecting_row{queries_.count(b), keys(b).tokens,
+                                        lists_differ_by_row() ? queries_.place(b, 0) : queries_.first(b)};
+                 });
+  check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
+  // Raw keys are rotated while they are read.
+  check_products<T, C>("attention", options_.products, q_.head_dim, raw());
   for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
   find_positions();
 }
