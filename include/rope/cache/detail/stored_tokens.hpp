@@ -42,15 +42,6 @@ inline constexpr bool are_coordinates = requires(const At& at) {
   at.coordinate(Index{}, Index{});
 };
 
-/// The positions in a table of new tokens at `at`: their positions, or the rows of their coordinates.
-template <class At>
-auto positions_at(const At& at, Index tokens) {
-  if constexpr (are_coordinates<At>)
-    return token_rows{at.rows() == tokens ? 0 : tokens};
-  else
-    return at;
-}
-
 /// Memory, rows and the rotation of the keys, which change together. Tables are placed in the head of a
 /// stored key. `function` is the name of the public function in messages.
 ///
@@ -271,9 +262,9 @@ class stored_tokens {
   }
   /// Throws:  std::invalid_argument unless new keys at `at` can be stored rotated by their table;
   ///          std::out_of_range if a position is outside the table
-  template <class Layout, class K, class Keys, class At>
+  template <class Layout, class K, class Keys, class At, class Positions>
   void check_keys(const char* function, const head_view<K>& k, const Keys& keys, const At& at,
-                  const row_tokens& added) const {
+                  const Positions& positions, const row_tokens& added) const {
     const auto& table = keys.table.table();
     if (storage_ == key_storage::raw) {
       if (are_copied<Keys>)
@@ -288,7 +279,7 @@ class stored_tokens {
         for (Index b = 0; b < memory_.batch(); ++b)
           for (Index t = 0; t < added.count(b); ++t)
             text_position(function, "a token", at.axes(),
-                          [&](Index a) { return at.coordinate(positions_at(at, k.tokens)(b, t), a); });
+                          [&](Index a) { return at.coordinate(positions(b, t), a); });
     if constexpr (are_copied<Keys>) {
       check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, in_new_keys(keys.table), known_range{});
     } else {
@@ -297,7 +288,7 @@ class stored_tokens {
                       "a table of coordinates has the positions of its tokens; leave out positions");
       for (Index b = 0; b < k.batch; ++b)
         check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, added.count(b)),
-                               in_new_keys(keys.table), positions_of_row(positions_at(at, k.tokens), b));
+                               in_new_keys(keys.table), positions_of_row(positions, b));
     }
   }
 
@@ -374,19 +365,24 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
         throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
                       at.axes(), "}");
       check_axes(function, coordinates_.axes(), at.axes());
-      checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
     }
+    // The positions of the new tokens in a table, or the rows of their coordinates.
+    const auto positions = [&] {
+      if constexpr (are_coordinates<At>)
+        return checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
+      else
+        return at;
+    }();
     rows_.check_room(function, added);
     if constexpr (!are_coordinates<At>) {
       check_new_positions(function, memory_.batch(), k.tokens, at, counts);
       if (!on_axes()) rows_.check_order(function, added, at);
     }
     if constexpr (has_table)
-      check_keys<Layout>(function, k, keys, at, added);
+      check_keys<Layout>(function, k, keys, at, positions, added);
     else
       check_needs_no_table(function);
     const auto norm = checked_norm(function, keys.norm, k);
-    const auto positions = positions_at(at, k.tokens);
     const auto position = [&](Index b, Index t) -> std::int64_t {
       if constexpr (!are_coordinates<At>)
         if (!on_axes()) return at(b, t);
