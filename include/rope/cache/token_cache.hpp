@@ -365,7 +365,12 @@ class token_cache {
              const P& positions, const detail::row_counts& counts, const Threads& threads) {
     const head_view<const std::remove_const_t<A>> a = first;
     const head_view<const std::remove_const_t<B>> b = second;
-    const auto& at = detail::place_source(positions, first.tokens);
+    const auto& at = [&]() -> decltype(auto) {
+      if constexpr (position_form<P>)
+        return detail::position_source(positions, first.tokens);
+      else
+        return (positions);
+    }();
     if constexpr (!pair_layout<Layout> && !std::is_same_v<Keys, detail::unknown_table>)
       return;  // the caller reports the missing layout
     else if constexpr (of_heads)

@@ -28,14 +28,6 @@ template <class P>
 concept place_form =
     position_form<P> || std::is_same_v<P, token_coordinates> || std::is_same_v<P, next_tokens>;
 
-/// Converts positions to a source, and returns other arguments unchanged.
-template <position_form P>
-auto place_source(const P& positions, Index tokens) {
-  return position_source(positions, tokens);
-}
-template <place_form P>
-requires(!position_form<P>) const P& place_source(const P& place, Index /*tokens*/) { return place; }
-
 /// Where the values of a cache are stored: in memory of their own, or in the first channels of the keys, as
 /// latents. Heads may be normalised before rotation and may have coordinates. Latents may not.
 enum class value_place { own, in_keys };
