@@ -123,7 +123,11 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
       tokens_.template shift<Layout>(Cache::names.shift, first, count, delta,
                                      base::cache().placed(Cache::names.shift, table), row);
   }
-  ROPE_DETAIL_ASK_FOR_ROTATIONS();
+  ROPE_DETAIL_REFUSE(rebase, , (detail::lacks_tables<Arguments...>(2)),
+                     "rebase: pass the table that rotated the keys, and the table of their new rotation");
+  ROPE_DETAIL_REFUSE(shift, , (detail::misplaced_in_shift<Layout, Arguments...>()),
+                     "shift: after delta pass the table of keys that are stored rotated, with their "
+                     "layout, and then batch_row{b} for a single row");
 
   /// Increases the capacity to at least `capacity` tokens per row. Views and spans of the cache are no longer
   /// valid.

@@ -262,7 +262,24 @@ class token_cache {
                   detail::key_transform<typename Table::scalar, detail::copied_keys>{rotation, {}}, positions,
                   counts, threads);
   }
-  ROPE_DETAIL_ASK_FOR_APPENDS(place);
+  ROPE_DETAIL_ASK_FOR_TOKENS(append, (detail::misplaced_in_append<place, Arguments...>()),
+                             "after both views pass the table if the cache rotates keys, then counts (any "
+                             "integers, [batch], or {}), then the threads");
+  ROPE_DETAIL_ASK_FOR_TOKENS(append_at, (detail::misplaced_in_append_at<place, Arguments...>()),
+                             "after both views pass the table if the cache rotates keys, then positions "
+                             "(a start, a list of ids, row_starts, segments or, for heads without a table, "
+                             "token_coordinates), then counts (any integers, [batch], or {}), then the "
+                             "threads");
+  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(append_rotated, "append_rotated");
+  ROPE_DETAIL_REFUSE(append_rotated, , (detail::lacks_view<2, Arguments...>()),
+                     ROPE_DETAIL_VIEW_SENTENCE("append_rotated"));
+  ROPE_DETAIL_REFUSE(
+      append_rotated, ,
+      (!detail::lacks_view<2, Arguments...>() && detail::misplaced_in_append_rotated<Arguments...>()),
+      "append_rotated: after both views pass the table that rotated the keys, then positions or {}, then "
+      "counts (any integers, [batch], or {}), then the threads");
+  ROPE_DETAIL_REFUSE(check_table, const, (detail::lacks_tables<Arguments...>(1)),
+                     ROPE_DETAIL_TABLE_SENTENCE("check_table"));
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not

@@ -110,33 +110,4 @@ constexpr bool lacks_tables(std::size_t count) {
        (std::is_same_v<Layout, detail::unnamed_layout> || !detail::lacks_table<Arguments...>)&&misplaced), \
       #function ": " sentence)
 
-/// Such overloads of the functions that append tokens.
-#define ROPE_DETAIL_ASK_FOR_APPENDS(place)                                                                   \
-  ROPE_DETAIL_ASK_FOR_TOKENS(append, (detail::misplaced_in_append<place, Arguments...>()),                   \
-                             "after both views pass the table if the cache rotates keys, then counts (any "  \
-                             "integers, [batch], or {}), then the threads");                                 \
-  ROPE_DETAIL_ASK_FOR_TOKENS(append_at, (detail::misplaced_in_append_at<place, Arguments...>()),             \
-                             "after both views pass the table if the cache rotates keys, then positions "    \
-                             "(a start, a list of ids, row_starts, segments or, for heads without a table, " \
-                             "token_coordinates), then counts (any integers, [batch], or {}), then the "     \
-                             "threads");                                                                     \
-  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(append_rotated, "append_rotated");                                         \
-  ROPE_DETAIL_REFUSE(append_rotated, , (detail::lacks_view<2, Arguments...>()),                              \
-                     ROPE_DETAIL_VIEW_SENTENCE("append_rotated"));                                           \
-  ROPE_DETAIL_REFUSE(                                                                                        \
-      append_rotated, ,                                                                                      \
-      (!detail::lacks_view<2, Arguments...>() && detail::misplaced_in_append_rotated<Arguments...>()),       \
-      "append_rotated: after both views pass the table that rotated the keys, then positions or {}, then "   \
-      "counts (any integers, [batch], or {}), then the threads");                                            \
-  ROPE_DETAIL_REFUSE(check_table, const, (detail::lacks_tables<Arguments...>(1)),                            \
-                     ROPE_DETAIL_TABLE_SENTENCE("check_table"))
-
-/// Overloads of rebase and shift for calls with missing or misplaced tables.
-#define ROPE_DETAIL_ASK_FOR_ROTATIONS()                                                                    \
-  ROPE_DETAIL_REFUSE(rebase, , (detail::lacks_tables<Arguments...>(2)),                                    \
-                     "rebase: pass the table that rotated the keys, and the table of their new rotation"); \
-  ROPE_DETAIL_REFUSE(shift, , (detail::misplaced_in_shift<Layout, Arguments...>()),                        \
-                     "shift: after delta pass the table of keys that are stored rotated, with their "      \
-                     "layout, and then batch_row{b} for a single row")
-
 #endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
