@@ -72,6 +72,8 @@ class slot_rows {
   std::span<const std::int64_t> positions(Index b) const { return {order_.row(b), at(used(b))}; }
   const std::vector<std::int64_t>& next() const { return order_.next(); }
   const newest_tokens& newest() const { return newest_; }
+  /// The positions that decide visibility.
+  const row_places<std::int64_t>& order() const { return order_; }
   /// Throws:  std::out_of_range unless b is in [0, batch)
   Index checked(const char* function, std::int64_t b) const {
     if (b < 0 || b >= batch_) throw_out_of_range(function, "row must be in [0, ", batch_, "), got ", b);
@@ -228,10 +230,6 @@ class cache_rows : public slot_rows<growing_row> {
     }
   }
 
-  /// Throws:  as row_places::check_shift
-  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    order_.check_shift(function, rows, *this, first, last, delta);
-  }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     order_.shift(rows, *this, first, last, delta);
     for (Index b = rows.first; b < rows.last; ++b) update_order(b, first);

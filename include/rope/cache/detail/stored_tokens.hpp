@@ -326,7 +326,7 @@ class stored_tokens {
     if (on_axes())
       coordinates_.check_shift(function, rows, rows_, first, last, delta);
     else
-      rows_.check_shift(function, rows, first, last, delta);
+      rows_.order().check_shift(function, rows, rows_, first, last, delta);
     for (Index b = rows.first; b < rows.last && delta != 0; ++b)
       for (Index t = first; t < last; ++t) rotate_key(b, t);
     if (on_axes())
