@@ -55,8 +55,12 @@ class cache_memory {
 
   head_view<const T> keys() const { return view_of(keys_, head_dim_); }
   head_view<T> keys() { return view_of(keys_, head_dim_); }
-  head_view<const T> values() const { return values_of(*this); }
-  head_view<T> values() { return values_of(*this); }
+  head_view<const T> values() const {
+    return view_of(shared ? keys_ : values_, shared ? head_dim_ : value_dim_).channels(0, value_dim_);
+  }
+  head_view<T> values() {
+    return view_of(shared ? keys_ : values_, shared ? head_dim_ : value_dim_).channels(0, value_dim_);
+  }
 
   /// The first channel of a stored key that new keys set.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
@@ -127,13 +131,6 @@ class cache_memory {
       return bhsd(heads.channels.data(), heads.scales.data(), batch_, heads_, slots_, head_dim);
     else
       return bhsd(heads.channels.data(), batch_, heads_, slots_, head_dim);
-  }
-  template <class Memory>
-  static auto values_of(Memory& memory) {
-    if constexpr (shared)
-      return memory.keys().channels(0, memory.value_dim_);
-    else
-      return memory.view_of(memory.values_, memory.value_dim_);
   }
   static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
 
