@@ -67,12 +67,8 @@ class rows_in_pages : public row_tokens {
 
   Index batch() const { return pages_.sequences(); }
   key_storage storage() const { return pages_.storage(); }
-  token_source<value_type> keys(Index s) const {
-    return {pages_.keys(), pages_.blocks(), s, pages_.length(s)};
-  }
-  token_source<value_type> values(Index s) const {
-    return {pages_.values(), pages_.blocks(), s, pages_.length(s)};
-  }
+  token_source<value_type> keys(Index s) const { return {pages_.keys(), pages_.blocks(), s, seen(s)}; }
+  token_source<value_type> values(Index s) const { return {pages_.values(), pages_.blocks(), s, seen(s)}; }
   std::span<const std::int64_t> order(Index /*s*/) const { return {}; }
   Index seen(Index s) const { return pages_.length(s); }
   std::int64_t order_of(Index /*s*/, std::int64_t token) const { return token; }
@@ -132,11 +128,9 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
       "write_pages", pages, [&](Index s) { return newest.start(s); },
       [&](Index s) { return newest.count(s); });
   position_range positions;
-  for (Index s = 0; s < newest.batch(); ++s) {
-    if (newest.count(s) == 0) continue;
-    positions.include(newest.start(s));
-    positions.include(newest.seen(s) - 1);
-  }
+  for (Index s = 0; s < newest.batch(); ++s)
+    if (newest.count(s) > 0)
+      for (const Index position : {newest.start(s), newest.seen(s) - 1}) positions.include(position);
   if constexpr (!are_copied<Keys>) {
     if (pages.storage() == key_storage::raw) refuse_raw_keys("write_pages");
     check_rotation<Layout>("write_pages", k, keys.table, known_range{positions});
