@@ -52,13 +52,6 @@ struct scales_of<T> {
   using type = head_view<scale>;
 };
 
-/// Throws std::out_of_range for a window that is not inside its view.
-[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
-                                                              Index extent) {
-  throw_out_of_range(
-      {"head_view::", name, ": first ", first, " and count ", count, " must stay inside [0, ", extent, ")"});
-}
-
 }  // namespace detail
 
 /// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
@@ -136,7 +129,8 @@ struct head_view {
                    const Scales& scales_of_part) const {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
-      detail::throw_outside_view(name, first, count, part.*extent);
+      detail::throw_out_of_range({"head_view::", name, ": first ", first, " and count ", count,
+                                  " must stay inside [0, ", part.*extent, ")"});
     if (data != nullptr && count != 0) part.data += first * stride;  // otherwise the part has no elements
     part.*extent = count;
     part.scales = scales_of_part;
@@ -364,29 +358,23 @@ auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
 // Requires:  the tensor outlives the view
 // Throws:    std::length_error as bshd of a pointer; std::invalid_argument if channels of an mdspan are not
 //            contiguous
-#define ROPE_DETAIL_ROW_MAJOR_VIEW(function, rank, order, reversed) \
-  ROPE_DETAIL_TENSOR_VIEW(function, rank, true, "column-major", "with", order, reversed)
-#define ROPE_DETAIL_COLUMN_MAJOR_VIEW(function, rank, order, reversed) \
-  ROPE_DETAIL_TENSOR_VIEW(function, rank, false, "row-major", "without", order, reversed)
 
 /// A row-major tensor (batch, tokens, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(bshd, 4, "(head_dim, heads, tokens, batch)", dhsb);
+ROPE_DETAIL_TENSOR_VIEW(bshd, 4, true, "column-major", "with", "(head_dim, heads, tokens, batch)", dhsb);
 /// A row-major tensor (batch, heads, tokens, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(bhsd, 4, "(head_dim, tokens, heads, batch)", dshb);
+ROPE_DETAIL_TENSOR_VIEW(bhsd, 4, true, "column-major", "with", "(head_dim, tokens, heads, batch)", dshb);
 /// A row-major tensor (tokens, batch, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(sbhd, 4, "(head_dim, heads, batch, tokens)", dhbs);
+ROPE_DETAIL_TENSOR_VIEW(sbhd, 4, true, "column-major", "with", "(head_dim, heads, batch, tokens)", dhbs);
 /// A row-major tensor (tokens, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(thd, 3, "(head_dim, heads, tokens)", dht);
+ROPE_DETAIL_TENSOR_VIEW(thd, 3, true, "column-major", "with", "(head_dim, heads, tokens)", dht);
 /// A column-major tensor (head_dim, heads, tokens, batch).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhsb, 4, "(batch, tokens, heads, head_dim)", bshd);
+ROPE_DETAIL_TENSOR_VIEW(dhsb, 4, false, "row-major", "without", "(batch, tokens, heads, head_dim)", bshd);
 /// A column-major tensor (head_dim, tokens, heads, batch).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dshb, 4, "(batch, heads, tokens, head_dim)", bhsd);
+ROPE_DETAIL_TENSOR_VIEW(dshb, 4, false, "row-major", "without", "(batch, heads, tokens, head_dim)", bhsd);
 /// A column-major tensor (head_dim, heads, batch, tokens).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhbs, 4, "(tokens, batch, heads, head_dim)", sbhd);
+ROPE_DETAIL_TENSOR_VIEW(dhbs, 4, false, "row-major", "without", "(tokens, batch, heads, head_dim)", sbhd);
 /// A column-major tensor (head_dim, heads, tokens).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
-#undef ROPE_DETAIL_ROW_MAJOR_VIEW
-#undef ROPE_DETAIL_COLUMN_MAJOR_VIEW
+ROPE_DETAIL_TENSOR_VIEW(dht, 3, false, "row-major", "without", "(tokens, heads, head_dim)", thd);
 #undef ROPE_DETAIL_TENSOR_VIEW
 
 #define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
