@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <limits>
+#include <string_view>
 #include <type_traits>
 
 #include <rope/base/integer_list.hpp>  // product_fits
@@ -25,16 +26,11 @@ namespace detail {
 /// Whether the letters are b, s, h and d, include an s and a d, and equal letters are adjacent.
 template <std::size_t size>
 constexpr bool name_a_view(const index_letters<size>& letters) {
-  bool has_tokens = false, has_channels = false;
-  for (std::size_t i = 0; i + 1 < size; ++i) {
-    const char c = letters.letter[i];
-    if (c != 'b' && c != 's' && c != 'h' && c != 'd') return false;
-    for (std::size_t j = 0; j + 1 < i; ++j)
-      if (letters.letter[j] == c && letters.letter[i - 1] != c) return false;
-    has_tokens = has_tokens || c == 's';
-    has_channels = has_channels || c == 'd';
-  }
-  return has_tokens && has_channels;
+  const std::string_view text(letters.letter, size - 1);
+  for (std::size_t i = 1; i < text.size(); ++i)
+    if (text[i] != text[i - 1] && text.find(text[i]) < i) return false;
+  return text.find_first_not_of("bshd") == text.npos && text.find('s') != text.npos &&
+         text.find('d') != text.npos;
 }
 
 }  // namespace detail
