@@ -68,26 +68,27 @@ namespace detail {
 /// Throws:  std::invalid_argument
 template <class W, class T>
 norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const head_view<T>& x) {
-  const std::size_t size = norm.weight.size();
-  if (size != static_cast<std::size_t>(x.head_dim) && size != static_cast<std::size_t>(x.heads * x.head_dim))
+  const Index size = to_index(norm.weight.size()), all = x.heads * x.head_dim;
+  if (size != x.head_dim && size != all)
     throw_invalid(function, "the weight of the norm must have length head_dim or heads * head_dim, ",
-                  x.head_dim, " or ", x.heads * x.head_dim, ", got ", size);
+                  x.head_dim, " or ", all, ", got ", size);
   if (!is_finite(norm.epsilon) || norm.epsilon < 0 || !is_finite(norm.offset))
     throw_invalid(function,
                   "the epsilon of the norm must be finite and not negative, its offset finite, got ",
                   norm.epsilon, " and ", norm.offset);
-  const bool shared = size == static_cast<std::size_t>(x.head_dim);
   return {norm.weight, norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
-          shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
+          size == x.head_dim ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
 }
 
-/// Normalises checked heads, and rotates them unless `rotation` is without_rotation.
+/// Checks and normalises the heads, and rotates them unless `rotation` is without_rotation. Heads that are
+/// rotated are checked before, with their rotation.
 template <class T, class W, class Rotation, class Threads>
 void normalize_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                        const head_norm<W>& norm, const Rotation& rotation, const Threads& threads) {
+  if constexpr (std::is_same_v<Rotation, without_rotation>) check_heads(function, x);
   const norm_rule<W> rule = checked_norm(function, norm, x);
   check_result(function, x, out);
-  run_plans(threads, tokens_of_norm, norm_pass(x, out, rule, rotation));
+  run_plans(threads, tokens_of_norm, norm_pass{x, out, rule, rotation});
 }
 template <class Layout, class T, class W, class S, class P, class Threads>
 void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -118,10 +119,8 @@ template <class T, class W, class Threads = this_thread>
 void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("normalize_heads", Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
-  if constexpr (!std::is_const_v<T>) {
-    detail::check_heads("normalize_heads", x);
+  if constexpr (!std::is_const_v<T>)
     detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation{}, threads);
-  }
 }
 
 /// Writes the normalised `x` to `out`.
@@ -135,10 +134,8 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
   ROPE_DETAIL_CHECK_THREADS("normalize_heads_to", Threads);
   ROPE_DETAIL_CHECK_WRITABLE("normalize_heads_to", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_to", "x and out", X, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
-    detail::check_heads("normalize_heads_to", x);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
     detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation{}, threads);
-  }
 }
 
 /// Normalises every head of `x` in place and rotates it, in one pass over memory.
@@ -193,7 +190,7 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
     detail::check_both<Layout>("normalize_and_rotate", q, k, place, source);
     const auto rotation = detail::row_rotation<Layout>(place, source);
     const auto pass_of = [&](const auto& x, const auto& norm) {
-      return detail::norm_pass(x, x, detail::checked_norm("normalize_and_rotate", norm, x), rotation);
+      return detail::norm_pass{x, x, detail::checked_norm("normalize_and_rotate", norm, x), rotation};
     };
     const auto queries = pass_of(q, q_norm);
     const auto keys = pass_of(k, k_norm);

@@ -94,67 +94,62 @@ auto row_rotation(const placed_table<S>& placed, const Source& positions) {
 
 /// A checked call: normalises and rotates every head of `x` and writes it to `out`, which may be `x`.
 template <class T, class W, class Rotation>
-class norm_pass {
+struct norm_pass {
   using A = arithmetic<T>;
 
- public:
-  norm_pass(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
-            const norm_rule<W>& norm, const Rotation& rotation)
-      : x_(x), out_(out), norm_(norm), rotation_(rotation) {}
+  head_view<const T> x;
+  head_view<T> out;
+  norm_rule<W> norm;
+  Rotation rotation;
 
-  Index tokens() const { return x_.batch * x_.tokens; }
-  double bytes() const { return cost_of(x_.size(), sizeof(T)); }
+  Index tokens() const { return x.batch * x.tokens; }
+  double bytes() const { return cost_of(x.size(), sizeof(T)); }
 
   /// Processes every head of tokens [first, last) of the batch.
   void run(Index first, Index last) const {
-    const A* const gains = norm_.template gains<A>();
+    const A* const gains = norm.template gains<A>();
     // If the tokens of a head are adjacent in memory, eight heads are processed together for each token,
     // which reads eight streams in parallel.
-    const bool all_heads = is_token_major(x_) || norm_.group > 1;
-    const Index together = all_heads ? x_.heads : Index{8};
-    for_each_piece(x_, first, last, all_heads ? last - first : Index{64}, [&](Index b, Index t, Index count) {
-      for (Index h = 0; h < x_.heads; h += together)
-        for (Index i = t; i < t + count; ++i) run_heads(b, i, h, (std::min)(together, x_.heads - h), gains);
+    const bool all_heads = is_token_major(x) || norm.group > 1;
+    const Index together = all_heads ? x.heads : Index{8};
+    for_each_piece(x, first, last, all_heads ? last - first : Index{64}, [&](Index b, Index t, Index count) {
+      for (Index h = 0; h < x.heads; h += together)
+        for (Index i = t; i < t + count; ++i) run_heads(b, i, h, (std::min)(together, x.heads - h), gains);
     });
   }
 
  private:
   /// Processes heads [first, first + heads) of token t of row b.
   void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
-    const Index head_dim = x_.head_dim;
+    const Index head_dim = x.head_dim;
     A* rows;
     Index stride = head_dim;
     if constexpr (std::is_same_v<T, A>) {
-      rows = out_.at(b, t, first);
-      stride = out_.heads == 1 ? 0 : out_.head_stride;  // the stride of a single head is arbitrary
+      rows = out.at(b, t, first);
+      stride = out.heads == 1 ? 0 : out.head_stride;  // the stride of a single head is arbitrary
     } else {
       rows = workspace<struct wide_heads, A>(heads * head_dim);
-      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
+      for (Index h = 0; h < heads; ++h) widen(x.at(b, t, first + h), head_dim, rows + h * stride);
     }
     const auto channels = [&](Index h) -> const A* {
       if constexpr (std::is_same_v<T, A>)
-        return x_.at(b, t, first + h);
+        return x.at(b, t, first + h);
       else
         return rows + h * stride;
     };
-    for (Index g = 0; g < heads; g += norm_.group) {
+    for (Index g = 0; g < heads; g += norm.group) {
       double squares = 0;
-      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
-      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
-      for (Index h = g; h < g + norm_.group; ++h)
-        scale_channels(channels(h), inverse, gains + (first + h) * norm_.head_stride, head_dim,
+      for (Index h = g; h < g + norm.group; ++h) squares += sum_of_squares(channels(h), head_dim);
+      const A inverse = norm.template inverse_rms<A>(squares, head_dim);
+      for (Index h = g; h < g + norm.group; ++h)
+        scale_channels(channels(h), inverse, gains + (first + h) * norm.head_stride, head_dim,
                        rows + h * stride);
     }
-    rotation_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    rotation(b, t, token_heads<A>{rows, rows, heads, stride, stride});
     if constexpr (!std::is_same_v<T, A>)
       for (Index h = 0; h < heads; ++h)
-        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
+        round_channels<T>(rows + h * stride, head_dim, out.at(b, t, first + h));
   }
-
-  head_view<const T> x_;
-  head_view<T> out_;
-  norm_rule<W> norm_;
-  Rotation rotation_;
 };
 template <class X, class T, class W, class Rotation>
 norm_pass(X, head_view<T>, norm_rule<W>, Rotation) -> norm_pass<T, W, Rotation>;
@@ -167,7 +162,7 @@ template <class Layout, class T, class W, class S, class Source, class Threads =
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,
                               const Threads& threads = {}) {
-  run_plans(threads, tokens_of_norm, norm_pass(x, out, norm, row_rotation<Layout>(table, positions)));
+  run_plans(threads, tokens_of_norm, norm_pass{x, out, norm, row_rotation<Layout>(table, positions)});
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
