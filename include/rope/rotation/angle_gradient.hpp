@@ -70,12 +70,12 @@ struct rotated_heads {
 };
 
 /// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
-template <class Layout, part which, class X, class G, class S, class Source>
-void add_token(const rotated_heads<X, G, S, Source>& heads, Index b, Index t, double* sums) {
+template <class Layout, part which>
+void add_token(const auto& heads, Index b, Index t, double* sums) {
   const Index pairs = heads.table.pairs();
   for (Index h = 0; h < heads.x.heads; ++h) {
-    const X* value = heads.x.at(b, t, h);
-    const G* gradient = heads.d_x.at(b, t, h);
+    const auto* value = heads.x.at(b, t, h);
+    const auto* gradient = heads.d_x.at(b, t, h);
     for (Index i = 0; i < pairs; ++i) {
       const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
       const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
@@ -114,8 +114,8 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 }
 
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
-template <class Layout, part which, class X, class G, class S, class Source, class Threads>
-number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
+template <class Layout, part which>
+number_array<double> sums_by_token(const auto& heads, const auto& threads) {
   const auto& x = heads.x;
   number_array<double> sums(heads.table.pairs(), x.batch * x.tokens, 0.0);
   for_each_token(x, threads, [&](Index b, Index t) {
@@ -126,9 +126,7 @@ number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, 
 
 /// For every row of the table, the sum of the columns of `by_token` [n, batch * tokens] whose tokens use that
 /// row: [rows, n].
-template <class X, class G, class S, class Source>
-number_array<double> sums_by_row(const number_array<double>& by_token,
-                                 const rotated_heads<X, G, S, Source>& heads) {
+number_array<double> sums_by_row(const number_array<double>& by_token, const auto& heads) {
   const Index tokens = heads.x.tokens;
   number_array<double> by_row(heads.table.rows(), by_token.rows(), 0.0);
   for (Index token = 0; token < by_token.cols(); ++token) {
@@ -140,9 +138,9 @@ number_array<double> sums_by_row(const number_array<double>& by_token,
 }
 
 /// One part of every pair, summed over heads and tokens with weights weight(b, t, column): [pairs, columns].
-template <class Layout, part which, class X, class G, class S, class Source, class Threads, class Weight>
-number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, Index columns,
-                                   const Threads& threads, const Weight& weight) {
+template <class Layout, part which>
+number_array<double> weighted_sums(const auto& heads, Index columns, const auto& threads,
+                                   const auto& weight) {
   const auto& x = heads.x;
   const Index pairs = heads.table.pairs();
   // The number of pieces does not depend on the number of threads. 64 pieces keep the threads of most
@@ -150,7 +148,7 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
   constexpr Index max_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
-  const double bytes = cost_of(x.size(), sizeof(X) + sizeof(G));
+  const double bytes = cost_of(x.size(), sizeof(*x.data) + sizeof(*heads.d_x.data));
   parallel_pieces(threads, pieces, bytes, [&](Index first, Index last) {
     number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
@@ -176,8 +174,8 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
 }
 
 /// The gradient with respect to inv_freq, [pairs, axes].
-template <class Layout, class X, class G, class S, class Source, class Threads>
-number_array<double> frequency_sums(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
+template <class Layout>
+number_array<double> frequency_sums(const auto& heads, const auto& threads) {
   const auto coordinates = heads.table.coordinates();
   return weighted_sums<Layout, part::across>(
       heads, heads.table.axes(), threads, [&](Index b, Index t, Index axis) {
