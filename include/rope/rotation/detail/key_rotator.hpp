@@ -109,9 +109,8 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
     throw_invalid(function, "both tables must begin at the same channel, got ", placed_from.first_channel(),
                   " and ", placed_to.first_channel());
   check_equal(function, "both tables", "pairs", from.pairs(), to.pairs());
-  if (on_axes)
-    return {number_array<phase>(to.pairs(), 1, phase{}), to.attention_factor() / from.attention_factor(),
-            placed_to.first_channel()};
+  const double m = to.attention_factor() / from.attention_factor();
+  if (on_axes) return {number_array<phase>(to.pairs(), 1, phase{}), m, placed_to.first_channel()};
   if (from.source() != table_source::positions || to.source() != table_source::positions)
     throw_invalid(function,
                   "the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
@@ -120,7 +119,7 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
   number_array<phase> step = steps_of(to);
   const number_array<phase> before = steps_of(from);
   for (Index i = 0; i < step.size(); ++i) step(i) = step(i) + -before(i);
-  return {std::move(step), to.attention_factor() / from.attention_factor(), placed_to.first_channel()};
+  return {std::move(step), m, placed_to.first_channel()};
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
