@@ -2,7 +2,6 @@
 #ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
 #define ROPE_ATTENTION_SCORE_VIEW_HPP
 
-#include <algorithm>  // std::max
 #include <cstddef>
 #include <type_traits>
 
@@ -10,6 +9,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/view.hpp>  // extents_fit
 
 /// Views of a mask or a bias in the caller's memory: one entry per score of attention.
 
@@ -66,14 +66,10 @@ void check_score_matrix(Index batch, Index heads, Index queries, Index keys) {
       std::is_same_v<X, bool> || std::is_same_v<X, float>,
       "score_matrix: entries are bool (a mask) or float (a bias); write others to an Eigen::Array<bool, ...> "
       "or Eigen::Array<float, ...> first");
-  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
-  // zeros count as 1 in this check.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
     throw_invalid("score_matrix", "extents must not be negative, got ",
                   shape_text({batch, heads, queries, keys}));
-  if (!product_fits({h, i, j}) || !product_fits({batch, h, i, j}))
+  if (!extents_fit(batch, heads, queries, keys, 1))
     throw_length("score_matrix", shape_text({batch, heads, queries, keys}), " exceeds the address space");
 }
 
@@ -103,14 +99,6 @@ concept dense_in_any_order = requires(const X& x) {
 template <class X>
 concept scores_in_memory =
     dense_in_any_order<X> || numbers_by_index<const X, 2> || numbers_by_index<const X, 4>;
-
-/// Returned in place of a view after a compile error, so that no other errors follow.
-struct no_scores {
-  template <class X>
-  operator score_view<X>() const {
-    return {};
-  }
-};
 
 /// A view, by its indices, of an object that score_matrix accepts.
 template <scores_in_memory X>
@@ -162,7 +150,7 @@ auto score_matrix(const X& x) {
                             "; leave the option out where there is no matrix");
     return view;
   } else {
-    return detail::no_scores{};
+    return score_view<int>{};  // converts to every view, so that no other errors follow
   }
 }
 template <detail::owns_memory X>
