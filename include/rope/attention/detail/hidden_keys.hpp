@@ -85,15 +85,11 @@ inline void hide(row_in_tile& row, const bool* mask) {
   while (first < last && !mask[first]) ++first;
   while (first + 8 <= last && eight_of(mask + last - 8) == 0) last -= 8;
   while (first < last && !mask[last - 1]) --last;
-  if (first == last) {
-    row = {{0, 0}, false};
-    return;
-  }
   std::uint64_t hidden = 0;
   Index j = first;
   for (; j + 8 <= last; j += 8) hidden |= eight_of(mask + j) ^ eight_visible;
   for (; j < last; ++j) hidden |= mask[j] ? 0u : 1u;
-  row = {{first, last}, row.has_holes || hidden != 0};
+  row = first == last ? row_in_tile{{0, 0}, false} : row_in_tile{{first, last}, row.has_holes || hidden != 0};
 }
 
 /// The type of the mark of a key: 1 if the key is hidden, otherwise 0. It has the width of a score, so that
