@@ -64,20 +64,17 @@ inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
 
-/// The number of query rows of a block if `available` threads share `all` rows. Every block packs the keys
-/// that are visible to it, which takes as long as about 28 more rows, so small blocks are slow. Blocks have
-/// fewer than 96 rows only if some threads would otherwise have no work.
-inline Index rows_of_block(Index all, Index available, Index strip) {
-  return available <= 1 ? all
-                        : (std::max)({all / (tasks_per_thread * available),
-                                      (std::min)(Index{96}, all / available), strip});
-}
-
 template <class T, class Rotation, class C, class Threads>
 void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& threads) {
-  const Index group = call.group(), pairs = call.q.batch * call.k.heads;
-  const Index rows = rows_of_block(call.q.tokens * group * pairs, available_threads(threads),
-                                   panel_shape<arithmetic<T>>::rows);
+  const Index group = call.group(), pairs = call.q.batch * call.k.heads, all = call.q.tokens * group * pairs,
+              available = available_threads(threads);
+  // Every block packs the keys that are visible to it, which takes as long as about 28 more rows, so small
+  // blocks are slow. Blocks have fewer than 96 rows only if some threads would otherwise have no work.
+  const Index rows =
+      available <= 1
+          ? all
+          : (std::max)({all / (tasks_per_thread * available), (std::min)(Index{96}, all / available),
+                        Index{panel_shape<arithmetic<T>>::rows}});
   const Index block = (std::min)(
       {call.q.tokens, prefill_block<T, Rotation, C>::tokens_of(group), (std::max)(Index{1}, rows / group)});
   const Index heads = piece_of(group, group / rows);
