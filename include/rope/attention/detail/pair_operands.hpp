@@ -56,10 +56,8 @@ void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i
                     sum = (std::numeric_limits<std::int32_t>::max)();
     const auto limit =
         static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, depth)));
-    for (Index g = 0; g < heads; ++g) {
-      const float scale = quantize_channels(buffers.rotated + g * depth, depth, rounded, limit);
-      visit(g, rounded, scale);
-    }
+    for (Index g = 0; g < heads; ++g)
+      visit(g, rounded, quantize_channels(buffers.rotated + g * depth, depth, rounded, limit));
   } else {
     const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
     for (Index g = 0; g < heads; ++g) visit(g, rows.at(g), static_cast<float>(factor));
