@@ -22,10 +22,8 @@
 // Except on Linux, std::atomic::wait of libstdc++ 12 may miss a notification and wait forever: it compares
 // the value first, and only then locks the mutex of its condition variable.
 #if defined(__GLIBCXX__) && !defined(__linux__)
+#define ROPE_DETAIL_YIELD
 #include <thread>  // std::this_thread::yield
-#define ROPE_DETAIL_ATOMIC_WAIT 0
-#else
-#define ROPE_DETAIL_ATOMIC_WAIT 1
 #endif
 
 /// The backward pass of attention, tile by tile. A block is consecutive query tokens, in all query heads of
@@ -77,10 +75,10 @@ class sum_order {
     for (Index before = oldest_; before < task_; ++before)
       for (Index at = tiles_[before].load(std::memory_order_acquire); at <= tile;
            at = tiles_[before].load(std::memory_order_acquire)) {
-#if ROPE_DETAIL_ATOMIC_WAIT
-        tiles_[before].wait(at, std::memory_order_acquire);
-#else
+#ifdef ROPE_DETAIL_YIELD
         std::this_thread::yield();
+#else
+        tiles_[before].wait(at, std::memory_order_acquire);
 #endif
       }
   }
