@@ -65,8 +65,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, A* 
   const auto kept =
       dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
   for (Index j = 0; j < keys; ++j) {
-    const bool present =
-        rules.sees(b, h, i, j) && (detail::equal(options.dropout, 0) || kept.keeps(rules.key_position(b, j)));
+    const bool present = rules.sees(b, h, i, j) && kept.keeps(rules.key_position(b, j));
     row[j] =
         present
             ? static_cast<A>(std::exp(static_cast<double>(row[j]) - largest) / sum / (1 - options.dropout))
