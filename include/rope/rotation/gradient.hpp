@@ -45,8 +45,9 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, true>("rotate_gradient", gradient, detail::placed(table),
-                                                  positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, true, T>("rotate_gradient", gradient, gradient,
+                                                  detail::placed(table), positions, threads,
+                                                  detail::reverse_rotation::transpose);
 }
 
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
@@ -75,8 +76,8 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, T, T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
-                                               positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, false, T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
+                                                   positions, threads, detail::reverse_rotation::transpose);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);

@@ -75,27 +75,22 @@ void check_result(const char* function, const head_view<const X>& x, const head_
   }
 }
 
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_in_place_checked(const char* function, const head_view<T>& x, const placed_table<S>& table,
-                             const P& positions, const Threads& threads,
-                             reverse_rotation back = reverse_rotation::inverse) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_written(function, x);
-  rotate_into<Layout, inverse, true>(x, x, table, source, threads, back);
-}
-
-template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
+/// Rotates `x` into `out` after all argument checks.
+///
+/// \tparam in_place  whether out is x
+template <class Layout, bool inverse, bool in_place, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_result(function, x, out);
+  if constexpr (in_place)
+    check_written(function, out);
+  else
+    check_result(function, x, out);
   if constexpr (std::is_same_v<X, T>)
-    rotate_into<Layout, inverse>(x, out, table, source, threads, back);
+    rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
   else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
@@ -178,7 +173,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, false>("rotate", x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
@@ -217,7 +212,7 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, std::remove_const_t<X>, T>(
+    detail::rotate_checked<Layout, false, false, std::remove_const_t<X>>(
         "rotate_to", x, out, detail::placed(table), positions, threads);
 }
 
@@ -237,7 +232,8 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, true>("unrotate", x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions,
+                                                  threads);
 }
 
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
@@ -266,7 +262,7 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, std::remove_const_t<X>, T>(
+    detail::rotate_checked<Layout, true, false, std::remove_const_t<X>>(
         "unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 
