@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_WEIGHTS_HPP
 #define ROPE_ATTENTION_WEIGHTS_HPP
 
-#include <algorithm>  // std::max, std::min, std::fill_n
+#include <algorithm>  // std::max, std::min
 #include <cmath>
 #include <concepts>
 #include <cstddef>
@@ -115,10 +115,7 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
         }
         for (Index g = 0; g < group; ++g) {
           A* const row = rows_of_group.data() + g * keys;
-          if (visible.empty())
-            std::fill_n(row, keys, A(0));
-          else
-            weights_from_scores(call.rules, b, kv * group + g, i, row);
+          weights_from_scores(call.rules, b, kv * group + g, i, row);
           A* const to = weights.at(b, kv * group + g, i);
           for (Index j = 0; j < keys; ++j) to[j * weights.key_stride] = row[j];
         }
