@@ -121,7 +121,7 @@ template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
   const token_source<C>& k = call.k;
-  if constexpr (Rotation::rotates) {
+  if constexpr (Rotation::rotates)
     if (call.rotation.is_given()) {
       head_view<const T> from = {buffers.rotated, 1, run.count, 1, k.head_dim, 0, k.head_dim, 0};
       if constexpr (std::is_same_v<T, C>)
@@ -131,7 +131,6 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
       call.rotation.rotate_keys(from, call.rules, run.b, run.first, buffers.rotated);
       return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, run.count, k.head_dim, buffers.wide);
     }
-  }
   return stored_rows<Storage>(k, run, buffers.wide);
 }
 
