@@ -68,29 +68,22 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
                           log_sum_exp_a.size(), " and ", log_sum_exp_b.size());
 
   using A = detail::arithmetic<T>;
-  const auto merge = [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      for (Index h = 0; h < out_a.heads; ++h) {
-        const Index b = token / out_a.tokens, i = token % out_a.tokens;
-        const auto n = static_cast<std::size_t>(token * out_a.heads + h);
-        // The output of a side without a visible key may hold anything, so it is not read.
-        if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
-        if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
-          std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
-          log_sum_exp_a[n] = log_sum_exp_b[n];
-          continue;
-        }
-        const double largest = (std::max)(log_sum_exp_a[n], log_sum_exp_b[n]);
-        const double a = std::exp(log_sum_exp_a[n] - largest),
-                     b_weight = std::exp(log_sum_exp_b[n] - largest);
-        const A share_a = static_cast<A>(a / (a + b_weight)),
-                share_b = static_cast<A>(b_weight / (a + b_weight));
-        detail::add_shares<T>(out_a.at(b, i, h), share_a, out_b.at(b, i, h), share_b, out_a.head_dim);
-        log_sum_exp_a[n] = largest + std::log(a + b_weight);
-      }
+  const auto merge = [&](Index b, Index i, Index h) {
+    const auto n = static_cast<std::size_t>((b * out_a.tokens + i) * out_a.heads + h);
+    // The output of a side without a visible key may hold anything, so it is not read.
+    if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) return;
+    if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
+      std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
+      log_sum_exp_a[n] = log_sum_exp_b[n];
+      return;
+    }
+    const double largest = (std::max)(log_sum_exp_a[n], log_sum_exp_b[n]);
+    const double a = std::exp(log_sum_exp_a[n] - largest), b_weight = std::exp(log_sum_exp_b[n] - largest);
+    const A share_a = static_cast<A>(a / (a + b_weight)), share_b = static_cast<A>(b_weight / (a + b_weight));
+    detail::add_shares<T>(out_a.at(b, i, h), share_a, out_b.at(b, i, h), share_b, out_a.head_dim);
+    log_sum_exp_a[n] = largest + std::log(a + b_weight);
   };
-  detail::parallel_pieces(threads, out_a.batch * out_a.tokens, detail::cost_of(2, out_a.size(), sizeof(T)),
-                          merge);
+  detail::for_each_head(out_a, threads, merge, 2);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);

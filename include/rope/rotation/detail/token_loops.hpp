@@ -25,19 +25,23 @@ void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, 
 }
 
 /// Calls visit(b, t) for every token of a view, on `threads`.
+///
+/// \param views  the number of views of this shape that visit reads or writes, as a measure of its cost
 template <class T, class Threads, class Visit>
-void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit) {
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(T)), [&](Index first, Index last) {
+void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit, int views = 1) {
+  const double bytes = cost_of(views, x.size(), sizeof(T));
+  parallel_pieces(threads, x.batch * x.tokens, bytes, [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) visit(token / x.tokens, token % x.tokens);
   });
 }
 
 /// Calls visit(b, t, h) for every head of every token of a view, on `threads`.
 template <class T, class Threads, class Visit>
-void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit) {
-  for_each_token(x, threads, [&](Index b, Index t) {
+void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit, int views = 1) {
+  const auto visit_token = [&](Index b, Index t) {
     for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
-  });
+  };
+  for_each_token(x, threads, visit_token, views);
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
