@@ -60,16 +60,9 @@ namespace rope::inline ROPE_ABI::detail {
 /// The two parts of conj(x) g, see above.
 enum class part { along, across };
 
-/// The rotated heads, their gradient, the table and the positions: checked arguments of a gradient.
-template <class X, class G, class S, class Source>
-struct rotated_heads {
-  head_view<const X> x;    // the rotated channels, before the rotation or after it
-  head_view<const G> d_x;  // the gradient with respect to them
-  const frequency_table<S>& table;
-  Source positions;  // of token t of row b: positions(b, t)
-};
-
 /// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
+///
+/// \param heads  the result of checked_gradient, here and below
 template <class Layout, part which>
 void add_token(const auto& heads, Index b, Index t, double* sums) {
   const Index pairs = heads.table.pairs();
@@ -85,6 +78,8 @@ void add_token(const auto& heads, Index b, Index t, double* sums) {
   }
 }
 
+/// Checks the arguments of a gradient, and returns what the sums need of them.
+///
 /// \param name  the name of d_x in messages
 ///
 /// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
@@ -97,9 +92,13 @@ auto checked_gradient(const char* function, const head_view<X>& x, const head_vi
   check_heads(function, d_x);
   check_same_shape(function, x, d_x, name);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
-  return rotated_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
-                       std::remove_const_t<decltype(source)>>{
-      x.channels(first, count), d_x.channels(first, count), place.table(), source};
+  struct rotated_heads {
+    head_view<X> x;    // the rotated channels, before the rotation or after it
+    head_view<G> d_x;  // the gradient with respect to them
+    const frequency_table<typename Table::scalar>& table;
+    std::remove_const_t<decltype(source)> positions;  // of token t of row b: positions(b, t)
+  };
+  return rotated_heads{x.channels(first, count), d_x.channels(first, count), place.table(), source};
 }
 
 /// Throws if the table has given entries: their frequencies and positions are unknown.
