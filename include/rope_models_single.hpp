@@ -2158,6 +2158,386 @@ struct clipped_scaling {
 
 #ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
 #define ROPE_ATTENTION_SCORE_VIEW_HPP
+
+#ifndef ROPE_ROTATION_VIEW_HPP
+#define ROPE_ROTATION_VIEW_HPP
+/// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
+///
+/// The letters in the name of a view function are axes: B batch, S tokens of a sequence, H heads, D channels
+/// of a head, T the concatenated tokens of a ragged batch. For a pointer, they are in order from the slowest
+/// to the fastest axis in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they are in the order
+/// of its indices.
+namespace rope::inline ROPE_ABI {
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage types: arithmetic is in float.
+template <class T>
+concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
+    std::same_as<T, Eigen::bfloat16>;
+template <class T>
+struct head_view;
+namespace detail {
+/// The scales of heads that are not int8: none.
+struct no_scales {
+  // clang 14 compiles head_view::scale_at where a program instantiates the class explicitly.
+  const float* at(Index /*b*/, Index /*t*/, Index /*h*/) const { return nullptr; }
+  no_scales batch_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales head_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales token_range(Index /*first*/, Index /*count*/) const { return {}; }
+};
+template <class T>
+struct scales_of {
+  using type = no_scales;
+};
+template <class T>
+requires is_quantized<std::remove_const_t<T>>
+struct scales_of<T> {
+  using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
+  using type = head_view<scale>;
+};
+}  // namespace detail
+/// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
+///
+///     data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
+///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
+///
+/// int8 heads have one scale per token and head, see quantized_view.hpp.
+///
+/// \tparam T  a channel type or std::int8_t, const for inputs
+///
+/// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
+template <class T>
+struct head_view {
+  /// The channel type.
+  using value_type = std::remove_const_t<T>;
+  static_assert(
+      channel<value_type> || detail::is_quantized<value_type>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; heads with scales "
+      "are std::int8_t");
+  T* data;             // element (0, 0, 0, 0)
+  Index batch;         // sequences
+  Index tokens;        // of a sequence
+  Index heads;         // of a token
+  Index head_dim;      // channels of a head
+  Index batch_stride;  // elements from a sequence to the next
+  Index token_stride;  // elements from a token to the next
+  Index head_stride;   // elements from a head to the next
+  ROPE_DETAIL_NO_UNIQUE_ADDRESS typename detail::scales_of<T>::type scales = {};  // [batch, tokens, heads, 1]
+  /// The channels of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+  /// The scale of one head of one token of int8 heads.
+  auto* scale_at(Index b, Index t, Index h) const requires detail::is_quantized<value_type> {
+    return scales.at(b, t, h);
+  }
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+  /// A read-only view of this memory.
+  operator head_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
+  }
+  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
+  head_view channels(Index first, Index count) const {
+    return window("channels", first, count, 1, &head_view::head_dim, scales);
+  }
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  head_view batch_range(Index first, Index count) const {
+    return window("batch_range", first, count, batch_stride, &head_view::batch,
+                  scales.batch_range(first, count));
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  head_view head_range(Index first, Index count) const {
+    return window("head_range", first, count, head_stride, &head_view::heads,
+                  scales.head_range(first, count));
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  head_view token_range(Index first, Index count) const {
+    return window("token_range", first, count, token_stride, &head_view::tokens,
+                  scales.token_range(first, count));
+  }
+ private:
+  template <class Scales>
+  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent,
+                   const Scales& scales_of_part) const {
+    head_view part = *this;
+    if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
+      detail::throw_out_of_range({"head_view::", name, ": first ", first, " and count ", count,
+                                  " must stay inside [0, ", part.*extent, ")"});
+    if (data != nullptr && count != 0) part.data += first * stride;  // otherwise the part has no elements
+    part.*extent = count;
+    part.scales = scales_of_part;
+    return part;
+  }
+};
+namespace detail {
+/// Whether X is T, or X is float and T has 16 bits or is quantized. A T is then exact in X, and an X stored
+/// as T is rounded at most once.
+template <class X, class T>
+inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
+                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
+/// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
+/// as 1: strides are products of some extents. Extents below 2^15 (32-bit Index: 2^7) fit for 8 bytes.
+constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
+  return product_fits(
+      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
+      (std::numeric_limits<Index>::max)() / bytes);
+}
+/// Throws if an extent is negative or the elements exceed the address space.
+///
+/// \param what  the name of the extents in messages
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class T>
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
+                   const char* what = "extents") {
+  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
+  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
+    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
+}
+/// Rejects int8 without scales.
+template <class T>
+constexpr void check_channel() {
+  static_assert(
+      channel<std::remove_const_t<T>>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
+      "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
+}
+template <class T>  // without the pointer: GCC warns of memory that is not initialised yet
+void check_row_major(const char* name, Index a, Index b, Index c, Index d) {
+  check_channel<T>();
+  check_extents(name, static_cast<const T*>(nullptr), a, b, c, d);
+}
+}  // namespace detail
+/// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
+/// For a column-major tensor (batch, tokens, heads, head_dim) do not pass the pointer: pass the tensor.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
+///          counted as 1, exceed the address space
+template <class T>
+head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
+  detail::check_row_major<T>("bshd", batch, tokens, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+/// [batch, heads, tokens, head_dim], row-major and contiguous: the order of attention kernels and caches.
+///
+/// Throws:  as bshd
+template <class T>
+head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
+  detail::check_row_major<T>("bhsd", batch, heads, tokens, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
+}
+/// [tokens, batch, heads, head_dim], row-major and contiguous: the order of Megatron and Transformer Engine.
+///
+/// Throws:  as bshd
+template <class T>
+head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
+  detail::check_row_major<T>("sbhd", tokens, batch, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
+}
+/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
+/// batch is 1.
+///
+/// Throws:  as bshd
+template <class T>
+head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
+  detail::check_row_major<T>("thd", 1, tokens, heads, head_dim);
+  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+namespace detail {
+/// The letters of the indices of a tensor, as a template argument.
+template <std::size_t size>
+struct index_letters {
+  char letter[size] = {};  // the last one is '\0'
+  constexpr index_letters(const char (&text)[size]) {
+    for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
+  }
+};
+template <index_letters letters>
+inline constexpr int rank_of = static_cast<int>(sizeof(letters)) - 1;
+/// The view of a tensor or an mdspan whose indices have these letters. The caller has checked the letters.
+/// For other types a static_assert has already failed: the empty view avoids a second error message.
+///
+/// Throws:  std::invalid_argument unless the channels and the indices of one letter are contiguous;
+///          std::length_error if the extents exceed the address space
+template <index_letters letters, class X>
+auto view_of_indices(const char* name, X& x) {
+  constexpr int rank = rank_of<letters>;
+  if constexpr (!numbers_by_index<X, rank>) {
+    return head_view<float>{};
+  } else {
+    const auto memory = indexed_memory_of<rank>(x);
+    using T = std::remove_pointer_t<decltype(memory.data)>;
+    check_channel<T>();
+    head_view<T> view = {memory.data, 1, 1, 1, 1, 1, 1, 1};
+    Index channel_stride = 1, reach = 1;  // reach counts an extent of 0 as 1
+    for (const std::size_t index : memory.from_fastest) {
+      const char letter = letters.letter[index];
+      const Index extent = memory.extents[index], stride = memory.strides[index];
+      const Index most = (std::max)(extent, Index{1});
+      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
+      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
+        throw_length(name, "the elements must not exceed the address space, got an extent of ", extent,
+                     " after ", reach, " elements");
+      const auto take = [&](Index& of_letter, Index& of_stride) {
+        if (of_letter == 1)
+          of_stride = stride;
+        else if (extent > 1 && of_letter > 1 && (stride % of_letter != 0 || stride / of_letter != of_stride))
+          throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
+                        of_letter, " entries and then ", stride);
+        of_letter *= extent;
+      };
+      if (letter == 'b') take(view.batch, view.batch_stride);
+      if (letter == 's') take(view.tokens, view.token_stride);
+      if (letter == 'h') take(view.heads, view.head_stride);
+      if (letter == 'd') take(view.head_dim, channel_stride);
+      reach *= most;
+    }
+    if (view.head_dim > 1 && channel_stride != 1)
+      throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
+                    "; copy the mdspan to one with the channels side by side");
+    return view;
+  }
+}
+/// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
+template <class X>
+concept dense = requires(const std::remove_cvref_t<X>& x) {
+  dense_of(x);
+};
+/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
+/// column-major.
+template <class X>
+concept dense_in_memory = requires(X& x) {
+  x.data();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
+};
+template <class X, bool row_major>
+concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
+template <class X>
+concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
+/// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
+/// view if the storage order is another one, which the caller rejects at compile time.
+template <bool row_major, class Matrix>
+auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
+  if constexpr (!matrix_in_memory<Matrix, row_major>) {
+    return head_view<float>{};
+  } else {
+    using T = std::remove_pointer_t<decltype(m.data())>;
+    check_channel<T>();
+    const Index rows = row_major ? m.rows() : m.cols(), columns = row_major ? m.cols() : m.rows();
+    if (heads <= 0 || columns % heads != 0)
+      throw_invalid(name, "heads must be positive and divide the ", columns, row_major ? " columns" : " rows",
+                    " of the matrix, got ", heads);
+    if (batch <= 0 || rows % batch != 0)
+      throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
+    const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
+    return head_view<T>{m.data(), batch, tokens, heads, head_dim, (batch > 1) * tokens * row, row, head_dim};
+  }
+}
+}  // namespace detail
+/// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
+/// indices, in order. For a tensor of the `other` storage order, the message names the function for the
+/// reversed indices.
+#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)               \
+  template <class X>                                                                                       \
+  auto function(X&& x) {                                                                                   \
+    constexpr bool is_tensor = detail::tensor<X, rank>;                                                    \
+    static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
+                  #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
+                            "; evaluate a slice, chip, "                                                   \
+                            "reshape or expression into one first; matrices are thd(m, heads), "           \
+                            "bshd(m, batch, heads), dht(m, heads)");                                       \
+    if constexpr (is_tensor)                                                                               \
+      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
+                    #function ": channels must be the fastest index; this tensor is " other                \
+                              ": declare it " declared " Eigen::RowMajor, order it " order                 \
+                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)"); \
+    return detail::view_of_indices<#function>(#function, x);                                               \
+  }                                                                                                        \
+  template <detail::owns_memory X>                                                                         \
+  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                         \
+    return function(x);                                                                                    \
+  }                                                                                                        \
+  static_assert(true)
+// Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
+// column-major tensors with channels first. They also take a std::mdspan with contiguous channels and any
+// other strides:
+//
+//     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);
+//
+// Requires:  the tensor outlives the view
+// Throws:    std::length_error as bshd of a pointer; std::invalid_argument if channels of an mdspan are not
+//            contiguous
+/// A row-major tensor (batch, tokens, heads, head_dim).
+ROPE_DETAIL_TENSOR_VIEW(bshd, 4, true, "column-major", "with", "(head_dim, heads, tokens, batch)", dhsb);
+/// A row-major tensor (batch, heads, tokens, head_dim).
+ROPE_DETAIL_TENSOR_VIEW(bhsd, 4, true, "column-major", "with", "(head_dim, tokens, heads, batch)", dshb);
+/// A row-major tensor (tokens, batch, heads, head_dim).
+ROPE_DETAIL_TENSOR_VIEW(sbhd, 4, true, "column-major", "with", "(head_dim, heads, batch, tokens)", dhbs);
+/// A row-major tensor (tokens, heads, head_dim).
+ROPE_DETAIL_TENSOR_VIEW(thd, 3, true, "column-major", "with", "(head_dim, heads, tokens)", dht);
+/// A column-major tensor (head_dim, heads, tokens, batch).
+ROPE_DETAIL_TENSOR_VIEW(dhsb, 4, false, "row-major", "without", "(batch, tokens, heads, head_dim)", bshd);
+/// A column-major tensor (head_dim, tokens, heads, batch).
+ROPE_DETAIL_TENSOR_VIEW(dshb, 4, false, "row-major", "without", "(batch, heads, tokens, head_dim)", bhsd);
+/// A column-major tensor (head_dim, heads, batch, tokens).
+ROPE_DETAIL_TENSOR_VIEW(dhbs, 4, false, "row-major", "without", "(tokens, batch, heads, head_dim)", sbhd);
+/// A column-major tensor (head_dim, heads, tokens).
+ROPE_DETAIL_TENSOR_VIEW(dht, 3, false, "row-major", "without", "(tokens, heads, head_dim)", thd);
+#undef ROPE_DETAIL_TENSOR_VIEW
+#define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
+  static_assert(detail::matrix_in_memory<Matrix, true>,                                           \
+                name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
+                     "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
+                     "thd(m.transpose(), heads); copy a column-major " shape                      \
+                     ", a product, an expression or a row of a column-major matrix to a "         \
+                     "row-major matrix first")
+/// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
+/// row vector (one token) and the transpose of a column-major matrix.
+///
+/// Requires:  the matrix outlives the view
+/// Throws:    std::invalid_argument unless heads is positive and divides the columns
+template <detail::dense Matrix>
+auto thd(Matrix&& m, Index heads) {
+  ROPE_DETAIL_CHECK_ROW_MAJOR("thd", "[tokens, heads * head_dim]");
+  return detail::view_of_matrix<true>("thd", m, 1, heads);
+}
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
+/// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
+///
+/// Throws:  as thd, and std::invalid_argument unless batch is positive and divides the rows
+template <detail::dense Matrix>
+auto bshd(Matrix&& m, Index batch, Index heads) {
+  ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
+  return detail::view_of_matrix<true>("bshd", m, batch, heads);
+}
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
+#undef ROPE_DETAIL_CHECK_ROW_MAJOR
+/// A view of a column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order. Also
+/// accepts a Map, Ref or Block of one, a column vector (one token) and the transpose of a row-major matrix.
+///
+/// Requires:  the matrix outlives the view
+/// Throws:    std::invalid_argument unless heads is positive and divides the rows
+template <detail::dense Matrix>
+auto dht(Matrix&& m, Index heads) {
+  static_assert(
+      detail::matrix_in_memory<Matrix, false>,
+      "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
+      "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
+      "heads); evaluate an expression or a column of a row-major matrix first");
+  return detail::view_of_matrix<false>("dht", m, 1, heads);
+}
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ROTATION_VIEW_HPP
 /// Views of a mask or a bias in the caller's memory: one entry per score of attention.
 namespace rope::inline ROPE_ABI {
 /// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 is shared: all rows, heads,
@@ -2207,14 +2587,10 @@ void check_score_matrix(Index batch, Index heads, Index queries, Index keys) {
       std::is_same_v<X, bool> || std::is_same_v<X, float>,
       "score_matrix: entries are bool (a mask) or float (a bias); write others to an Eigen::Array<bool, ...> "
       "or Eigen::Array<float, ...> first");
-  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
-  // zeros count as 1 in this check.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
     throw_invalid("score_matrix", "extents must not be negative, got ",
                   shape_text({batch, heads, queries, keys}));
-  if (!product_fits({h, i, j}) || !product_fits({batch, h, i, j}))
+  if (!extents_fit(batch, heads, queries, keys, 1))
     throw_length("score_matrix", shape_text({batch, heads, queries, keys}), " exceeds the address space");
 }
 }  // namespace detail
@@ -2239,13 +2615,6 @@ concept dense_in_any_order = requires(const X& x) {
 template <class X>
 concept scores_in_memory =
     dense_in_any_order<X> || numbers_by_index<const X, 2> || numbers_by_index<const X, 4>;
-/// Returned in place of a view after a compile error, so that no other errors follow.
-struct no_scores {
-  template <class X>
-  operator score_view<X>() const {
-    return {};
-  }
-};
 /// A view, by its indices, of an object that score_matrix accepts.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
@@ -2294,7 +2663,7 @@ auto score_matrix(const X& x) {
                             "; leave the option out where there is no matrix");
     return view;
   } else {
-    return detail::no_scores{};
+    return score_view<int>{};  // converts to every view, so that no other errors follow
   }
 }
 template <detail::owns_memory X>
@@ -3996,397 +4365,6 @@ ROPE_DETAIL_QUIET_END
 
 #ifndef ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
 #define ROPE_ROTATION_DETAIL_SHARED_MEMORY_HPP
-
-#ifndef ROPE_ROTATION_VIEW_HPP
-#define ROPE_ROTATION_VIEW_HPP
-/// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
-///
-/// The letters in the name of a view function are axes: B batch, S tokens of a sequence, H heads, D channels
-/// of a head, T the concatenated tokens of a ragged batch. For a pointer, they are in order from the slowest
-/// to the fastest axis in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they are in the order
-/// of its indices.
-namespace rope::inline ROPE_ABI {
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage types: arithmetic is in float.
-template <class T>
-concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-    std::same_as<T, Eigen::bfloat16>;
-template <class T>
-struct head_view;
-namespace detail {
-/// The scales of heads that are not int8: none.
-struct no_scales {
-  // clang 14 compiles head_view::scale_at where a program instantiates the class explicitly.
-  const float* at(Index /*b*/, Index /*t*/, Index /*h*/) const { return nullptr; }
-  no_scales batch_range(Index /*first*/, Index /*count*/) const { return {}; }
-  no_scales head_range(Index /*first*/, Index /*count*/) const { return {}; }
-  no_scales token_range(Index /*first*/, Index /*count*/) const { return {}; }
-};
-template <class T>
-struct scales_of {
-  using type = no_scales;
-};
-template <class T>
-requires is_quantized<std::remove_const_t<T>>
-struct scales_of<T> {
-  using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
-  using type = head_view<scale>;
-};
-/// Throws std::out_of_range for a window that is not inside its view.
-[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
-                                                              Index extent) {
-  throw_out_of_range(
-      {"head_view::", name, ": first ", first, " and count ", count, " must stay inside [0, ", extent, ")"});
-}
-}  // namespace detail
-/// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
-///
-///     data[b * batch_stride + t * token_stride + h * head_stride + d]
-///
-///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
-///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
-///
-/// int8 heads have one scale per token and head, see quantized_view.hpp.
-///
-/// \tparam T  a channel type or std::int8_t, const for inputs
-///
-/// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
-template <class T>
-struct head_view {
-  /// The channel type.
-  using value_type = std::remove_const_t<T>;
-  static_assert(
-      channel<value_type> || detail::is_quantized<value_type>,
-      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; heads with scales "
-      "are std::int8_t");
-  T* data;             // element (0, 0, 0, 0)
-  Index batch;         // sequences
-  Index tokens;        // of a sequence
-  Index heads;         // of a token
-  Index head_dim;      // channels of a head
-  Index batch_stride;  // elements from a sequence to the next
-  Index token_stride;  // elements from a token to the next
-  Index head_stride;   // elements from a head to the next
-  ROPE_DETAIL_NO_UNIQUE_ADDRESS typename detail::scales_of<T>::type scales = {};  // [batch, tokens, heads, 1]
-  /// The channels of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const {
-    return data + b * batch_stride + t * token_stride + h * head_stride;
-  }
-  /// The scale of one head of one token of int8 heads.
-  auto* scale_at(Index b, Index t, Index h) const requires detail::is_quantized<value_type> {
-    return scales.at(b, t, h);
-  }
-  /// Number of channels in the view.
-  Index size() const { return batch * tokens * heads * head_dim; }
-  /// A read-only view of this memory.
-  operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
-  }
-  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
-  head_view channels(Index first, Index count) const {
-    return window("channels", first, count, 1, &head_view::head_dim, scales);
-  }
-  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
-  head_view batch_range(Index first, Index count) const {
-    return window("batch_range", first, count, batch_stride, &head_view::batch,
-                  scales.batch_range(first, count));
-  }
-  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
-  head_view head_range(Index first, Index count) const {
-    return window("head_range", first, count, head_stride, &head_view::heads,
-                  scales.head_range(first, count));
-  }
-  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
-  head_view token_range(Index first, Index count) const {
-    return window("token_range", first, count, token_stride, &head_view::tokens,
-                  scales.token_range(first, count));
-  }
- private:
-  template <class Scales>
-  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent,
-                   const Scales& scales_of_part) const {
-    head_view part = *this;
-    if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
-      detail::throw_outside_view(name, first, count, part.*extent);
-    if (data != nullptr && count != 0) part.data += first * stride;  // otherwise the part has no elements
-    part.*extent = count;
-    part.scales = scales_of_part;
-    return part;
-  }
-};
-namespace detail {
-/// Whether X is T, or X is float and T has 16 bits or is quantized. A T is then exact in X, and an X stored
-/// as T is rounded at most once.
-template <class X, class T>
-inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
-                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
-/// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
-/// as 1: strides are products of some extents. Extents below 2^15 (32-bit Index: 2^7) fit for 8 bytes.
-constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
-  return product_fits(
-      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
-      (std::numeric_limits<Index>::max)() / bytes);
-}
-/// Throws if an extent is negative or the elements exceed the address space.
-///
-/// \param what  the name of the extents in messages
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
-                   const char* what = "extents") {
-  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
-}
-/// Rejects int8 without scales.
-template <class T>
-constexpr void check_channel() {
-  static_assert(
-      channel<std::remove_const_t<T>>,
-      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
-      "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
-}
-template <class T>  // without the pointer: GCC warns of memory that is not initialised yet
-void check_row_major(const char* name, Index a, Index b, Index c, Index d) {
-  check_channel<T>();
-  check_extents(name, static_cast<const T*>(nullptr), a, b, c, d);
-}
-}  // namespace detail
-/// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
-/// For a column-major tensor (batch, tokens, heads, head_dim) do not pass the pointer: pass the tensor.
-///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
-///          counted as 1, exceed the address space
-template <class T>
-head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_row_major<T>("bshd", batch, tokens, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-/// [batch, heads, tokens, head_dim], row-major and contiguous: the order of attention kernels and caches.
-///
-/// Throws:  as bshd
-template <class T>
-head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_row_major<T>("bhsd", batch, heads, tokens, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
-}
-/// [tokens, batch, heads, head_dim], row-major and contiguous: the order of Megatron and Transformer Engine.
-///
-/// Throws:  as bshd
-template <class T>
-head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_row_major<T>("sbhd", tokens, batch, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
-}
-/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
-/// batch is 1.
-///
-/// Throws:  as bshd
-template <class T>
-head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_row_major<T>("thd", 1, tokens, heads, head_dim);
-  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-namespace detail {
-/// The letters of the indices of a tensor, as a template argument.
-template <std::size_t size>
-struct index_letters {
-  char letter[size] = {};  // the last one is '\0'
-  constexpr index_letters(const char (&text)[size]) {
-    for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
-  }
-};
-template <index_letters letters>
-inline constexpr int rank_of = static_cast<int>(sizeof(letters)) - 1;
-/// The view of a tensor or an mdspan whose indices have these letters. The caller has checked the letters.
-/// For other types a static_assert has already failed: the empty view avoids a second error message.
-///
-/// Throws:  std::invalid_argument unless the channels and the indices of one letter are contiguous;
-///          std::length_error if the extents exceed the address space
-template <index_letters letters, class X>
-auto view_of_indices(const char* name, X& x) {
-  constexpr int rank = rank_of<letters>;
-  if constexpr (!numbers_by_index<X, rank>) {
-    return head_view<float>{};
-  } else {
-    const auto memory = indexed_memory_of<rank>(x);
-    using T = std::remove_pointer_t<decltype(memory.data)>;
-    check_channel<T>();
-    head_view<T> view = {memory.data, 1, 1, 1, 1, 1, 1, 1};
-    Index channel_stride = 1, reach = 1;  // reach counts an extent of 0 as 1
-    for (const std::size_t index : memory.from_fastest) {
-      const char letter = letters.letter[index];
-      const Index extent = memory.extents[index], stride = memory.strides[index];
-      const Index most = (std::max)(extent, Index{1});
-      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
-        throw_length(name, "the elements must not exceed the address space, got an extent of ", extent,
-                     " after ", reach, " elements");
-      const auto take = [&](Index& of_letter, Index& of_stride) {
-        if (of_letter == 1)
-          of_stride = stride;
-        else if (extent > 1 && of_letter > 1 && (stride % of_letter != 0 || stride / of_letter != of_stride))
-          throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
-                        of_letter, " entries and then ", stride);
-        of_letter *= extent;
-      };
-      if (letter == 'b') take(view.batch, view.batch_stride);
-      if (letter == 's') take(view.tokens, view.token_stride);
-      if (letter == 'h') take(view.heads, view.head_stride);
-      if (letter == 'd') take(view.head_dim, channel_stride);
-      reach *= most;
-    }
-    if (view.head_dim > 1 && channel_stride != 1)
-      throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
-                    "; copy the mdspan to one with the channels side by side");
-    return view;
-  }
-}
-/// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
-template <class X>
-concept dense = requires(const std::remove_cvref_t<X>& x) {
-  dense_of(x);
-};
-/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
-/// column-major.
-template <class X>
-concept dense_in_memory = requires(X& x) {
-  x.data();
-  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
-  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
-};
-template <class X, bool row_major>
-concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
-template <class X>
-concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
-/// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
-/// view if the storage order is another one, which the caller rejects at compile time.
-template <bool row_major, class Matrix>
-auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
-  if constexpr (!matrix_in_memory<Matrix, row_major>) {
-    return head_view<float>{};
-  } else {
-    using T = std::remove_pointer_t<decltype(m.data())>;
-    check_channel<T>();
-    const Index rows = row_major ? m.rows() : m.cols(), columns = row_major ? m.cols() : m.rows();
-    if (heads <= 0 || columns % heads != 0)
-      throw_invalid(name, "heads must be positive and divide the ", columns, row_major ? " columns" : " rows",
-                    " of the matrix, got ", heads);
-    if (batch <= 0 || rows % batch != 0)
-      throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
-    const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
-    return head_view<T>{m.data(), batch, tokens, heads, head_dim, (batch > 1) * tokens * row, row, head_dim};
-  }
-}
-}  // namespace detail
-/// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
-/// indices, in order. For a tensor of the `other` storage order, the message names the function for the
-/// reversed indices.
-#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)               \
-  template <class X>                                                                                       \
-  auto function(X&& x) {                                                                                   \
-    constexpr bool is_tensor = detail::tensor<X, rank>;                                                    \
-    static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
-                  #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
-                            "; evaluate a slice, chip, "                                                   \
-                            "reshape or expression into one first; matrices are thd(m, heads), "           \
-                            "bshd(m, batch, heads), dht(m, heads)");                                       \
-    if constexpr (is_tensor)                                                                               \
-      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
-                    #function ": channels must be the fastest index; this tensor is " other                \
-                              ": declare it " declared " Eigen::RowMajor, order it " order                 \
-                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)"); \
-    return detail::view_of_indices<#function>(#function, x);                                               \
-  }                                                                                                        \
-  template <detail::owns_memory X>                                                                         \
-  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                         \
-    return function(x);                                                                                    \
-  }                                                                                                        \
-  static_assert(true)
-// Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
-// column-major tensors with channels first. They also take a std::mdspan with contiguous channels and any
-// other strides:
-//
-//     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);
-//
-// Requires:  the tensor outlives the view
-// Throws:    std::length_error as bshd of a pointer; std::invalid_argument if channels of an mdspan are not
-//            contiguous
-#define ROPE_DETAIL_ROW_MAJOR_VIEW(function, rank, order, reversed) \
-  ROPE_DETAIL_TENSOR_VIEW(function, rank, true, "column-major", "with", order, reversed)
-#define ROPE_DETAIL_COLUMN_MAJOR_VIEW(function, rank, order, reversed) \
-  ROPE_DETAIL_TENSOR_VIEW(function, rank, false, "row-major", "without", order, reversed)
-/// A row-major tensor (batch, tokens, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(bshd, 4, "(head_dim, heads, tokens, batch)", dhsb);
-/// A row-major tensor (batch, heads, tokens, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(bhsd, 4, "(head_dim, tokens, heads, batch)", dshb);
-/// A row-major tensor (tokens, batch, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(sbhd, 4, "(head_dim, heads, batch, tokens)", dhbs);
-/// A row-major tensor (tokens, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(thd, 3, "(head_dim, heads, tokens)", dht);
-/// A column-major tensor (head_dim, heads, tokens, batch).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhsb, 4, "(batch, tokens, heads, head_dim)", bshd);
-/// A column-major tensor (head_dim, tokens, heads, batch).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dshb, 4, "(batch, heads, tokens, head_dim)", bhsd);
-/// A column-major tensor (head_dim, heads, batch, tokens).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhbs, 4, "(tokens, batch, heads, head_dim)", sbhd);
-/// A column-major tensor (head_dim, heads, tokens).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
-#undef ROPE_DETAIL_ROW_MAJOR_VIEW
-#undef ROPE_DETAIL_COLUMN_MAJOR_VIEW
-#undef ROPE_DETAIL_TENSOR_VIEW
-#define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
-  static_assert(detail::matrix_in_memory<Matrix, true>,                                           \
-                name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
-                     "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
-                     "thd(m.transpose(), heads); copy a column-major " shape                      \
-                     ", a product, an expression or a row of a column-major matrix to a "         \
-                     "row-major matrix first")
-/// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
-/// row vector (one token) and the transpose of a column-major matrix.
-///
-/// Requires:  the matrix outlives the view
-/// Throws:    std::invalid_argument unless heads is positive and divides the columns
-template <detail::dense Matrix>
-auto thd(Matrix&& m, Index heads) {
-  ROPE_DETAIL_CHECK_ROW_MAJOR("thd", "[tokens, heads * head_dim]");
-  return detail::view_of_matrix<true>("thd", m, 1, heads);
-}
-template <detail::dense Matrix>
-requires detail::owns_memory<Matrix>
-auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
-/// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
-///
-/// Throws:  as thd, and std::invalid_argument unless batch is positive and divides the rows
-template <detail::dense Matrix>
-auto bshd(Matrix&& m, Index batch, Index heads) {
-  ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
-  return detail::view_of_matrix<true>("bshd", m, batch, heads);
-}
-template <detail::dense Matrix>
-requires detail::owns_memory<Matrix>
-auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
-#undef ROPE_DETAIL_CHECK_ROW_MAJOR
-/// A view of a column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order. Also
-/// accepts a Map, Ref or Block of one, a column vector (one token) and the transpose of a row-major matrix.
-///
-/// Requires:  the matrix outlives the view
-/// Throws:    std::invalid_argument unless heads is positive and divides the rows
-template <detail::dense Matrix>
-auto dht(Matrix&& m, Index heads) {
-  static_assert(
-      detail::matrix_in_memory<Matrix, false>,
-      "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
-      "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
-      "heads); evaluate an expression or a column of a row-major matrix first");
-  return detail::view_of_matrix<false>("dht", m, 1, heads);
-}
-template <detail::dense Matrix>
-requires detail::owns_memory<Matrix>
-auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_VIEW_HPP
 /// Whether two views have a channel in common. Sub-views of one array may alternate in memory without a
 /// common channel, such as the queries and keys of a fused projection. The ranges of their addresses overlap.
 namespace rope::inline ROPE_ABI::detail {
@@ -5843,18 +5821,22 @@ void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, 
   }
 }
 /// Calls visit(b, t) for every token of a view, on `threads`.
+///
+/// \param views  the number of views of this shape that visit reads or writes, as a measure of its cost
 template <class T, class Threads, class Visit>
-void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit) {
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(T)), [&](Index first, Index last) {
+void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit, int views = 1) {
+  const double bytes = cost_of(views, x.size(), sizeof(T));
+  parallel_pieces(threads, x.batch * x.tokens, bytes, [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) visit(token / x.tokens, token % x.tokens);
   });
 }
 /// Calls visit(b, t, h) for every head of every token of a view, on `threads`.
 template <class T, class Threads, class Visit>
-void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit) {
-  for_each_token(x, threads, [&](Index b, Index t) {
+void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit, int views = 1) {
+  const auto visit_token = [&](Index b, Index t) {
     for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
-  });
+  };
+  for_each_token(x, threads, visit_token, views);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
@@ -14217,14 +14199,12 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  Index h = 0;
-  if (in_twos)
-    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
-  for (; h < x.heads; ++h) {
+  for (Index h = 0, count; h < x.heads; h += count) {
+    count = in_twos && h + 2 <= x.heads ? 2 : 1;
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, 1), row);
+    rotate_token<Layout>(x.range(h, count), row);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -14596,26 +14576,22 @@ void check_result(const char* function, const head_view<const X>& x, const head_
                   "out has another channel type than x and must share no memory with it; give other memory");
   }
 }
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_in_place_checked(const char* function, const head_view<T>& x, const placed_table<S>& table,
-                             const P& positions, const Threads& threads,
-                             reverse_rotation back = reverse_rotation::inverse) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_written(function, x);
-  rotate_into<Layout, inverse, true>(x, x, table, source, threads, back);
-}
-template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
+/// Rotates `x` into `out` after all argument checks.
+///
+/// \tparam in_place  whether out is x
+template <class Layout, bool inverse, bool in_place, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_result(function, x, out);
+  if constexpr (in_place)
+    check_written(function, out);
+  else
+    check_result(function, x, out);
   if constexpr (std::is_same_v<X, T>)
-    rotate_into<Layout, inverse>(x, out, table, source, threads, back);
+    rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
   else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
@@ -14693,7 +14669,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, false>("rotate", x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -14730,7 +14706,7 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, std::remove_const_t<X>, T>(
+    detail::rotate_checked<Layout, false, false, std::remove_const_t<X>>(
         "rotate_to", x, out, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
@@ -14749,7 +14725,8 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, true>("unrotate", x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions,
+                                                  threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -14776,7 +14753,7 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, std::remove_const_t<X>, T>(
+    detail::rotate_checked<Layout, true, false, std::remove_const_t<X>>(
         "unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);

@@ -2293,11 +2293,6 @@ struct scales_of<T> {
   using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
   using type = head_view<scale>;
 };
-[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
-                                                              Index extent) {
-  throw_out_of_range(
-      {"head_view::", name, ": first ", first, " and count ", count, " must stay inside [0, ", extent, ")"});
-}
 }  // namespace detail
 /// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
@@ -2367,7 +2362,8 @@ struct head_view {
                    const Scales& scales_of_part) const {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
-      detail::throw_outside_view(name, first, count, part.*extent);
+      detail::throw_out_of_range({"head_view::", name, ": first ", first, " and count ", count,
+                                  " must stay inside [0, ", part.*extent, ")"});
     if (data != nullptr && count != 0) part.data += first * stride;  // otherwise the part has no elements
     part.*extent = count;
     part.scales = scales_of_part;
@@ -2553,28 +2549,22 @@ auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
 // Requires:  the tensor outlives the view
 // Throws:    std::length_error as bshd of a pointer; std::invalid_argument if channels of an mdspan are not
 //            contiguous
-#define ROPE_DETAIL_ROW_MAJOR_VIEW(function, rank, order, reversed) \
-  ROPE_DETAIL_TENSOR_VIEW(function, rank, true, "column-major", "with", order, reversed)
-#define ROPE_DETAIL_COLUMN_MAJOR_VIEW(function, rank, order, reversed) \
-  ROPE_DETAIL_TENSOR_VIEW(function, rank, false, "row-major", "without", order, reversed)
 /// A row-major tensor (batch, tokens, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(bshd, 4, "(head_dim, heads, tokens, batch)", dhsb);
+ROPE_DETAIL_TENSOR_VIEW(bshd, 4, true, "column-major", "with", "(head_dim, heads, tokens, batch)", dhsb);
 /// A row-major tensor (batch, heads, tokens, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(bhsd, 4, "(head_dim, tokens, heads, batch)", dshb);
+ROPE_DETAIL_TENSOR_VIEW(bhsd, 4, true, "column-major", "with", "(head_dim, tokens, heads, batch)", dshb);
 /// A row-major tensor (tokens, batch, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(sbhd, 4, "(head_dim, heads, batch, tokens)", dhbs);
+ROPE_DETAIL_TENSOR_VIEW(sbhd, 4, true, "column-major", "with", "(head_dim, heads, batch, tokens)", dhbs);
 /// A row-major tensor (tokens, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(thd, 3, "(head_dim, heads, tokens)", dht);
+ROPE_DETAIL_TENSOR_VIEW(thd, 3, true, "column-major", "with", "(head_dim, heads, tokens)", dht);
 /// A column-major tensor (head_dim, heads, tokens, batch).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhsb, 4, "(batch, tokens, heads, head_dim)", bshd);
+ROPE_DETAIL_TENSOR_VIEW(dhsb, 4, false, "row-major", "without", "(batch, tokens, heads, head_dim)", bshd);
 /// A column-major tensor (head_dim, tokens, heads, batch).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dshb, 4, "(batch, heads, tokens, head_dim)", bhsd);
+ROPE_DETAIL_TENSOR_VIEW(dshb, 4, false, "row-major", "without", "(batch, heads, tokens, head_dim)", bhsd);
 /// A column-major tensor (head_dim, heads, batch, tokens).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhbs, 4, "(tokens, batch, heads, head_dim)", sbhd);
+ROPE_DETAIL_TENSOR_VIEW(dhbs, 4, false, "row-major", "without", "(tokens, batch, heads, head_dim)", sbhd);
 /// A column-major tensor (head_dim, heads, tokens).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
-#undef ROPE_DETAIL_ROW_MAJOR_VIEW
-#undef ROPE_DETAIL_COLUMN_MAJOR_VIEW
+ROPE_DETAIL_TENSOR_VIEW(dht, 3, false, "row-major", "without", "(tokens, heads, head_dim)", thd);
 #undef ROPE_DETAIL_TENSOR_VIEW
 #define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
   static_assert(detail::matrix_in_memory<Matrix, true>,                                           \
@@ -4913,14 +4903,12 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  Index h = 0;
-  if (in_twos)
-    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
-  for (; h < x.heads; ++h) {
+  for (Index h = 0, count; h < x.heads; h += count) {
+    count = in_twos && h + 2 <= x.heads ? 2 : 1;
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, 1), row);
+    rotate_token<Layout>(x.range(h, count), row);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -4939,16 +4927,18 @@ void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, 
   }
 }
 template <class T, class Threads, class Visit>
-void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit) {
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(T)), [&](Index first, Index last) {
+void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit, int views = 1) {
+  const double bytes = cost_of(views, x.size(), sizeof(T));
+  parallel_pieces(threads, x.batch * x.tokens, bytes, [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) visit(token / x.tokens, token % x.tokens);
   });
 }
 template <class T, class Threads, class Visit>
-void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit) {
-  for_each_token(x, threads, [&](Index b, Index t) {
+void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit, int views = 1) {
+  const auto visit_token = [&](Index b, Index t) {
     for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
-  });
+  };
+  for_each_token(x, threads, visit_token, views);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
@@ -5247,26 +5237,19 @@ void check_result(const char* function, const head_view<const X>& x, const head_
                   "out has another channel type than x and must share no memory with it; give other memory");
   }
 }
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_in_place_checked(const char* function, const head_view<T>& x, const placed_table<S>& table,
-                             const P& positions, const Threads& threads,
-                             reverse_rotation back = reverse_rotation::inverse) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_written(function, x);
-  rotate_into<Layout, inverse, true>(x, x, table, source, threads, back);
-}
-template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
+template <class Layout, bool inverse, bool in_place, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_result(function, x, out);
+  if constexpr (in_place)
+    check_written(function, out);
+  else
+    check_result(function, x, out);
   if constexpr (std::is_same_v<X, T>)
-    rotate_into<Layout, inverse>(x, out, table, source, threads, back);
+    rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
   else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
@@ -5341,7 +5324,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, false>("rotate", x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -5378,7 +5361,7 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, std::remove_const_t<X>, T>(
+    detail::rotate_checked<Layout, false, false, std::remove_const_t<X>>(
         "rotate_to", x, out, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
@@ -5397,7 +5380,8 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, true>("unrotate", x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions,
+                                                  threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -5424,7 +5408,7 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, std::remove_const_t<X>, T>(
+    detail::rotate_checked<Layout, true, false, std::remove_const_t<X>>(
         "unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
@@ -5461,8 +5445,9 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, true>("rotate_gradient", gradient, detail::placed(table),
-                                                  positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, true, T>("rotate_gradient", gradient, gradient,
+                                                  detail::placed(table), positions, threads,
+                                                  detail::reverse_rotation::transpose);
 }
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
 ///
@@ -5489,8 +5474,8 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, T, T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
-                                               positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, false, T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
+                                                   positions, threads, detail::reverse_rotation::transpose);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);

@@ -973,6 +973,386 @@ template <class P>
 using kept_positions = typename kept<P>::type;
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_LIST_HPP
+
+#ifndef ROPE_ROTATION_VIEW_HPP
+#define ROPE_ROTATION_VIEW_HPP
+/// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
+///
+/// The letters in the name of a view function are axes: B batch, S tokens of a sequence, H heads, D channels
+/// of a head, T the concatenated tokens of a ragged batch. For a pointer, they are in order from the slowest
+/// to the fastest axis in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they are in the order
+/// of its indices.
+namespace rope::inline ROPE_ABI {
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage types: arithmetic is in float.
+template <class T>
+concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
+    std::same_as<T, Eigen::bfloat16>;
+template <class T>
+struct head_view;
+namespace detail {
+/// The scales of heads that are not int8: none.
+struct no_scales {
+  // clang 14 compiles head_view::scale_at where a program instantiates the class explicitly.
+  const float* at(Index /*b*/, Index /*t*/, Index /*h*/) const { return nullptr; }
+  no_scales batch_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales head_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales token_range(Index /*first*/, Index /*count*/) const { return {}; }
+};
+template <class T>
+struct scales_of {
+  using type = no_scales;
+};
+template <class T>
+requires is_quantized<std::remove_const_t<T>>
+struct scales_of<T> {
+  using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
+  using type = head_view<scale>;
+};
+}  // namespace detail
+/// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
+///
+///     data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
+///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
+///
+/// int8 heads have one scale per token and head, see quantized_view.hpp.
+///
+/// \tparam T  a channel type or std::int8_t, const for inputs
+///
+/// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
+template <class T>
+struct head_view {
+  /// The channel type.
+  using value_type = std::remove_const_t<T>;
+  static_assert(
+      channel<value_type> || detail::is_quantized<value_type>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; heads with scales "
+      "are std::int8_t");
+  T* data;             // element (0, 0, 0, 0)
+  Index batch;         // sequences
+  Index tokens;        // of a sequence
+  Index heads;         // of a token
+  Index head_dim;      // channels of a head
+  Index batch_stride;  // elements from a sequence to the next
+  Index token_stride;  // elements from a token to the next
+  Index head_stride;   // elements from a head to the next
+  ROPE_DETAIL_NO_UNIQUE_ADDRESS typename detail::scales_of<T>::type scales = {};  // [batch, tokens, heads, 1]
+  /// The channels of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+  /// The scale of one head of one token of int8 heads.
+  auto* scale_at(Index b, Index t, Index h) const requires detail::is_quantized<value_type> {
+    return scales.at(b, t, h);
+  }
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+  /// A read-only view of this memory.
+  operator head_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
+  }
+  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
+  head_view channels(Index first, Index count) const {
+    return window("channels", first, count, 1, &head_view::head_dim, scales);
+  }
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  head_view batch_range(Index first, Index count) const {
+    return window("batch_range", first, count, batch_stride, &head_view::batch,
+                  scales.batch_range(first, count));
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  head_view head_range(Index first, Index count) const {
+    return window("head_range", first, count, head_stride, &head_view::heads,
+                  scales.head_range(first, count));
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  head_view token_range(Index first, Index count) const {
+    return window("token_range", first, count, token_stride, &head_view::tokens,
+                  scales.token_range(first, count));
+  }
+ private:
+  template <class Scales>
+  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent,
+                   const Scales& scales_of_part) const {
+    head_view part = *this;
+    if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
+      detail::throw_out_of_range({"head_view::", name, ": first ", first, " and count ", count,
+                                  " must stay inside [0, ", part.*extent, ")"});
+    if (data != nullptr && count != 0) part.data += first * stride;  // otherwise the part has no elements
+    part.*extent = count;
+    part.scales = scales_of_part;
+    return part;
+  }
+};
+namespace detail {
+/// Whether X is T, or X is float and T has 16 bits or is quantized. A T is then exact in X, and an X stored
+/// as T is rounded at most once.
+template <class X, class T>
+inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
+                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
+/// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
+/// as 1: strides are products of some extents. Extents below 2^15 (32-bit Index: 2^7) fit for 8 bytes.
+constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
+  return product_fits(
+      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
+      (std::numeric_limits<Index>::max)() / bytes);
+}
+/// Throws if an extent is negative or the elements exceed the address space.
+///
+/// \param what  the name of the extents in messages
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class T>
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
+                   const char* what = "extents") {
+  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
+  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
+    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
+}
+/// Rejects int8 without scales.
+template <class T>
+constexpr void check_channel() {
+  static_assert(
+      channel<std::remove_const_t<T>>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
+      "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
+}
+template <class T>  // without the pointer: GCC warns of memory that is not initialised yet
+void check_row_major(const char* name, Index a, Index b, Index c, Index d) {
+  check_channel<T>();
+  check_extents(name, static_cast<const T*>(nullptr), a, b, c, d);
+}
+}  // namespace detail
+/// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
+/// For a column-major tensor (batch, tokens, heads, head_dim) do not pass the pointer: pass the tensor.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
+///          counted as 1, exceed the address space
+template <class T>
+head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
+  detail::check_row_major<T>("bshd", batch, tokens, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+/// [batch, heads, tokens, head_dim], row-major and contiguous: the order of attention kernels and caches.
+///
+/// Throws:  as bshd
+template <class T>
+head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
+  detail::check_row_major<T>("bhsd", batch, heads, tokens, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
+}
+/// [tokens, batch, heads, head_dim], row-major and contiguous: the order of Megatron and Transformer Engine.
+///
+/// Throws:  as bshd
+template <class T>
+head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
+  detail::check_row_major<T>("sbhd", tokens, batch, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
+}
+/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
+/// batch is 1.
+///
+/// Throws:  as bshd
+template <class T>
+head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
+  detail::check_row_major<T>("thd", 1, tokens, heads, head_dim);
+  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+namespace detail {
+/// The letters of the indices of a tensor, as a template argument.
+template <std::size_t size>
+struct index_letters {
+  char letter[size] = {};  // the last one is '\0'
+  constexpr index_letters(const char (&text)[size]) {
+    for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
+  }
+};
+template <index_letters letters>
+inline constexpr int rank_of = static_cast<int>(sizeof(letters)) - 1;
+/// The view of a tensor or an mdspan whose indices have these letters. The caller has checked the letters.
+/// For other types a static_assert has already failed: the empty view avoids a second error message.
+///
+/// Throws:  std::invalid_argument unless the channels and the indices of one letter are contiguous;
+///          std::length_error if the extents exceed the address space
+template <index_letters letters, class X>
+auto view_of_indices(const char* name, X& x) {
+  constexpr int rank = rank_of<letters>;
+  if constexpr (!numbers_by_index<X, rank>) {
+    return head_view<float>{};
+  } else {
+    const auto memory = indexed_memory_of<rank>(x);
+    using T = std::remove_pointer_t<decltype(memory.data)>;
+    check_channel<T>();
+    head_view<T> view = {memory.data, 1, 1, 1, 1, 1, 1, 1};
+    Index channel_stride = 1, reach = 1;  // reach counts an extent of 0 as 1
+    for (const std::size_t index : memory.from_fastest) {
+      const char letter = letters.letter[index];
+      const Index extent = memory.extents[index], stride = memory.strides[index];
+      const Index most = (std::max)(extent, Index{1});
+      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
+      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
+        throw_length(name, "the elements must not exceed the address space, got an extent of ", extent,
+                     " after ", reach, " elements");
+      const auto take = [&](Index& of_letter, Index& of_stride) {
+        if (of_letter == 1)
+          of_stride = stride;
+        else if (extent > 1 && of_letter > 1 && (stride % of_letter != 0 || stride / of_letter != of_stride))
+          throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
+                        of_letter, " entries and then ", stride);
+        of_letter *= extent;
+      };
+      if (letter == 'b') take(view.batch, view.batch_stride);
+      if (letter == 's') take(view.tokens, view.token_stride);
+      if (letter == 'h') take(view.heads, view.head_stride);
+      if (letter == 'd') take(view.head_dim, channel_stride);
+      reach *= most;
+    }
+    if (view.head_dim > 1 && channel_stride != 1)
+      throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
+                    "; copy the mdspan to one with the channels side by side");
+    return view;
+  }
+}
+/// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
+template <class X>
+concept dense = requires(const std::remove_cvref_t<X>& x) {
+  dense_of(x);
+};
+/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
+/// column-major.
+template <class X>
+concept dense_in_memory = requires(X& x) {
+  x.data();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
+};
+template <class X, bool row_major>
+concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
+template <class X>
+concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
+/// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
+/// view if the storage order is another one, which the caller rejects at compile time.
+template <bool row_major, class Matrix>
+auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
+  if constexpr (!matrix_in_memory<Matrix, row_major>) {
+    return head_view<float>{};
+  } else {
+    using T = std::remove_pointer_t<decltype(m.data())>;
+    check_channel<T>();
+    const Index rows = row_major ? m.rows() : m.cols(), columns = row_major ? m.cols() : m.rows();
+    if (heads <= 0 || columns % heads != 0)
+      throw_invalid(name, "heads must be positive and divide the ", columns, row_major ? " columns" : " rows",
+                    " of the matrix, got ", heads);
+    if (batch <= 0 || rows % batch != 0)
+      throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
+    const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
+    return head_view<T>{m.data(), batch, tokens, heads, head_dim, (batch > 1) * tokens * row, row, head_dim};
+  }
+}
+}  // namespace detail
+/// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
+/// indices, in order. For a tensor of the `other` storage order, the message names the function for the
+/// reversed indices.
+#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)               \
+  template <class X>                                                                                       \
+  auto function(X&& x) {                                                                                   \
+    constexpr bool is_tensor = detail::tensor<X, rank>;                                                    \
+    static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
+                  #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
+                            "; evaluate a slice, chip, "                                                   \
+                            "reshape or expression into one first; matrices are thd(m, heads), "           \
+                            "bshd(m, batch, heads), dht(m, heads)");                                       \
+    if constexpr (is_tensor)                                                                               \
+      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
+                    #function ": channels must be the fastest index; this tensor is " other                \
+                              ": declare it " declared " Eigen::RowMajor, order it " order                 \
+                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)"); \
+    return detail::view_of_indices<#function>(#function, x);                                               \
+  }                                                                                                        \
+  template <detail::owns_memory X>                                                                         \
+  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                         \
+    return function(x);                                                                                    \
+  }                                                                                                        \
+  static_assert(true)
+// Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
+// column-major tensors with channels first. They also take a std::mdspan with contiguous channels and any
+// other strides:
+//
+//     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);
+//
+// Requires:  the tensor outlives the view
+// Throws:    std::length_error as bshd of a pointer; std::invalid_argument if channels of an mdspan are not
+//            contiguous
+/// A row-major tensor (batch, tokens, heads, head_dim).
+ROPE_DETAIL_TENSOR_VIEW(bshd, 4, true, "column-major", "with", "(head_dim, heads, tokens, batch)", dhsb);
+/// A row-major tensor (batch, heads, tokens, head_dim).
+ROPE_DETAIL_TENSOR_VIEW(bhsd, 4, true, "column-major", "with", "(head_dim, tokens, heads, batch)", dshb);
+/// A row-major tensor (tokens, batch, heads, head_dim).
+ROPE_DETAIL_TENSOR_VIEW(sbhd, 4, true, "column-major", "with", "(head_dim, heads, batch, tokens)", dhbs);
+/// A row-major tensor (tokens, heads, head_dim).
+ROPE_DETAIL_TENSOR_VIEW(thd, 3, true, "column-major", "with", "(head_dim, heads, tokens)", dht);
+/// A column-major tensor (head_dim, heads, tokens, batch).
+ROPE_DETAIL_TENSOR_VIEW(dhsb, 4, false, "row-major", "without", "(batch, tokens, heads, head_dim)", bshd);
+/// A column-major tensor (head_dim, tokens, heads, batch).
+ROPE_DETAIL_TENSOR_VIEW(dshb, 4, false, "row-major", "without", "(batch, heads, tokens, head_dim)", bhsd);
+/// A column-major tensor (head_dim, heads, batch, tokens).
+ROPE_DETAIL_TENSOR_VIEW(dhbs, 4, false, "row-major", "without", "(tokens, batch, heads, head_dim)", sbhd);
+/// A column-major tensor (head_dim, heads, tokens).
+ROPE_DETAIL_TENSOR_VIEW(dht, 3, false, "row-major", "without", "(tokens, heads, head_dim)", thd);
+#undef ROPE_DETAIL_TENSOR_VIEW
+#define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
+  static_assert(detail::matrix_in_memory<Matrix, true>,                                           \
+                name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
+                     "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
+                     "thd(m.transpose(), heads); copy a column-major " shape                      \
+                     ", a product, an expression or a row of a column-major matrix to a "         \
+                     "row-major matrix first")
+/// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
+/// row vector (one token) and the transpose of a column-major matrix.
+///
+/// Requires:  the matrix outlives the view
+/// Throws:    std::invalid_argument unless heads is positive and divides the columns
+template <detail::dense Matrix>
+auto thd(Matrix&& m, Index heads) {
+  ROPE_DETAIL_CHECK_ROW_MAJOR("thd", "[tokens, heads * head_dim]");
+  return detail::view_of_matrix<true>("thd", m, 1, heads);
+}
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
+/// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
+///
+/// Throws:  as thd, and std::invalid_argument unless batch is positive and divides the rows
+template <detail::dense Matrix>
+auto bshd(Matrix&& m, Index batch, Index heads) {
+  ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
+  return detail::view_of_matrix<true>("bshd", m, batch, heads);
+}
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
+#undef ROPE_DETAIL_CHECK_ROW_MAJOR
+/// A view of a column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order. Also
+/// accepts a Map, Ref or Block of one, a column vector (one token) and the transpose of a row-major matrix.
+///
+/// Requires:  the matrix outlives the view
+/// Throws:    std::invalid_argument unless heads is positive and divides the rows
+template <detail::dense Matrix>
+auto dht(Matrix&& m, Index heads) {
+  static_assert(
+      detail::matrix_in_memory<Matrix, false>,
+      "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
+      "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
+      "heads); evaluate an expression or a column of a row-major matrix first");
+  return detail::view_of_matrix<false>("dht", m, 1, heads);
+}
+template <detail::dense Matrix>
+requires detail::owns_memory<Matrix>
+auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ROTATION_VIEW_HPP
 /// Views of a mask or a bias in the caller's memory: one entry per score of attention.
 namespace rope::inline ROPE_ABI {
 /// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 is shared: all rows, heads,
@@ -1022,14 +1402,10 @@ void check_score_matrix(Index batch, Index heads, Index queries, Index keys) {
       std::is_same_v<X, bool> || std::is_same_v<X, float>,
       "score_matrix: entries are bool (a mask) or float (a bias); write others to an Eigen::Array<bool, ...> "
       "or Eigen::Array<float, ...> first");
-  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
-  // zeros count as 1 in this check.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
     throw_invalid("score_matrix", "extents must not be negative, got ",
                   shape_text({batch, heads, queries, keys}));
-  if (!product_fits({h, i, j}) || !product_fits({batch, h, i, j}))
+  if (!extents_fit(batch, heads, queries, keys, 1))
     throw_length("score_matrix", shape_text({batch, heads, queries, keys}), " exceeds the address space");
 }
 }  // namespace detail
@@ -1054,13 +1430,6 @@ concept dense_in_any_order = requires(const X& x) {
 template <class X>
 concept scores_in_memory =
     dense_in_any_order<X> || numbers_by_index<const X, 2> || numbers_by_index<const X, 4>;
-/// Returned in place of a view after a compile error, so that no other errors follow.
-struct no_scores {
-  template <class X>
-  operator score_view<X>() const {
-    return {};
-  }
-};
 /// A view, by its indices, of an object that score_matrix accepts.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
@@ -1109,7 +1478,7 @@ auto score_matrix(const X& x) {
                             "; leave the option out where there is no matrix");
     return view;
   } else {
-    return detail::no_scores{};
+    return score_view<int>{};  // converts to every view, so that no other errors follow
   }
 }
 template <detail::owns_memory X>
@@ -3198,15 +3567,11 @@ inline void hide(row_in_tile& row, const bool* mask) {
   while (first < last && !mask[first]) ++first;
   while (first + 8 <= last && eight_of(mask + last - 8) == 0) last -= 8;
   while (first < last && !mask[last - 1]) --last;
-  if (first == last) {
-    row = {{0, 0}, false};
-    return;
-  }
   std::uint64_t hidden = 0;
   Index j = first;
   for (; j + 8 <= last; j += 8) hidden |= eight_of(mask + j) ^ eight_visible;
   for (; j < last; ++j) hidden |= mask[j] ? 0u : 1u;
-  row = {{first, last}, row.has_holes || hidden != 0};
+  row = first == last ? row_in_tile{{0, 0}, false} : row_in_tile{{first, last}, row.has_holes || hidden != 0};
 }
 /// The type of the mark of a key: 1 if the key is hidden, otherwise 0. It has the width of a score, so that
 /// compilers vectorise loops over marks and scores.
@@ -4437,397 +4802,6 @@ void pack_row_of_pairs(const typename Products::stored* row, Index half, Index d
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PANELS_HPP
-
-#ifndef ROPE_ROTATION_VIEW_HPP
-#define ROPE_ROTATION_VIEW_HPP
-/// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
-///
-/// The letters in the name of a view function are axes: B batch, S tokens of a sequence, H heads, D channels
-/// of a head, T the concatenated tokens of a ragged batch. For a pointer, they are in order from the slowest
-/// to the fastest axis in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they are in the order
-/// of its indices.
-namespace rope::inline ROPE_ABI {
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage types: arithmetic is in float.
-template <class T>
-concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-    std::same_as<T, Eigen::bfloat16>;
-template <class T>
-struct head_view;
-namespace detail {
-/// The scales of heads that are not int8: none.
-struct no_scales {
-  // clang 14 compiles head_view::scale_at where a program instantiates the class explicitly.
-  const float* at(Index /*b*/, Index /*t*/, Index /*h*/) const { return nullptr; }
-  no_scales batch_range(Index /*first*/, Index /*count*/) const { return {}; }
-  no_scales head_range(Index /*first*/, Index /*count*/) const { return {}; }
-  no_scales token_range(Index /*first*/, Index /*count*/) const { return {}; }
-};
-template <class T>
-struct scales_of {
-  using type = no_scales;
-};
-template <class T>
-requires is_quantized<std::remove_const_t<T>>
-struct scales_of<T> {
-  using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
-  using type = head_view<scale>;
-};
-/// Throws std::out_of_range for a window that is not inside its view.
-[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside_view(const char* name, Index first, Index count,
-                                                              Index extent) {
-  throw_out_of_range(
-      {"head_view::", name, ": first ", first, " and count ", count, " must stay inside [0, ", extent, ")"});
-}
-}  // namespace detail
-/// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
-///
-///     data[b * batch_stride + t * token_stride + h * head_stride + d]
-///
-///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
-///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
-///
-/// int8 heads have one scale per token and head, see quantized_view.hpp.
-///
-/// \tparam T  a channel type or std::int8_t, const for inputs
-///
-/// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
-template <class T>
-struct head_view {
-  /// The channel type.
-  using value_type = std::remove_const_t<T>;
-  static_assert(
-      channel<value_type> || detail::is_quantized<value_type>,
-      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; heads with scales "
-      "are std::int8_t");
-  T* data;             // element (0, 0, 0, 0)
-  Index batch;         // sequences
-  Index tokens;        // of a sequence
-  Index heads;         // of a token
-  Index head_dim;      // channels of a head
-  Index batch_stride;  // elements from a sequence to the next
-  Index token_stride;  // elements from a token to the next
-  Index head_stride;   // elements from a head to the next
-  ROPE_DETAIL_NO_UNIQUE_ADDRESS typename detail::scales_of<T>::type scales = {};  // [batch, tokens, heads, 1]
-  /// The channels of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const {
-    return data + b * batch_stride + t * token_stride + h * head_stride;
-  }
-  /// The scale of one head of one token of int8 heads.
-  auto* scale_at(Index b, Index t, Index h) const requires detail::is_quantized<value_type> {
-    return scales.at(b, t, h);
-  }
-  /// Number of channels in the view.
-  Index size() const { return batch * tokens * heads * head_dim; }
-  /// A read-only view of this memory.
-  operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
-  }
-  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
-  head_view channels(Index first, Index count) const {
-    return window("channels", first, count, 1, &head_view::head_dim, scales);
-  }
-  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
-  head_view batch_range(Index first, Index count) const {
-    return window("batch_range", first, count, batch_stride, &head_view::batch,
-                  scales.batch_range(first, count));
-  }
-  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
-  head_view head_range(Index first, Index count) const {
-    return window("head_range", first, count, head_stride, &head_view::heads,
-                  scales.head_range(first, count));
-  }
-  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
-  head_view token_range(Index first, Index count) const {
-    return window("token_range", first, count, token_stride, &head_view::tokens,
-                  scales.token_range(first, count));
-  }
- private:
-  template <class Scales>
-  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent,
-                   const Scales& scales_of_part) const {
-    head_view part = *this;
-    if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
-      detail::throw_outside_view(name, first, count, part.*extent);
-    if (data != nullptr && count != 0) part.data += first * stride;  // otherwise the part has no elements
-    part.*extent = count;
-    part.scales = scales_of_part;
-    return part;
-  }
-};
-namespace detail {
-/// Whether X is T, or X is float and T has 16 bits or is quantized. A T is then exact in X, and an X stored
-/// as T is rounded at most once.
-template <class X, class T>
-inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
-                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
-/// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
-/// as 1: strides are products of some extents. Extents below 2^15 (32-bit Index: 2^7) fit for 8 bytes.
-constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
-  return product_fits(
-      {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
-      (std::numeric_limits<Index>::max)() / bytes);
-}
-/// Throws if an extent is negative or the elements exceed the address space.
-///
-/// \param what  the name of the extents in messages
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
-                   const char* what = "extents") {
-  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
-}
-/// Rejects int8 without scales.
-template <class T>
-constexpr void check_channel() {
-  static_assert(
-      channel<std::remove_const_t<T>>,
-      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
-      "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
-}
-template <class T>  // without the pointer: GCC warns of memory that is not initialised yet
-void check_row_major(const char* name, Index a, Index b, Index c, Index d) {
-  check_channel<T>();
-  check_extents(name, static_cast<const T*>(nullptr), a, b, c, d);
-}
-}  // namespace detail
-/// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
-/// For a column-major tensor (batch, tokens, heads, head_dim) do not pass the pointer: pass the tensor.
-///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
-///          counted as 1, exceed the address space
-template <class T>
-head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_row_major<T>("bshd", batch, tokens, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-/// [batch, heads, tokens, head_dim], row-major and contiguous: the order of attention kernels and caches.
-///
-/// Throws:  as bshd
-template <class T>
-head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_row_major<T>("bhsd", batch, heads, tokens, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
-}
-/// [tokens, batch, heads, head_dim], row-major and contiguous: the order of Megatron and Transformer Engine.
-///
-/// Throws:  as bshd
-template <class T>
-head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_row_major<T>("sbhd", tokens, batch, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
-}
-/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
-/// batch is 1.
-///
-/// Throws:  as bshd
-template <class T>
-head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_row_major<T>("thd", 1, tokens, heads, head_dim);
-  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-namespace detail {
-/// The letters of the indices of a tensor, as a template argument.
-template <std::size_t size>
-struct index_letters {
-  char letter[size] = {};  // the last one is '\0'
-  constexpr index_letters(const char (&text)[size]) {
-    for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
-  }
-};
-template <index_letters letters>
-inline constexpr int rank_of = static_cast<int>(sizeof(letters)) - 1;
-/// The view of a tensor or an mdspan whose indices have these letters. The caller has checked the letters.
-/// For other types a static_assert has already failed: the empty view avoids a second error message.
-///
-/// Throws:  std::invalid_argument unless the channels and the indices of one letter are contiguous;
-///          std::length_error if the extents exceed the address space
-template <index_letters letters, class X>
-auto view_of_indices(const char* name, X& x) {
-  constexpr int rank = rank_of<letters>;
-  if constexpr (!numbers_by_index<X, rank>) {
-    return head_view<float>{};
-  } else {
-    const auto memory = indexed_memory_of<rank>(x);
-    using T = std::remove_pointer_t<decltype(memory.data)>;
-    check_channel<T>();
-    head_view<T> view = {memory.data, 1, 1, 1, 1, 1, 1, 1};
-    Index channel_stride = 1, reach = 1;  // reach counts an extent of 0 as 1
-    for (const std::size_t index : memory.from_fastest) {
-      const char letter = letters.letter[index];
-      const Index extent = memory.extents[index], stride = memory.strides[index];
-      const Index most = (std::max)(extent, Index{1});
-      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
-        throw_length(name, "the elements must not exceed the address space, got an extent of ", extent,
-                     " after ", reach, " elements");
-      const auto take = [&](Index& of_letter, Index& of_stride) {
-        if (of_letter == 1)
-          of_stride = stride;
-        else if (extent > 1 && of_letter > 1 && (stride % of_letter != 0 || stride / of_letter != of_stride))
-          throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
-                        of_letter, " entries and then ", stride);
-        of_letter *= extent;
-      };
-      if (letter == 'b') take(view.batch, view.batch_stride);
-      if (letter == 's') take(view.tokens, view.token_stride);
-      if (letter == 'h') take(view.heads, view.head_stride);
-      if (letter == 'd') take(view.head_dim, channel_stride);
-      reach *= most;
-    }
-    if (view.head_dim > 1 && channel_stride != 1)
-      throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
-                    "; copy the mdspan to one with the channels side by side");
-    return view;
-  }
-}
-/// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
-template <class X>
-concept dense = requires(const std::remove_cvref_t<X>& x) {
-  dense_of(x);
-};
-/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
-/// column-major.
-template <class X>
-concept dense_in_memory = requires(X& x) {
-  x.data();
-  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
-  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
-};
-template <class X, bool row_major>
-concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
-template <class X>
-concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
-/// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
-/// view if the storage order is another one, which the caller rejects at compile time.
-template <bool row_major, class Matrix>
-auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
-  if constexpr (!matrix_in_memory<Matrix, row_major>) {
-    return head_view<float>{};
-  } else {
-    using T = std::remove_pointer_t<decltype(m.data())>;
-    check_channel<T>();
-    const Index rows = row_major ? m.rows() : m.cols(), columns = row_major ? m.cols() : m.rows();
-    if (heads <= 0 || columns % heads != 0)
-      throw_invalid(name, "heads must be positive and divide the ", columns, row_major ? " columns" : " rows",
-                    " of the matrix, got ", heads);
-    if (batch <= 0 || rows % batch != 0)
-      throw_invalid(name, "batch must be positive and divide the ", rows, " rows of the matrix, got ", batch);
-    const Index tokens = rows / batch, head_dim = columns / heads, row = m.outerStride();
-    return head_view<T>{m.data(), batch, tokens, heads, head_dim, (batch > 1) * tokens * row, row, head_dim};
-  }
-}
-}  // namespace detail
-/// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
-/// indices, in order. For a tensor of the `other` storage order, the message names the function for the
-/// reversed indices.
-#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)               \
-  template <class X>                                                                                       \
-  auto function(X&& x) {                                                                                   \
-    constexpr bool is_tensor = detail::tensor<X, rank>;                                                    \
-    static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
-                  #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
-                            "; evaluate a slice, chip, "                                                   \
-                            "reshape or expression into one first; matrices are thd(m, heads), "           \
-                            "bshd(m, batch, heads), dht(m, heads)");                                       \
-    if constexpr (is_tensor)                                                                               \
-      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
-                    #function ": channels must be the fastest index; this tensor is " other                \
-                              ": declare it " declared " Eigen::RowMajor, order it " order                 \
-                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)"); \
-    return detail::view_of_indices<#function>(#function, x);                                               \
-  }                                                                                                        \
-  template <detail::owns_memory X>                                                                         \
-  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                         \
-    return function(x);                                                                                    \
-  }                                                                                                        \
-  static_assert(true)
-// Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
-// column-major tensors with channels first. They also take a std::mdspan with contiguous channels and any
-// other strides:
-//
-//     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);
-//
-// Requires:  the tensor outlives the view
-// Throws:    std::length_error as bshd of a pointer; std::invalid_argument if channels of an mdspan are not
-//            contiguous
-#define ROPE_DETAIL_ROW_MAJOR_VIEW(function, rank, order, reversed) \
-  ROPE_DETAIL_TENSOR_VIEW(function, rank, true, "column-major", "with", order, reversed)
-#define ROPE_DETAIL_COLUMN_MAJOR_VIEW(function, rank, order, reversed) \
-  ROPE_DETAIL_TENSOR_VIEW(function, rank, false, "row-major", "without", order, reversed)
-/// A row-major tensor (batch, tokens, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(bshd, 4, "(head_dim, heads, tokens, batch)", dhsb);
-/// A row-major tensor (batch, heads, tokens, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(bhsd, 4, "(head_dim, tokens, heads, batch)", dshb);
-/// A row-major tensor (tokens, batch, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(sbhd, 4, "(head_dim, heads, batch, tokens)", dhbs);
-/// A row-major tensor (tokens, heads, head_dim).
-ROPE_DETAIL_ROW_MAJOR_VIEW(thd, 3, "(head_dim, heads, tokens)", dht);
-/// A column-major tensor (head_dim, heads, tokens, batch).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhsb, 4, "(batch, tokens, heads, head_dim)", bshd);
-/// A column-major tensor (head_dim, tokens, heads, batch).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dshb, 4, "(batch, heads, tokens, head_dim)", bhsd);
-/// A column-major tensor (head_dim, heads, batch, tokens).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dhbs, 4, "(tokens, batch, heads, head_dim)", sbhd);
-/// A column-major tensor (head_dim, heads, tokens).
-ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
-#undef ROPE_DETAIL_ROW_MAJOR_VIEW
-#undef ROPE_DETAIL_COLUMN_MAJOR_VIEW
-#undef ROPE_DETAIL_TENSOR_VIEW
-#define ROPE_DETAIL_CHECK_ROW_MAJOR(name, shape)                                                  \
-  static_assert(detail::matrix_in_memory<Matrix, true>,                                           \
-                name ": the matrix must be row-major in memory with an inner stride of 1, " shape \
-                     "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
-                     "thd(m.transpose(), heads); copy a column-major " shape                      \
-                     ", a product, an expression or a row of a column-major matrix to a "         \
-                     "row-major matrix first")
-/// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
-/// row vector (one token) and the transpose of a column-major matrix.
-///
-/// Requires:  the matrix outlives the view
-/// Throws:    std::invalid_argument unless heads is positive and divides the columns
-template <detail::dense Matrix>
-auto thd(Matrix&& m, Index heads) {
-  ROPE_DETAIL_CHECK_ROW_MAJOR("thd", "[tokens, heads * head_dim]");
-  return detail::view_of_matrix<true>("thd", m, 1, heads);
-}
-template <detail::dense Matrix>
-requires detail::owns_memory<Matrix>
-auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
-/// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
-///
-/// Throws:  as thd, and std::invalid_argument unless batch is positive and divides the rows
-template <detail::dense Matrix>
-auto bshd(Matrix&& m, Index batch, Index heads) {
-  ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");
-  return detail::view_of_matrix<true>("bshd", m, batch, heads);
-}
-template <detail::dense Matrix>
-requires detail::owns_memory<Matrix>
-auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
-#undef ROPE_DETAIL_CHECK_ROW_MAJOR
-/// A view of a column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order. Also
-/// accepts a Map, Ref or Block of one, a column vector (one token) and the transpose of a row-major matrix.
-///
-/// Requires:  the matrix outlives the view
-/// Throws:    std::invalid_argument unless heads is positive and divides the rows
-template <detail::dense Matrix>
-auto dht(Matrix&& m, Index heads) {
-  static_assert(
-      detail::matrix_in_memory<Matrix, false>,
-      "dht: the matrix must be column-major in memory with an inner stride of 1, [heads * head_dim, "
-      "tokens]; a row-major one [tokens, heads * head_dim] is thd(m, heads) or dht(m.transpose(), "
-      "heads); evaluate an expression or a column of a row-major matrix first");
-  return detail::view_of_matrix<false>("dht", m, 1, heads);
-}
-template <detail::dense Matrix>
-requires detail::owns_memory<Matrix>
-auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, heads); }
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_VIEW_HPP
 /// The memory of the tokens of keys or values: one view, the pages of a pool, or listed tokens of a view or
 /// of pages. Kernels are the same for all three.
 namespace rope::inline ROPE_ABI::detail {
@@ -7550,14 +7524,12 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  Index h = 0;
-  if (in_twos)
-    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
-  for (; h < x.heads; ++h) {
+  for (Index h = 0, count; h < x.heads; h += count) {
+    count = in_twos && h + 2 <= x.heads ? 2 : 1;
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, 1), row);
+    rotate_token<Layout>(x.range(h, count), row);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -7578,18 +7550,22 @@ void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, 
   }
 }
 /// Calls visit(b, t) for every token of a view, on `threads`.
+///
+/// \param views  the number of views of this shape that visit reads or writes, as a measure of its cost
 template <class T, class Threads, class Visit>
-void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit) {
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(T)), [&](Index first, Index last) {
+void for_each_token(const head_view<T>& x, const Threads& threads, const Visit& visit, int views = 1) {
+  const double bytes = cost_of(views, x.size(), sizeof(T));
+  parallel_pieces(threads, x.batch * x.tokens, bytes, [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) visit(token / x.tokens, token % x.tokens);
   });
 }
 /// Calls visit(b, t, h) for every head of every token of a view, on `threads`.
 template <class T, class Threads, class Visit>
-void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit) {
-  for_each_token(x, threads, [&](Index b, Index t) {
+void for_each_head(const head_view<T>& x, const Threads& threads, const Visit& visit, int views = 1) {
+  const auto visit_token = [&](Index b, Index t) {
     for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
-  });
+  };
+  for_each_token(x, threads, visit_token, views);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_TOKEN_LOOPS_HPP
@@ -8186,7 +8162,7 @@ template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
   const token_source<C>& k = call.k;
-  if constexpr (Rotation::rotates) {
+  if constexpr (Rotation::rotates)
     if (call.rotation.is_given()) {
       head_view<const T> from = {buffers.rotated, 1, run.count, 1, k.head_dim, 0, k.head_dim, 0};
       if constexpr (std::is_same_v<T, C>)
@@ -8196,7 +8172,6 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
       call.rotation.rotate_keys(from, call.rules, run.b, run.first, buffers.rotated);
       return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, run.count, k.head_dim, buffers.wide);
     }
-  }
   return stored_rows<Storage>(k, run, buffers.wide);
 }
 /// Query heads [head, head + heads) of token i, rotated if the call rotates.
@@ -10345,10 +10320,8 @@ void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i
                     sum = (std::numeric_limits<std::int32_t>::max)();
     const auto limit =
         static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, depth)));
-    for (Index g = 0; g < heads; ++g) {
-      const float scale = quantize_channels(buffers.rotated + g * depth, depth, rounded, limit);
-      visit(g, rounded, scale);
-    }
+    for (Index g = 0; g < heads; ++g)
+      visit(g, rounded, quantize_channels(buffers.rotated + g * depth, depth, rounded, limit));
   } else {
     const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
     for (Index g = 0; g < heads; ++g) visit(g, rows.at(g), static_cast<float>(factor));
@@ -11156,19 +11129,17 @@ inline constexpr Index tasks_per_thread = 4;
 inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
-/// The number of query rows of a block if `available` threads share `all` rows. Every block packs the keys
-/// that are visible to it, which takes as long as about 28 more rows, so small blocks are slow. Blocks have
-/// fewer than 96 rows only if some threads would otherwise have no work.
-inline Index rows_of_block(Index all, Index available, Index strip) {
-  return available <= 1 ? all
-                        : (std::max)({all / (tasks_per_thread * available),
-                                      (std::min)(Index{96}, all / available), strip});
-}
 template <class T, class Rotation, class C, class Threads>
 void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& threads) {
-  const Index group = call.group(), pairs = call.q.batch * call.k.heads;
-  const Index rows = rows_of_block(call.q.tokens * group * pairs, available_threads(threads),
-                                   panel_shape<arithmetic<T>>::rows);
+  const Index group = call.group(), pairs = call.q.batch * call.k.heads, all = call.q.tokens * group * pairs,
+              available = available_threads(threads);
+  // Every block packs the keys that are visible to it, which takes as long as about 28 more rows, so small
+  // blocks are slow. Blocks have fewer than 96 rows only if some threads would otherwise have no work.
+  const Index rows =
+      available <= 1
+          ? all
+          : (std::max)({all / (tasks_per_thread * available), (std::min)(Index{96}, all / available),
+                        Index{panel_shape<arithmetic<T>>::rows}});
   const Index block = (std::min)(
       {call.q.tokens, prefill_block<T, Rotation, C>::tokens_of(group), (std::max)(Index{1}, rows / group)});
   const Index heads = piece_of(group, group / rows);
@@ -11529,26 +11500,22 @@ void check_result(const char* function, const head_view<const X>& x, const head_
                   "out has another channel type than x and must share no memory with it; give other memory");
   }
 }
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_in_place_checked(const char* function, const head_view<T>& x, const placed_table<S>& table,
-                             const P& positions, const Threads& threads,
-                             reverse_rotation back = reverse_rotation::inverse) {
-  const auto source = position_source(positions, x.tokens);
-  check_rotation<Layout>(function, x, table, source);
-  if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_written(function, x);
-  rotate_into<Layout, inverse, true>(x, x, table, source, threads, back);
-}
-template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
+/// Rotates `x` into `out` after all argument checks.
+///
+/// \tparam in_place  whether out is x
+template <class Layout, bool inverse, bool in_place, class X, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  check_result(function, x, out);
+  if constexpr (in_place)
+    check_written(function, out);
+  else
+    check_result(function, x, out);
   if constexpr (std::is_same_v<X, T>)
-    rotate_into<Layout, inverse>(x, out, table, source, threads, back);
+    rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
   else if constexpr (is_or_widens<X, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
@@ -11626,7 +11593,7 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, false>("rotate", x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -11663,7 +11630,7 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, std::remove_const_t<X>, T>(
+    detail::rotate_checked<Layout, false, false, std::remove_const_t<X>>(
         "rotate_to", x, out, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
@@ -11682,7 +11649,8 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, true>("unrotate", x, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions,
+                                                  threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -11709,7 +11677,7 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, std::remove_const_t<X>, T>(
+    detail::rotate_checked<Layout, true, false, std::remove_const_t<X>>(
         "unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
@@ -11927,15 +11895,15 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
 }
 #undef ROPE_DETAIL_CHECK_ATTENTION
 }  // namespace rope::inline ROPE_ABI
-#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
-  declared void rotate_in_place_checked<Layout, false>(const char*, const head_view<T>&,                   \
-                                                       const placed_table<float>&, const Positions&,       \
-                                                       const this_thread&, reverse_rotation);              \
-  declared void rotate_checked<Layout, false>(const char*, const head_view<const T>&, const head_view<T>&, \
-                                              const placed_table<float>&, const Positions&,                \
-                                              const this_thread&, reverse_rotation);                       \
-  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
-                                                   const placed_table<float>&, const Positions&,           \
+#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                             \
+  declared void rotate_checked<Layout, false, true>(const char*, const head_view<const T>&,                  \
+                                                    const head_view<T>&, const placed_table<float>&,         \
+                                                    const Positions&, const this_thread&, reverse_rotation); \
+  declared void rotate_checked<Layout, false, false>(                                                        \
+      const char*, const head_view<const T>&, const head_view<T>&, const placed_table<float>&,               \
+      const Positions&, const this_thread&, reverse_rotation);                                               \
+  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,    \
+                                                   const placed_table<float>&, const Positions&,             \
                                                    const this_thread&, reverse_rotation)
 #define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)           \
   declared class rotation_plan<Layout, false, T, float, false>; \
@@ -12317,10 +12285,8 @@ struct attention_gradient_rows {
 // Except on Linux, std::atomic::wait of libstdc++ 12 may miss a notification and wait forever: it compares
 // the value first, and only then locks the mutex of its condition variable.
 #if defined(__GLIBCXX__) && !defined(__linux__)
+#define ROPE_DETAIL_YIELD
 #include <thread>  // std::this_thread::yield
-#define ROPE_DETAIL_ATOMIC_WAIT 0
-#else
-#define ROPE_DETAIL_ATOMIC_WAIT 1
 #endif
 /// The backward pass of attention, tile by tile. A block is consecutive query tokens, in all query heads of
 /// one key head. It processes one tile of keys at a time and recomputes the weights from the log-sum-exp of
@@ -12365,10 +12331,10 @@ class sum_order {
     for (Index before = oldest_; before < task_; ++before)
       for (Index at = tiles_[before].load(std::memory_order_acquire); at <= tile;
            at = tiles_[before].load(std::memory_order_acquire)) {
-#if ROPE_DETAIL_ATOMIC_WAIT
-        tiles_[before].wait(at, std::memory_order_acquire);
-#else
+#ifdef ROPE_DETAIL_YIELD
         std::this_thread::yield();
+#else
+        tiles_[before].wait(at, std::memory_order_acquire);
 #endif
       }
   }
@@ -12951,29 +12917,22 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
                           "a log-sum-exp must have length batch * queries * heads = ", count, ", got ",
                           log_sum_exp_a.size(), " and ", log_sum_exp_b.size());
   using A = detail::arithmetic<T>;
-  const auto merge = [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      for (Index h = 0; h < out_a.heads; ++h) {
-        const Index b = token / out_a.tokens, i = token % out_a.tokens;
-        const auto n = static_cast<std::size_t>(token * out_a.heads + h);
-        // The output of a side without a visible key may hold anything, so it is not read.
-        if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
-        if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
-          std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
-          log_sum_exp_a[n] = log_sum_exp_b[n];
-          continue;
-        }
-        const double largest = (std::max)(log_sum_exp_a[n], log_sum_exp_b[n]);
-        const double a = std::exp(log_sum_exp_a[n] - largest),
-                     b_weight = std::exp(log_sum_exp_b[n] - largest);
-        const A share_a = static_cast<A>(a / (a + b_weight)),
-                share_b = static_cast<A>(b_weight / (a + b_weight));
-        detail::add_shares<T>(out_a.at(b, i, h), share_a, out_b.at(b, i, h), share_b, out_a.head_dim);
-        log_sum_exp_a[n] = largest + std::log(a + b_weight);
-      }
+  const auto merge = [&](Index b, Index i, Index h) {
+    const auto n = static_cast<std::size_t>((b * out_a.tokens + i) * out_a.heads + h);
+    // The output of a side without a visible key may hold anything, so it is not read.
+    if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) return;
+    if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
+      std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
+      log_sum_exp_a[n] = log_sum_exp_b[n];
+      return;
+    }
+    const double largest = (std::max)(log_sum_exp_a[n], log_sum_exp_b[n]);
+    const double a = std::exp(log_sum_exp_a[n] - largest), b_weight = std::exp(log_sum_exp_b[n] - largest);
+    const A share_a = static_cast<A>(a / (a + b_weight)), share_b = static_cast<A>(b_weight / (a + b_weight));
+    detail::add_shares<T>(out_a.at(b, i, h), share_a, out_b.at(b, i, h), share_b, out_a.head_dim);
+    log_sum_exp_a[n] = largest + std::log(a + b_weight);
   };
-  detail::parallel_pieces(threads, out_a.batch * out_a.tokens, detail::cost_of(2, out_a.size(), sizeof(T)),
-                          merge);
+  detail::for_each_head(out_a, threads, merge, 2);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
 }  // namespace rope::inline ROPE_ABI
@@ -13017,8 +12976,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, A* 
   const auto kept =
       dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
   for (Index j = 0; j < keys; ++j) {
-    const bool present =
-        rules.sees(b, h, i, j) && (detail::equal(options.dropout, 0) || kept.keeps(rules.key_position(b, j)));
+    const bool present = rules.sees(b, h, i, j) && kept.keeps(rules.key_position(b, j));
     row[j] =
         present
             ? static_cast<A>(std::exp(static_cast<double>(row[j]) - largest) / sum / (1 - options.dropout))
@@ -13065,10 +13023,7 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
         }
         for (Index g = 0; g < group; ++g) {
           A* const row = rows_of_group.data() + g * keys;
-          if (visible.empty())
-            std::fill_n(row, keys, A(0));
-          else
-            weights_from_scores(call.rules, b, kv * group + g, i, row);
+          weights_from_scores(call.rules, b, kv * group + g, i, row);
           A* const to = weights.at(b, kv * group + g, i);
           for (Index j = 0; j < keys; ++j) to[j * weights.key_stride] = row[j];
         }
@@ -13534,8 +13489,9 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_in_place_checked<Layout, true>("rotate_gradient", gradient, detail::placed(table),
-                                                  positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, true, T>("rotate_gradient", gradient, gradient,
+                                                  detail::placed(table), positions, threads,
+                                                  detail::reverse_rotation::transpose);
 }
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
 ///
@@ -13562,8 +13518,8 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, T, T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
-                                               positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, false, T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
+                                                   positions, threads, detail::reverse_rotation::transpose);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
@@ -13641,62 +13597,58 @@ auto row_rotation(const placed_table<S>& placed, const Source& positions) {
 }
 /// A checked call: normalises and rotates every head of `x` and writes it to `out`, which may be `x`.
 template <class T, class W, class Rotation>
-class norm_pass {
+struct norm_pass {
   using A = arithmetic<T>;
- public:
-  norm_pass(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
-            const norm_rule<W>& norm, const Rotation& rotation)
-      : x_(x), out_(out), norm_(norm), rotation_(rotation) {}
-  Index tokens() const { return x_.batch * x_.tokens; }
-  double bytes() const { return cost_of(x_.size(), sizeof(T)); }
+  head_view<const T> x;
+  head_view<T> out;
+  norm_rule<W> norm;
+  Rotation rotation;
+  Index tokens() const { return x.batch * x.tokens; }
+  double bytes() const { return cost_of(x.size(), sizeof(T)); }
   /// Processes every head of tokens [first, last) of the batch.
   void run(Index first, Index last) const {
-    const A* const gains = norm_.template gains<A>();
+    const A* const gains = norm.template gains<A>();
     // If the tokens of a head are adjacent in memory, eight heads are processed together for each token,
     // which reads eight streams in parallel.
-    const bool all_heads = is_token_major(x_) || norm_.group > 1;
-    const Index together = all_heads ? x_.heads : Index{8};
-    for_each_piece(x_, first, last, all_heads ? last - first : Index{64}, [&](Index b, Index t, Index count) {
-      for (Index h = 0; h < x_.heads; h += together)
-        for (Index i = t; i < t + count; ++i) run_heads(b, i, h, (std::min)(together, x_.heads - h), gains);
+    const bool all_heads = is_token_major(x) || norm.group > 1;
+    const Index together = all_heads ? x.heads : Index{8};
+    for_each_piece(x, first, last, all_heads ? last - first : Index{64}, [&](Index b, Index t, Index count) {
+      for (Index h = 0; h < x.heads; h += together)
+        for (Index i = t; i < t + count; ++i) run_heads(b, i, h, (std::min)(together, x.heads - h), gains);
     });
   }
  private:
   /// Processes heads [first, first + heads) of token t of row b.
   void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
-    const Index head_dim = x_.head_dim;
+    const Index head_dim = x.head_dim;
     A* rows;
     Index stride = head_dim;
     if constexpr (std::is_same_v<T, A>) {
-      rows = out_.at(b, t, first);
-      stride = out_.heads == 1 ? 0 : out_.head_stride;  // the stride of a single head is arbitrary
+      rows = out.at(b, t, first);
+      stride = out.heads == 1 ? 0 : out.head_stride;  // the stride of a single head is arbitrary
     } else {
       rows = workspace<struct wide_heads, A>(heads * head_dim);
-      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
+      for (Index h = 0; h < heads; ++h) widen(x.at(b, t, first + h), head_dim, rows + h * stride);
     }
     const auto channels = [&](Index h) -> const A* {
       if constexpr (std::is_same_v<T, A>)
-        return x_.at(b, t, first + h);
+        return x.at(b, t, first + h);
       else
         return rows + h * stride;
     };
-    for (Index g = 0; g < heads; g += norm_.group) {
+    for (Index g = 0; g < heads; g += norm.group) {
       double squares = 0;
-      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
-      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
-      for (Index h = g; h < g + norm_.group; ++h)
-        scale_channels(channels(h), inverse, gains + (first + h) * norm_.head_stride, head_dim,
+      for (Index h = g; h < g + norm.group; ++h) squares += sum_of_squares(channels(h), head_dim);
+      const A inverse = norm.template inverse_rms<A>(squares, head_dim);
+      for (Index h = g; h < g + norm.group; ++h)
+        scale_channels(channels(h), inverse, gains + (first + h) * norm.head_stride, head_dim,
                        rows + h * stride);
     }
-    rotation_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    rotation(b, t, token_heads<A>{rows, rows, heads, stride, stride});
     if constexpr (!std::is_same_v<T, A>)
       for (Index h = 0; h < heads; ++h)
-        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
+        round_channels<T>(rows + h * stride, head_dim, out.at(b, t, first + h));
   }
-  head_view<const T> x_;
-  head_view<T> out_;
-  norm_rule<W> norm_;
-  Rotation rotation_;
 };
 template <class X, class T, class W, class Rotation>
 norm_pass(X, head_view<T>, norm_rule<W>, Rotation) -> norm_pass<T, W, Rotation>;
@@ -13707,7 +13659,7 @@ template <class Layout, class T, class W, class S, class Source, class Threads =
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,
                               const Threads& threads = {}) {
-  run_plans(threads, tokens_of_norm, norm_pass(x, out, norm, row_rotation<Layout>(table, positions)));
+  run_plans(threads, tokens_of_norm, norm_pass{x, out, norm, row_rotation<Layout>(table, positions)});
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
@@ -13749,25 +13701,26 @@ namespace detail {
 /// Throws:  std::invalid_argument
 template <class W, class T>
 norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const head_view<T>& x) {
-  const std::size_t size = norm.weight.size();
-  if (size != static_cast<std::size_t>(x.head_dim) && size != static_cast<std::size_t>(x.heads * x.head_dim))
+  const Index size = to_index(norm.weight.size()), all = x.heads * x.head_dim;
+  if (size != x.head_dim && size != all)
     throw_invalid(function, "the weight of the norm must have length head_dim or heads * head_dim, ",
-                  x.head_dim, " or ", x.heads * x.head_dim, ", got ", size);
+                  x.head_dim, " or ", all, ", got ", size);
   if (!is_finite(norm.epsilon) || norm.epsilon < 0 || !is_finite(norm.offset))
     throw_invalid(function,
                   "the epsilon of the norm must be finite and not negative, its offset finite, got ",
                   norm.epsilon, " and ", norm.offset);
-  const bool shared = size == static_cast<std::size_t>(x.head_dim);
   return {norm.weight, norm.mean_over == norm_mean::token ? (std::max)(Index{1}, x.heads) : Index{1},
-          shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
+          size == x.head_dim ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
 }
-/// Normalises checked heads, and rotates them unless `rotation` is without_rotation.
+/// Checks and normalises the heads, and rotates them unless `rotation` is without_rotation. Heads that are
+/// rotated are checked before, with their rotation.
 template <class T, class W, class Rotation, class Threads>
 void normalize_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                        const head_norm<W>& norm, const Rotation& rotation, const Threads& threads) {
+  if constexpr (std::is_same_v<Rotation, without_rotation>) check_heads(function, x);
   const norm_rule<W> rule = checked_norm(function, norm, x);
   check_result(function, x, out);
-  run_plans(threads, tokens_of_norm, norm_pass(x, out, rule, rotation));
+  run_plans(threads, tokens_of_norm, norm_pass{x, out, rule, rotation});
 }
 template <class Layout, class T, class W, class S, class P, class Threads>
 void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -13796,10 +13749,8 @@ template <class T, class W, class Threads = this_thread>
 void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("normalize_heads", Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
-  if constexpr (!std::is_const_v<T>) {
-    detail::check_heads("normalize_heads", x);
+  if constexpr (!std::is_const_v<T>)
     detail::normalize_checked<T>("normalize_heads", x, x, norm, detail::without_rotation{}, threads);
-  }
 }
 /// Writes the normalised `x` to `out`.
 ///
@@ -13812,10 +13763,8 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
   ROPE_DETAIL_CHECK_THREADS("normalize_heads_to", Threads);
   ROPE_DETAIL_CHECK_WRITABLE("normalize_heads_to", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_to", "x and out", X, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
-    detail::check_heads("normalize_heads_to", x);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
     detail::normalize_checked<T>("normalize_heads_to", x, out, norm, detail::without_rotation{}, threads);
-  }
 }
 /// Normalises every head of `x` in place and rotates it, in one pass over memory.
 ///
@@ -13868,7 +13817,7 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
     detail::check_both<Layout>("normalize_and_rotate", q, k, place, source);
     const auto rotation = detail::row_rotation<Layout>(place, source);
     const auto pass_of = [&](const auto& x, const auto& norm) {
-      return detail::norm_pass(x, x, detail::checked_norm("normalize_and_rotate", norm, x), rotation);
+      return detail::norm_pass{x, x, detail::checked_norm("normalize_and_rotate", norm, x), rotation};
     };
     const auto queries = pass_of(q, q_norm);
     const auto keys = pass_of(k, k_norm);
@@ -14970,14 +14919,23 @@ bool is_counted(const Rows& rows, Index b) {
     if (rows.ordered(b).counted == rows.seen(b)) return true;
   return std::span<const std::int64_t>(rows.order(b)).empty();
 }
-/// The positions of the stored tokens of row b, without those that a ring drops for `appended` new ones.
+/// Adds the positions by which the keys of row b are rotated while they are read, except that of the query if
+/// they are rotated by rank. A ring drops some of its tokens for new ones.
+///
+/// \param appended  the number of tokens that are appended to the row before the keys are read
 template <class Rows>
-position_range held_positions(const Rows& rows, Index b, Index appended) {
+void include_read_keys(const Rows& rows, Index b, position_range& read, Index appended = 0) {
+  if (rows.storage() != key_storage::raw) return;
+  if (ranks_of(rows) > 0) return read.include(0);
   const std::span<const std::int64_t> order = rows.order(b);
-  position_range range;
+  const auto include_both = [&read](std::int64_t first, std::int64_t last) {
+    read.include(first);
+    read.include(last);
+  };
   if constexpr (requires { rows.ordered(b); })
-    if (!order.empty() && rows.ordered(b).ascending == rows.seen(b)) return {order.front(), order.back()};
-  if (order.empty() && rows.seen(b) > 0) return {0, rows.seen(b) - 1};
+    if (!order.empty() && rows.ordered(b).ascending == rows.seen(b))
+      return include_both(order.front(), order.back());
+  if (order.empty() && rows.seen(b) > 0) return include_both(0, rows.seen(b) - 1);
   std::int64_t sinks = 0, kept = 0;  // a ring drops the positions in [sinks, kept)
   if constexpr (rows_by_rank<Rows>) {
     const ring_policy& ring = rows.policy();
@@ -14985,20 +14943,7 @@ position_range held_positions(const Rows& rows, Index b, Index appended) {
     kept = rows.seen(b) + appended - ring.window - (ring.chunk - 1);
   }
   for (const std::int64_t position : order)
-    if (position != no_token && (position < sinks || position >= kept)) range.include(position);
-  return range;
-}
-/// Adds the positions by which the keys of row b are rotated while they are read, except that of the query if
-/// they are rotated by rank.
-///
-/// \param appended  the number of tokens that are appended to the row before the keys are read
-template <class Rows>
-void include_read_keys(const Rows& rows, Index b, position_range& read, Index appended = 0) {
-  if (rows.storage() != key_storage::raw) return;
-  const position_range held = ranks_of(rows) > 0 ? position_range{0, 0} : held_positions(rows, b, appended);
-  if (held.empty()) return;
-  read.include(held.smallest);
-  read.include(held.largest);
+    if (position != no_token && (position < sinks || position >= kept)) read.include(position);
 }
 /// The table, placed at the first channel that it rotates in heads of queries and keys.
 template <class Rows, class Table>
@@ -15199,9 +15144,8 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
     throw_invalid(function, "both tables must begin at the same channel, got ", placed_from.first_channel(),
                   " and ", placed_to.first_channel());
   check_equal(function, "both tables", "pairs", from.pairs(), to.pairs());
-  if (on_axes)
-    return {number_array<phase>(to.pairs(), 1, phase{}), to.attention_factor() / from.attention_factor(),
-            placed_to.first_channel()};
+  const double m = to.attention_factor() / from.attention_factor();
+  if (on_axes) return {number_array<phase>(to.pairs(), 1, phase{}), m, placed_to.first_channel()};
   if (from.source() != table_source::positions || to.source() != table_source::positions)
     throw_invalid(function,
                   "the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
@@ -15210,7 +15154,7 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
   number_array<phase> step = steps_of(to);
   const number_array<phase> before = steps_of(from);
   for (Index i = 0; i < step.size(); ++i) step(i) = step(i) + -before(i);
-  return {std::move(step), to.attention_factor() / from.attention_factor(), placed_to.first_channel()};
+  return {std::move(step), m, placed_to.first_channel()};
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
@@ -15278,24 +15222,19 @@ template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   key_rotation rotation = rotation_by<Layout>(placed);
-  rotation.text = rotation.frequencies;
-  if (table.source() == table_source::positions) {
-    rotation.frequencies = 0;
-    return rotation;
-  }
+  rotation.text = std::exchange(rotation.frequencies, 0);
+  if (table.source() == table_source::positions) return rotation;
   const auto factor = bit_cast<std::uint64_t>(table.attention_factor());
   rotation.frequencies =
       mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
   rotation.text = mix(mix(factor, static_cast<std::uint64_t>(table.pairs())), 1);
   for (Index i = 0; i < table.pairs(); ++i) {
     double frequency = 0;
-    Index along = 0;
-    for (Index a = 0; a < table.axes(); ++a)
-      if (!equal(table.inv_freq(i, a), 0)) {
-        frequency = table.inv_freq(i, a);
-        ++along;
-      }
-    if (along > 1) return {rotation.frequencies, 0, rotation.layout, rotation.first_channel};
+    for (Index a = 0; a < table.axes(); ++a) {
+      if (equal(table.inv_freq(i, a), 0)) continue;
+      if (!equal(frequency, 0)) return {rotation.frequencies, 0, rotation.layout, rotation.first_channel};
+      frequency = table.inv_freq(i, a);
+    }
     rotation.text = mix(rotation.text, bit_cast<std::uint64_t>(frequency));
   }
   return rotation;
@@ -15340,14 +15279,12 @@ void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
-#ifndef ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
-#define ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+#ifndef ROPE_CACHE_DETAIL_ROW_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_ROW_TOKENS_HPP
 
 #ifndef ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 #define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
-/// The number of tokens in each row of a batch.
-///
-/// Copies and reorders rows of a cache in place.
+/// Lists with a number for each row of a batch: of tokens, or of the row that it becomes a copy of.
 namespace rope::inline ROPE_ABI::detail {
 /// A list of any integers, [batch], or an empty one, which means that every row has all tokens.
 ///
@@ -15378,58 +15315,20 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
     if (counts[b] < 0 || counts[b] > tokens)
       throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts[b]);
 }
-/// Makes every row b of a cache a copy of row from[b] before the call.
-///
-/// \param rows   the sizes of the rows: used(b) slots are in use in row b
-/// \param parts  the content of these slots
-///
-/// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
-///          not a row
-template <class Rows, class... Parts>
-void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
-  const auto at = [](Index b) { return static_cast<std::size_t>(b); };
-  if (from.size() != at(batch))
-    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
-  std::vector<Index> source, readers(from.size());
-  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from[at(b)]));
-  const auto stays = [&](Index b) { return source[at(b)] == b; };
-  for (Index b = 0; b < batch; ++b)
-    if (!stays(b)) ++readers[at(source[at(b)])];
-  // A row that no other row copies can be overwritten. After this copy, the same may be true of the row that
-  // was its source.
-  for (Index first = 0; first < batch; ++first)
-    for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
-      const Index made_of = std::exchange(source[at(b)], b);
-      (parts.copy_row(parts, made_of, b, rows.used(made_of)), ...);
-      rows.copy_row(rows, made_of, b);
-      b = made_of;
-    }
-  // The remaining rows form cycles. Each swap completes one row and moves the first row of the cycle to the
-  // next row.
-  for (Index b = 0; b < batch; ++b) {
-    Index to = b;
-    while (source[at(to)] != b) {
-      const Index next = std::exchange(source[at(to)], to),
-                  count = (std::max)(rows.used(to), rows.used(next));
-      (parts.swap_rows(to, next, count), ...);
-      rows.swap_rows(to, next);
-      to = next;
-    }
-    source[at(to)] = to;
-  }
-}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 /// Assigns the tokens of a call to rows. The tokens are padded ([rows, tokens]) or concatenated with offsets.
 namespace rope::inline ROPE_ABI::detail {
 /// The tokens of a call that belong to each row. Without offsets, row b has the first count(b) tokens of row
 /// b of the call. With offsets the call has one row, of which row b has tokens [offsets[b], offsets[b + 1]).
-class row_queries {
+class row_tokens {
  public:
-  /// \param rows  the number of rows with queries. They are the first rows
-  row_queries(Index rows, Index tokens, const row_counts& counts, const any_integers& offsets = {})
+  /// \param rows  the number of rows with tokens. They are the first rows
+  row_tokens(Index rows, Index tokens, const row_counts& counts, const any_integers& offsets = {})
       : rows_(rows), tokens_(tokens), counts_(counts), offsets_(offsets) {}
   Index asking() const { return rows_; }
+  /// The number of tokens of each row of the call, with padding.
+  Index width() const { return tokens_; }
   /// The number of tokens of row b.
   Index count(Index b) const {
     return offsets_.empty() ? count_of_row(counts_, b, tokens_) : to_index(offset(b + 1) - offset(b));
@@ -15446,6 +15345,20 @@ class row_queries {
   }
   /// The number of tokens of row b of the call that are padding.
   Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
+  /// Calls visit(b, first, count) on `threads` for runs that together cover the tokens of every row.
+  ///
+  /// \param bytes  the bytes that all tokens take in the cache
+  template <class Threads, class Visit>
+  void for_each_run(const Threads& threads, double bytes, const Visit& visit) const {
+    const Index tokens = offsets_.empty() ? rows_ * tokens_ : tokens_;
+    parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
+      for (Index b = 0; b < rows_; ++b) {
+        const Index first = (std::max)(begin - place(b, 0), Index{0}),
+                    last = (std::min)(end - place(b, 0), count(b));
+        if (first < last) visit(b, first, last - first);
+      }
+    });
+  }
   /// The tokens of rows [b, b + number), which have equal counts, [number, count(b), heads, head_dim].
   template <class X>
   head_view<X> rows(const head_view<X>& x, Index b, Index number) const {
@@ -15461,7 +15374,7 @@ class row_queries {
   any_integers offsets_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+#endif  // ROPE_CACHE_DETAIL_ROW_TOKENS_HPP
 
 #ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
 #define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
@@ -15651,36 +15564,23 @@ namespace rope::inline ROPE_ABI::detail {
 /// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
 ///          determine, or set dropout
 inline void check_cache_lists(const char* function, const attention_options& options) {
-  const auto demand_empty = [function](const char* name, const auto& list) {
-    if (!list.empty())
+  const std::pair<const char*, std::size_t> lists[] = {
+      {"query_positions", options.query_positions.size()}, {"key_positions", options.key_positions.size()},
+      {"query_counts", options.query_counts.size()},       {"key_counts", options.key_counts.size()},
+      {"query_offsets", options.query_offsets.size()},     {"key_offsets", options.key_offsets.size()}};
+  for (const auto& [name, size] : lists)
+    if (size > 0)
       throw_invalid(function, "a cache knows the positions and counts of its tokens; leave ", name,
-                    " empty in the options, got length ", list.size());
-  };
-  demand_empty("query_positions", options.query_positions);
-  demand_empty("key_positions", options.key_positions);
-  demand_empty("query_counts", options.query_counts);
-  demand_empty("key_counts", options.key_counts);
-  demand_empty("query_offsets", options.query_offsets);
-  demand_empty("key_offsets", options.key_offsets);
+                    " empty in the options, got length ", size);
   if (!equal(options.dropout, 0))
     throw_invalid(function, "dropout is for training; set it to 0 for attention to a cache, got ",
                   options.dropout);
 }
-/// Rows [b, b + number) of a matrix of scores, [number, heads, queries, keys].
-template <class X>
-score_view<X> scores_of(score_view<X> x, Index b, Index number, Index queries, Index keys) {
-  if (!x) return x;
-  x.data = x.at(b, 0, 0);
-  if (x.batch != 1) x.batch = number;
-  if (x.queries != 1) x.queries = queries;
-  if (x.keys != 1) x.keys = keys;
-  return x;
-}
-/// The part of a call that one kernel call processes: rows [b, b + number), queries from first_query on, and
-/// query heads from first_head on.
+/// The part of a call that one kernel call processes: rows from b on, queries from first_query on, and query
+/// heads from first_head on.
 struct attended_part {
-  Index b, number, first_query, first_head;
-  std::int64_t position, rank;  // of the query if its keys are copied by rank, otherwise rank is -1
+  Index b, first_query = 0, first_head = 0;
+  std::int64_t position = 0, rank = -1;  // of the query if its keys are copied by rank, otherwise rank is -1
   /// The slot of key j of the kernel call.
   template <class Rows>
   Index slot(const Rows& rows, Index j) const {
@@ -15703,7 +15603,7 @@ class attended_call {
   /// \param queries       which tokens of q belong to each row. The last rows may have none
   /// \param only_weights  whether kernels read only keys. Heads of out then have no channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
-                const placed_table<S>* table, const attention_options& options, const row_queries& queries,
+                const placed_table<S>* table, const attention_options& options, const row_tokens& queries,
                 const Threads& threads, bool only_weights = false)
       : q_(q),
         rows_(rows),
@@ -15714,7 +15614,7 @@ class attended_call {
         threads_(threads),
         only_weights_(only_weights),
         shape_{q.batch, q.tokens, 0, q.heads, q.head_dim} {
-    check_all();
+    check_call();
   }
   void run() const;
   /// The extents of the call. The number of keys is that of the longest row.
@@ -15735,7 +15635,7 @@ class attended_call {
     }
   }
  private:
-  void check_all();
+  void check_call();
   token_source<C> keys(Index b) const { return rows_.keys(b); }
   token_source<C> values(Index b) const {
     if (!only_weights_) return rows_.values(b);
@@ -15748,29 +15648,6 @@ class attended_call {
   Index axes() const {
     if constexpr (rows_on_axes<Rows>) return rows_.axes();
     return 0;
-  }
-  void check_call() {
-    check_heads("attention", q_);
-    check_heads("attention", out_);
-    check_output(q_, out_);
-    check_equal("attention", "q and out", "batch", q_.batch, out_.batch);
-    check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
-    check_cache_lists("attention", options_);
-    if (!rotates && raw())
-      throw_invalid("attention", "the stored keys are raw, give the layout and the table");
-    if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
-    if constexpr (rotates) rows_.template check_table<Layout>(*table_);
-    for (Index b = 0; b < queries_.asking(); ++b) shape_.keys = (std::max)(shape_.keys, keys(b).tokens);
-    check_numbers("attention", options_);
-    check_lists("attention", options_, shape_);
-    check_selected("attention", options_, shape_, queries_.asking() == 0 ? 1 : keys(0).heads,
-                   queries_.asking(), [&](Index b) {
-                     return selecting_row{queries_.count(b), keys(b).tokens,
-                                          lists_differ_by_row() ? queries_.place(b, 0) : queries_.first(b)};
-                   });
-    check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
-    // Raw keys are rotated while they are read.
-    check_products<T, C>("attention", options_.products, q_.head_dim, raw());
   }
   /// Queries and stored keys must be rotated in the same way. A call without a table does not show whether
   /// they are.
@@ -15885,8 +15762,15 @@ class attended_call {
   attention_options options_of(Index b, Index number, Index keys) const {
     const Index count = queries_.count(b);
     attention_options options = options_;
-    options.bias = scores_of(options.bias, b, number, count, keys);
-    options.mask = scores_of(options.mask, b, number, count, keys);
+    const auto take_rows = [&](auto& scores) {
+      if (!scores) return;
+      scores.data = scores.at(b, 0, 0);
+      if (scores.batch != 1) scores.batch = number;
+      if (scores.queries != 1) scores.queries = count;
+      if (scores.keys != 1) scores.keys = keys;
+    };
+    take_rows(options.bias);
+    take_rows(options.mask);
     // One list for all rows, or the lists of the rows one after another.
     const auto first = [&](bool differ) { return differ ? queries_.place(b, 0) : queries_.first(b); };
     const auto size = [&](bool differ) { return differ || q_.batch == 1 ? number * count : count; };
@@ -15915,25 +15799,24 @@ class attended_call {
     const auto [fewest, most] = std::minmax_element(counts, counts + number);
     const Index longest = to_index(*most), count = queries_.count(b);
     attention_options options = options_of(b, number, longest);
-    const attention_shape shape = {number, count, longest, q_.heads, q_.head_dim};
     if (!is_counted(rows_, b)) {
       options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
       options.key_positions = rows_.order(b);
     } else if (*fewest != *most) {
       options.key_counts = {counts, static_cast<std::size_t>(number)};
     }
-    const visibility rules = rules_of(b, options, shape);
+    const visibility rules = rules_of(b, options, {number, count, longest, q_.heads, q_.head_dim});
     const token_source<C> k = keys(b).of_length(longest), v = values(b).of_length(longest);
     const head_view<const T> q = queries_.rows(q_, b, number);
     const head_view<T> out = queries_.rows(out_, b, number);
-    const attended_part part = {b, number, 0, 0, 0, -1};
     if constexpr (rotates)
       if (raw()) {
         const query_key_tables tables = tables_of(*table_);
         const read_rotation<T> rotation(std::type_identity<Layout>{}, tables, row_of_zero(b));
-        return visit(attention_call<T, read_rotation<T>, C>{q, k, v, out, rules, rotation}, part);
+        return visit(attention_call<T, read_rotation<T>, C>{q, k, v, out, rules, rotation}, attended_part{b});
       }
-    visit(attention_call<T, no_rotation_of<T, C>, C>{rotated(q, b, 0), k, v, out, rules, {}}, part);
+    visit(attention_call<T, no_rotation_of<T, C>, C>{rotated(q, b, 0), k, v, out, rules, {}},
+          attended_part{b});
   }
   /// Returns q, rotated. Its tokens are queries [first, first + q.tokens) of the rows from b on.
   head_view<const T> rotated(const head_view<const T>& q, Index b, Index first) const {
@@ -15973,7 +15856,7 @@ class attended_call {
           const head_view<T> to = out.token_range(i, 1).head_range(first, heads);
           const attention_call<T, read_rotation<T>, T> call = {
               query.head_range(first, heads), seen, values, to, rules, {}};
-          visit(call, attended_part{b, 1, i, first, position, rank});
+          visit(call, attended_part{b, i, first, position, rank});
         }
       }
     }
@@ -15983,7 +15866,7 @@ class attended_call {
   head_view<T> out_;
   const placed_table<S>* table_;
   attention_options options_;
-  row_queries queries_;
+  row_tokens queries_;
   const Threads& threads_;
   bool only_weights_;
   attention_shape shape_;
@@ -15991,8 +15874,27 @@ class attended_call {
 };
 // Not inline, so that programs can compile them once.
 template <class Layout, class T, class Rows, class S, class Threads>
-void attended_call<Layout, T, Rows, S, Threads>::check_all() {
-  check_call();
+void attended_call<Layout, T, Rows, S, Threads>::check_call() {
+  check_heads("attention", q_);
+  check_heads("attention", out_);
+  check_output(q_, out_);
+  check_equal("attention", "q and out", "batch", q_.batch, out_.batch);
+  check_equal("attention", "q and out", "tokens", q_.tokens, out_.tokens);
+  check_cache_lists("attention", options_);
+  if (!rotates && raw()) throw_invalid("attention", "the stored keys are raw, give the layout and the table");
+  if constexpr (requires { rows_.rotates_keys(); }) check_key_rotation();
+  if constexpr (rotates) rows_.template check_table<Layout>(*table_);
+  for (Index b = 0; b < queries_.asking(); ++b) shape_.keys = (std::max)(shape_.keys, keys(b).tokens);
+  check_numbers("attention", options_);
+  check_lists("attention", options_, shape_);
+  check_selected("attention", options_, shape_, queries_.asking() == 0 ? 1 : keys(0).heads, queries_.asking(),
+                 [&](Index b) {
+                   return selecting_row{queries_.count(b), keys(b).tokens,
+                                        lists_differ_by_row() ? queries_.place(b, 0) : queries_.first(b)};
+                 });
+  check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
+  // Raw keys are rotated while they are read.
+  check_products<T, C>("attention", options_.products, q_.head_dim, raw());
   for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
   find_positions();
 }
@@ -16002,7 +15904,7 @@ void attended_call<Layout, T, Rows, S, Threads>::run() const {
 }
 /// Implements `attention` to stored tokens.
 template <class Layout, class Q, class Rows, class T, class S, class Threads>
-void attend_to_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries,
+void attend_to_rows(const head_view<Q>& q, const Rows& rows, const row_tokens& queries,
                     const head_view<T>& out, const placed_table<S>* table, const attention_options& options,
                     const Threads& threads) {
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
@@ -16032,20 +15934,21 @@ struct lost_tokens {
 /// the appended views. Otherwise only the number of tokens that each row took in the last append is recorded.
 ///
 /// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
-///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
-///            append. If width_ is `unknown`, they are not known, because a row lost tokens from between them
-///            or was copied from another cache, or every row lost all of them.
+///            not 0, width_ is at most even_. If even_ is 0, the newest tokens of row b are the first
+///            counts_[b] of the `width_` tokens of the last append. If width_ is `unknown`, they are not
+///            known, because a row lost tokens from between them or was copied from another cache, or every
+///            row lost all of them.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
-  void append(Index tokens, const row_counts& counts) {
+  void append(const row_tokens& added) {
+    width_ = added.width();
     bool full = true;
     for (std::size_t b = 0; b < counts_.size(); ++b) {
-      counts_[b] = count_of_row(counts, static_cast<Index>(b), tokens);
-      full = full && counts_[b] == tokens;
+      counts_[b] = added.count(static_cast<Index>(b));
+      full = full && counts_[b] == width_;
     }
-    width_ = tokens;
-    even_ = !full ? 0 : even_ > all - tokens ? all : even_ + tokens;
+    even_ = !full ? 0 : even_ > all - width_ ? all : even_ + width_;
   }
   /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
   template <class LostOf>
@@ -16055,11 +15958,10 @@ class newest_tokens {
       const lost_tokens lost = lost_of(b);
       alike = alike && lost == lost_of(first);
       any = any || lost.removed > 0;
-      recent = recent || lost.among((std::min)(width_, even_)) > 0;
+      recent = recent || lost.among(width_) > 0;
     }
     if (!any) return;
     if (even_ > 0) {
-      width_ = (std::min)(width_, even_);
       if (alike) {
         width_ -= lost_of(first).among(width_);
         if (even_ != all) even_ -= lost_of(first).among(even_);
@@ -16068,7 +15970,6 @@ class newest_tokens {
       }
       even_ = recent ? 0 : width_;
       std::fill(counts_.begin(), counts_.end(), width_);
-      if (!recent) return;
     }
     for (Index b = first; b < last; ++b) {
       Index& count = counts_[static_cast<std::size_t>(b)];
@@ -16563,20 +16464,6 @@ struct ordered_tokens {
       ++ascending;
   }
 };
-/// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
-///
-/// \param bytes  the bytes that all new tokens take in the cache
-template <class Threads, class Write>
-void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
-                  const Write& write) {
-  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
-    for (Index b = begin / tokens; b * tokens < end; ++b) {
-      const Index first = (std::max)(begin - b * tokens, Index{0}),
-                  last = (std::min)(end - b * tokens, count_of_row(counts, b, tokens));
-      if (first < last) write(b, first, last - first);
-    }
-  });
-}
 /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range() of
 ///          `positions`
 template <class Source>
@@ -16604,6 +16491,8 @@ class slot_rows {
   std::span<const std::int64_t> positions(Index b) const { return {order_.row(b), at(used(b))}; }
   const std::vector<std::int64_t>& next() const { return order_.next(); }
   const newest_tokens& newest() const { return newest_; }
+  /// The positions that decide visibility.
+  const row_places<std::int64_t>& order() const { return order_; }
   /// Throws:  std::out_of_range unless b is in [0, batch)
   Index checked(const char* function, std::int64_t b) const {
     if (b < 0 || b >= batch_) throw_out_of_range(function, "row must be in [0, ", batch_, "), got ", b);
@@ -16680,37 +16569,34 @@ class cache_rows : public slot_rows<growing_row> {
     if (row.every) common_size(function);
     return slot_rows::rows(function, row);
   }
-  /// Throws:  std::length_error unless the new tokens fit; as check_new_positions
-  template <class Source>
-  void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
-                 bool /*on_axes*/) const {
-    check_room(function, tokens, counts);
-    check_new_positions(function, batch_, tokens, positions, counts);
-  }
   /// Throws:  std::length_error unless the new tokens fit
-  void check_room(const char* function, Index tokens, const row_counts& counts) const {
+  void check_room(const char* function, const row_tokens& added) const {
     for (Index b = 0; b < batch_; ++b)
-      if (const Index count = count_of_row(counts, b, tokens); count > slots_ - size(b))
+      if (const Index count = added.count(b); count > slots_ - size(b))
         throw_length(function, count, " tokens do not fit into row ", b, ", which holds ", size(b), " of ",
                      slots_, "; call reserve");
   }
+  /// New tokens may be at any positions.
+  template <class Source>
+  void check_order(const char* /*function*/, const row_tokens& /*added*/, const Source& /*positions*/) const {
+  }
   /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
   template <class Threads, class Positions, class Write, class Forget>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
+  void for_each_new(const row_tokens& added, const Threads& threads, double bytes,
                     const Positions& /*positions*/, const Write& write, const Forget& /*forget*/) const {
-    for_each_run(threads, batch_, tokens, counts, bytes,
-                 [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
+    added.for_each_run(threads, bytes,
+                       [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
   }
   /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next().
   template <class Source, class Skipped>
-  void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
+  void append(const row_tokens& added, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
-      const Index count = count_of_row(counts, b, tokens);
-      order_.append(*this, b, count, [&](Index t, Index /*axis*/) { return positions(b, t); });
-      records_(b).used += count;
-      update_order(b, size(b) - count, false);
+      const Index before = size(b);
+      order_.append(*this, b, added.count(b), [&](Index t, Index /*axis*/) { return positions(b, t); });
+      records_(b).used += added.count(b);
+      update_order(b, before);
     }
-    newest_.append(tokens, counts);
+    newest_.append(added);
   }
   /// Throws:  std::out_of_range unless tokens [first, first + count) are stored
   void check_tokens(const char* function, row_range rows, Index first, Index count) const {
@@ -16730,7 +16616,7 @@ class cache_rows : public slot_rows<growing_row> {
     order_.keep(*this, rows, size);
     for (Index b = rows.first; b < rows.last; ++b) {
       records_(b).used = size;
-      update_order(b, size, false);
+      update_order(b, size);
     }
   }
   /// Removes tokens. With `evicts`, next(b) does not change. With `on_axes` the remaining tokens are
@@ -16746,16 +16632,13 @@ class cache_rows : public slot_rows<growing_row> {
     order_.remove(rows, *this, tokens, evicts);
     for (Index b = rows.first; b < rows.last; ++b) {
       records_(b).used -= tokens.size();
-      update_order(b, tokens.first(), on_axes);
+      if (on_axes) order_.number(b, size(b));
+      update_order(b, tokens.first());
     }
-  }
-  /// Throws:  as row_places::check_shift
-  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    order_.check_shift(function, rows, *this, first, last, delta);
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     order_.shift(rows, *this, first, last, delta);
-    for (Index b = rows.first; b < rows.last; ++b) update_order(b, first, false);
+    for (Index b = rows.first; b < rows.last; ++b) update_order(b, first);
   }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
@@ -16764,11 +16647,8 @@ class cache_rows : public slot_rows<growing_row> {
                    "; call reserve");
   }
  private:
-  /// Updates ordered(b) after a change of tokens from `first` on, and first numbers the tokens if `on_axes`.
-  void update_order(Index b, Index first, bool on_axes) {
-    if (on_axes) order_.number(b, size(b));
-    records_(b).order.update(order_.row(b), first, size(b));
-  }
+  /// Updates ordered(b) after a change of tokens from `first` on.
+  void update_order(Index b, Index first) { records_(b).order.update(order_.row(b), first, size(b)); }
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
@@ -16790,13 +16670,6 @@ struct next_tokens {};
 template <class P>
 concept place_form =
     position_form<P> || std::is_same_v<P, token_coordinates> || std::is_same_v<P, next_tokens>;
-/// Converts positions to a source, and returns other arguments unchanged.
-template <position_form P>
-auto place_source(const P& positions, Index tokens) {
-  return position_source(positions, tokens);
-}
-template <place_form P>
-requires(!position_form<P>) const P& place_source(const P& place, Index /*tokens*/) { return place; }
 /// Where the values of a cache are stored: in memory of their own, or in the first channels of the keys, as
 /// latents. Heads may be normalised before rotation and may have coordinates. Latents may not.
 enum class value_place { own, in_keys };
@@ -16868,33 +16741,6 @@ constexpr bool lacks_tables(std::size_t count) {
       (!detail::lacks_view<2, Arguments...>() &&                                                           \
        (std::is_same_v<Layout, detail::unnamed_layout> || !detail::lacks_table<Arguments...>)&&misplaced), \
       #function ": " sentence)
-/// Such overloads of the functions that append tokens.
-#define ROPE_DETAIL_ASK_FOR_APPENDS(place)                                                                   \
-  ROPE_DETAIL_ASK_FOR_TOKENS(append, (detail::misplaced_in_append<place, Arguments...>()),                   \
-                             "after both views pass the table if the cache rotates keys, then counts (any "  \
-                             "integers, [batch], or {}), then the threads");                                 \
-  ROPE_DETAIL_ASK_FOR_TOKENS(append_at, (detail::misplaced_in_append_at<place, Arguments...>()),             \
-                             "after both views pass the table if the cache rotates keys, then positions "    \
-                             "(a start, a list of ids, row_starts, segments or, for heads without a table, " \
-                             "token_coordinates), then counts (any integers, [batch], or {}), then the "     \
-                             "threads");                                                                     \
-  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(append_rotated, "append_rotated");                                         \
-  ROPE_DETAIL_REFUSE(append_rotated, , (detail::lacks_view<2, Arguments...>()),                              \
-                     ROPE_DETAIL_VIEW_SENTENCE("append_rotated"));                                           \
-  ROPE_DETAIL_REFUSE(                                                                                        \
-      append_rotated, ,                                                                                      \
-      (!detail::lacks_view<2, Arguments...>() && detail::misplaced_in_append_rotated<Arguments...>()),       \
-      "append_rotated: after both views pass the table that rotated the keys, then positions or {}, then "   \
-      "counts (any integers, [batch], or {}), then the threads");                                            \
-  ROPE_DETAIL_REFUSE(check_table, const, (detail::lacks_tables<Arguments...>(1)),                            \
-                     ROPE_DETAIL_TABLE_SENTENCE("check_table"))
-/// Overloads of rebase and shift for calls with missing or misplaced tables.
-#define ROPE_DETAIL_ASK_FOR_ROTATIONS()                                                                    \
-  ROPE_DETAIL_REFUSE(rebase, , (detail::lacks_tables<Arguments...>(2)),                                    \
-                     "rebase: pass the table that rotated the keys, and the table of their new rotation"); \
-  ROPE_DETAIL_REFUSE(shift, , (detail::misplaced_in_shift<Layout, Arguments...>()),                        \
-                     "shift: after delta pass the table of keys that are stored rotated, with their "      \
-                     "layout, and then batch_row{b} for a single row")
 #endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], which may be part of the keys. Writes, moves and copies tokens.
@@ -16923,8 +16769,12 @@ class cache_memory {
   Index slot_count() const { return slots_; }
   head_view<const T> keys() const { return view_of(keys_, head_dim_); }
   head_view<T> keys() { return view_of(keys_, head_dim_); }
-  head_view<const T> values() const { return values_of(*this); }
-  head_view<T> values() { return values_of(*this); }
+  head_view<const T> values() const {
+    return view_of(shared ? keys_ : values_, shared ? head_dim_ : value_dim_).channels(0, value_dim_);
+  }
+  head_view<T> values() {
+    return view_of(shared ? keys_ : values_, shared ? head_dim_ : value_dim_).channels(0, value_dim_);
+  }
   /// The first channel of a stored key that new keys set.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// The size of `count` tokens in bytes.
@@ -16990,13 +16840,6 @@ class cache_memory {
     else
       return bhsd(heads.channels.data(), batch_, heads_, slots_, head_dim);
   }
-  template <class Memory>
-  static auto values_of(Memory& memory) {
-    if constexpr (shared)
-      return memory.keys().channels(0, memory.value_dim_);
-    else
-      return memory.view_of(memory.values_, memory.value_dim_);
-  }
   static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
   /// Calls visit(x, size, y) for each contiguous part of `count` slots. x is in `other`, from slot `from` of
   /// row a on. y is in this memory, from slot `to` of row b on. Both have heads of the same shape.
@@ -17041,14 +16884,6 @@ template <class At>
 inline constexpr bool are_coordinates = requires(const At& at) {
   at.coordinate(Index{}, Index{});
 };
-/// The positions in a table of new tokens at `at`: their positions, or the rows of their coordinates.
-template <class At>
-auto positions_at(const At& at, Index tokens) {
-  if constexpr (are_coordinates<At>)
-    return token_rows{at.rows() == tokens ? 0 : tokens};
-  else
-    return at;
-}
 /// Memory, rows and the rotation of the keys, which change together. Tables are placed in the head of a
 /// stored key. `function` is the name of the public function in messages.
 ///
@@ -17189,9 +17024,41 @@ class stored_tokens {
     copy_tokens(other, from, to);
     if (!other.rows_.empty(from) && other_rotation) rotation_ = other.rotation_;
   }
-  /// \param from  row b becomes a copy of row from[b]
+  /// Makes every row b a copy of row from[b] before the call.
+  ///
+  /// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry
+  ///          is not a row
   void reorder(const char* function, const row_list& from) {
-    detail::reorder(function, from, memory_.batch(), rows_, memory_, coordinates_);
+    const Index batch = memory_.batch();
+    if (static_cast<Index>(from.size()) != batch)
+      throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
+    number_array<Index> source(batch), readers(batch, 1, 0);
+    for (Index b = 0; b < batch; ++b) source(b) = rows_.checked(function, from[static_cast<std::size_t>(b)]);
+    const auto stays = [&](Index b) { return source(b) == b; };
+    for (Index b = 0; b < batch; ++b)
+      if (!stays(b)) ++readers(source(b));
+    // A row that no other row copies can be overwritten. After this copy, the same may be true of the row
+    // that was its source.
+    for (Index first = 0; first < batch; ++first)
+      for (Index b = first; !stays(b) && readers(b) == 0; --readers(b)) {
+        const Index made_of = std::exchange(source(b), b);
+        copy_tokens(*this, made_of, b);
+        b = made_of;
+      }
+    // The remaining rows form cycles. Each swap completes one row and moves the first row of the cycle to the
+    // next row.
+    for (Index b = 0; b < batch; ++b) {
+      Index to = b;
+      while (source(to) != b) {
+        const Index next = std::exchange(source(to), to);
+        const Index count = (std::max)(rows_.used(to), rows_.used(next));
+        memory_.swap_rows(to, next, count);
+        coordinates_.swap_rows(to, next, count);
+        rows_.swap_rows(to, next);
+        to = next;
+      }
+      source(to) = to;
+    }
   }
   void clear() {
     rows_.clear();
@@ -17229,9 +17096,9 @@ class stored_tokens {
   }
   /// Throws:  std::invalid_argument unless new keys at `at` can be stored rotated by their table;
   ///          std::out_of_range if a position is outside the table
-  template <class Layout, class K, class Keys, class At>
+  template <class Layout, class K, class Keys, class At, class Positions>
   void check_keys(const char* function, const head_view<K>& k, const Keys& keys, const At& at,
-                  const row_counts& counts) const {
+                  const Positions& positions, const row_tokens& added) const {
     const auto& table = keys.table.table();
     if (storage_ == key_storage::raw) {
       if (are_copied<Keys>)
@@ -17244,9 +17111,9 @@ class stored_tokens {
     if constexpr (std::is_same_v<At, token_coordinates>)
       if (!is_coordinate_table(function, at.axes(), table))
         for (Index b = 0; b < memory_.batch(); ++b)
-          for (Index t = 0; t < count_of_row(counts, b, k.tokens); ++t)
+          for (Index t = 0; t < added.count(b); ++t)
             text_position(function, "a token", at.axes(),
-                          [&](Index a) { return at.coordinate(positions_at(at, k.tokens)(b, t), a); });
+                          [&](Index a) { return at.coordinate(positions(b, t), a); });
     if constexpr (are_copied<Keys>) {
       check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, in_new_keys(keys.table), known_range{});
     } else {
@@ -17254,9 +17121,8 @@ class stored_tokens {
         throw_invalid(function,
                       "a table of coordinates has the positions of its tokens; leave out positions");
       for (Index b = 0; b < k.batch; ++b)
-        check_rotation<Layout>(function,
-                               k.batch_range(b, 1).token_range(0, count_of_row(counts, b, k.tokens)),
-                               in_new_keys(keys.table), positions_of_row(positions_at(at, k.tokens), b));
+        check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, added.count(b)),
+                               in_new_keys(keys.table), positions_of_row(positions, b));
     }
   }
   /// Throws:  std::invalid_argument unless row `from` of `other` can be row `to` of this store;
@@ -17293,7 +17159,7 @@ class stored_tokens {
     if (on_axes())
       coordinates_.check_shift(function, rows, rows_, first, last, delta);
     else
-      rows_.check_shift(function, rows, first, last, delta);
+      rows_.order().check_shift(function, rows, rows_, first, last, delta);
     for (Index b = rows.first; b < rows.last && delta != 0; ++b)
       for (Index t = first; t < last; ++t) rotate_key(b, t);
     if (on_axes())
@@ -17324,29 +17190,37 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
                   threads);
   } else {
     memory_.check_new(function, k, v, counts);
+    const row_tokens added(memory_.batch(), k.tokens, counts);
     if constexpr (are_coordinates<At>) {
       if (!on_axes())
         throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
                       at.axes(), "}");
       check_axes(function, coordinates_.axes(), at.axes());
-      checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
-      rows_.check_room(function, k.tokens, counts);
-    } else {
-      rows_.check_new(function, k.tokens, at, counts, on_axes());
+    }
+    // The positions of the new tokens in a table, or the rows of their coordinates.
+    const auto positions = [&] {
+      if constexpr (are_coordinates<At>)
+        return checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
+      else
+        return at;
+    }();
+    rows_.check_room(function, added);
+    if constexpr (!are_coordinates<At>) {
+      check_new_positions(function, memory_.batch(), k.tokens, at, counts);
+      if (!on_axes()) rows_.check_order(function, added, at);
     }
     if constexpr (has_table)
-      check_keys<Layout>(function, k, keys, at, counts);
+      check_keys<Layout>(function, k, keys, at, positions, added);
     else
       check_needs_no_table(function);
     const auto norm = checked_norm(function, keys.norm, k);
-    const auto positions = positions_at(at, k.tokens);
     const auto position = [&](Index b, Index t) -> std::int64_t {
       if constexpr (!are_coordinates<At>)
         if (!on_axes()) return at(b, t);
       return rows_.next()[static_cast<std::size_t>(b)] + t;  // with axes, rows_ numbers the tokens
     };
     rows_.for_each_new(
-        k.tokens, counts, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
+        added, threads, memory_.bytes_of(memory_.batch() * k.tokens), position,
         [&](Index b, Index first, Index count, Index slot) {
           memory_.write(k, v, b, first, count, slot, [&](const auto& from, const auto& to) {
             if constexpr (are_copied<Keys>)
@@ -17364,13 +17238,13 @@ void stored_tokens<T, place, Rows>::store(const char* function, const head_view<
     // With axes, a position is the coordinate on all axes.
     if (on_axes())
       for (Index b = 0; b < memory_.batch(); ++b)
-        coordinates_.append(rows_, b, count_of_row(counts, b, k.tokens), [&](Index t, Index a) {
+        coordinates_.append(rows_, b, added.count(b), [&](Index t, Index a) {
           if constexpr (are_coordinates<At>)
             return at.coordinate(positions(b, t), a);
           else
             return static_cast<double>(at(b, t));
         });
-    rows_.append(k.tokens, counts, position, [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
+    rows_.append(added, position, [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -17602,7 +17476,24 @@ class token_cache {
                   detail::key_transform<typename Table::scalar, detail::copied_keys>{rotation, {}}, positions,
                   counts, threads);
   }
-  ROPE_DETAIL_ASK_FOR_APPENDS(place);
+  ROPE_DETAIL_ASK_FOR_TOKENS(append, (detail::misplaced_in_append<place, Arguments...>()),
+                             "after both views pass the table if the cache rotates keys, then counts (any "
+                             "integers, [batch], or {}), then the threads");
+  ROPE_DETAIL_ASK_FOR_TOKENS(append_at, (detail::misplaced_in_append_at<place, Arguments...>()),
+                             "after both views pass the table if the cache rotates keys, then positions "
+                             "(a start, a list of ids, row_starts, segments or, for heads without a table, "
+                             "token_coordinates), then counts (any integers, [batch], or {}), then the "
+                             "threads");
+  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(append_rotated, "append_rotated");
+  ROPE_DETAIL_REFUSE(append_rotated, , (detail::lacks_view<2, Arguments...>()),
+                     ROPE_DETAIL_VIEW_SENTENCE("append_rotated"));
+  ROPE_DETAIL_REFUSE(
+      append_rotated, ,
+      (!detail::lacks_view<2, Arguments...>() && detail::misplaced_in_append_rotated<Arguments...>()),
+      "append_rotated: after both views pass the table that rotated the keys, then positions or {}, then "
+      "counts (any integers, [batch], or {}), then the threads");
+  ROPE_DETAIL_REFUSE(check_table, const, (detail::lacks_tables<Arguments...>(1)),
+                     ROPE_DETAIL_TABLE_SENTENCE("check_table"));
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
   template <class Layout = detail::unnamed_layout, rotation_table Table>
@@ -17697,7 +17588,12 @@ class token_cache {
              const P& positions, const detail::row_counts& counts, const Threads& threads) {
     const head_view<const std::remove_const_t<A>> a = first;
     const head_view<const std::remove_const_t<B>> b = second;
-    const auto& at = detail::place_source(positions, first.tokens);
+    const auto& at = [&]() -> decltype(auto) {
+      if constexpr (position_form<P>)
+        return detail::position_source(positions, first.tokens);
+      else
+        return (positions);
+    }();
     if constexpr (!pair_layout<Layout> && !std::is_same_v<Keys, detail::unknown_table>)
       return;  // the caller reports the missing layout
     else if constexpr (of_heads)
@@ -17814,7 +17710,11 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
       tokens_.template shift<Layout>(Cache::names.shift, first, count, delta,
                                      base::cache().placed(Cache::names.shift, table), row);
   }
-  ROPE_DETAIL_ASK_FOR_ROTATIONS();
+  ROPE_DETAIL_REFUSE(rebase, , (detail::lacks_tables<Arguments...>(2)),
+                     "rebase: pass the table that rotated the keys, and the table of their new rotation");
+  ROPE_DETAIL_REFUSE(shift, , (detail::misplaced_in_shift<Layout, Arguments...>()),
+                     "shift: after delta pass the table of keys that are stored rotated, with their "
+                     "layout, and then batch_row{b} for a single row");
   /// Increases the capacity to at least `capacity` tokens per row. Views and spans of the cache are no longer
   /// valid.
   ///
@@ -17908,14 +17808,13 @@ struct ring_row {
 ///            positions that append_at skipped. None is skipped from run_start(b) on.
 class ring_rows : public slot_rows<ring_row> {
  public:
-  static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
   ring_rows(const char* owner, Index batch, const ring_policy& policy, Index slot_count)
       : slot_rows(owner, batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
   const ring_policy& policy() const { return policy_; }
   std::int64_t seen(Index b) const { return next()[at(b)]; }
   Index size(Index b) const {
     if (run_start(b) > 0)
-      return used(b) - to_index(std::count(order_.row(b), order_.row(b) + used(b), no_position));
+      return used(b) - to_index(std::count(order_.row(b), order_.row(b) + used(b), no_token));
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
                     (std::max)(std::int64_t{0}, seen(b) - records_(b).oldest));
   }
@@ -17945,15 +17844,12 @@ class ring_rows : public slot_rows<ring_row> {
       throw_out_of_range(function, "a position in a sequence must not be negative, got ", position);
   }
   /// Throws:  std::invalid_argument unless the positions of each row ascend and the first is at least
-  ///          seen(b); std::out_of_range if one is negative or above 2^53; as range() of `positions`. With
-  ///          axes, positions are coordinates, and it throws only as check_new_positions
+  ///          seen(b); std::out_of_range if one is negative
   template <class Source>
-  void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
-                 bool on_axes) const {
-    check_new_positions(function, batch_, tokens, positions, counts);
-    for (Index b = 0; b < batch_ && !on_axes; ++b) {
+  void check_order(const char* function, const row_tokens& added, const Source& positions) const {
+    for (Index b = 0; b < batch_; ++b) {
       std::int64_t next = seen(b);
-      for (Index t = 0; t < count_of_row(counts, b, tokens); ++t) {
+      for (Index t = 0; t < added.count(b); ++t) {
         const std::int64_t position = positions(b, t);
         check_position(function, position);
         if (position < next)
@@ -17964,13 +17860,13 @@ class ring_rows : public slot_rows<ring_row> {
     }
   }
   /// Any number of tokens fits.
-  void check_room(const char* /*function*/, Index /*tokens*/, const row_counts& /*counts*/) const {}
+  void check_room(const char* /*function*/, const row_tokens& /*added*/) const {}
   /// Calls write(b, t, 1, slot) for every new token that the same append does not overwrite. These tokens
   /// have different slots, so threads may write them in any order. If threads fail or memory runs out while
   /// recorded tokens are overwritten, forget() is called.
   template <class Threads, class Positions, class Write, class Forget>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
-                    const Positions& positions, const Write& write, const Forget& forget) const {
+  void for_each_new(const row_tokens& added, const Threads& threads, double bytes, const Positions& positions,
+                    const Write& write, const Forget& forget) const {
     struct unless_done {
       const Forget& forget;
       std::atomic<bool> overwritten = false, done = false;
@@ -17978,8 +17874,8 @@ class ring_rows : public slot_rows<ring_row> {
         if (overwritten && !done) forget();
       }
     } otherwise{forget};
-    for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
-      const std::int64_t kept = first_kept(positions(b, count_of_row(counts, b, tokens) - 1));
+    added.for_each_run(threads, bytes, [&](Index b, Index first, Index count) {
+      const std::int64_t kept = first_kept(positions(b, added.count(b) - 1));
       for (Index t = first; t < first + count; ++t)
         if (const std::int64_t i = positions(b, t); stays(i, kept)) {
           if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
@@ -17991,9 +17887,9 @@ class ring_rows : public slot_rows<ring_row> {
   /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next(). Calls
   /// skipped(b, slot) for every slot that is now in use without a token because positions were skipped.
   template <class Positions, class Skipped>
-  void append(Index tokens, const row_counts& counts, const Positions& positions, const Skipped& skipped) {
+  void append(const row_tokens& added, const Positions& positions, const Skipped& skipped) {
     for (Index b = 0; b < batch_; ++b) {
-      const Index count = count_of_row(counts, b, tokens);
+      const Index count = added.count(b);
       if (count == 0) continue;
       const std::int64_t last = positions(b, count - 1), kept = first_kept(last);
       for (Index t = 0; t < count; ++t)
@@ -18006,24 +17902,24 @@ class ring_rows : public slot_rows<ring_row> {
         for (Index slot = policy_.sinks; slot < used_before; ++slot)
           if (std::int64_t& held = order_.row(b)[slot]; held < kept) {
             records_(b).oldest = (std::max)(records_(b).oldest, held + 1);
-            held = no_position;
+            held = no_token;
           }
       } else {
         records_(b).oldest = (std::max)(records_(b).oldest, kept);
       }
       for (Index t = 0; t < count; ++t) {
         const std::int64_t i = positions(b, t);
-        for (; used(b) <= slot(i); ++records_(b).used) order_.row(b)[used(b)] = no_position;
+        for (; used(b) <= slot(i); ++records_(b).used) order_.row(b)[used(b)] = no_token;
         if (stays(i, kept))
           order_.row(b)[slot(i)] = i;
         else
           records_(b).oldest = (std::max)(records_(b).oldest, i + 1);
       }
       for (Index slot = used_before; slot < used(b); ++slot)
-        if (order_.row(b)[slot] == no_position) skipped(b, slot);
+        if (order_.row(b)[slot] == no_token) skipped(b, slot);
       order_.end_at(b, last);
     }
-    newest_.append(tokens, counts);
+    newest_.append(added);
   }
   /// Throws:  std::out_of_range unless 0 <= size <= seen(b) and every token visible to the next query is
   ///          held; with `last_token` (tokens have coordinates), unless token size - 1 is held too; if 0 <
@@ -18045,7 +17941,7 @@ class ring_rows : public slot_rows<ring_row> {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, to_index(seen(b) - size)}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       for (Index slot = 0; slot < used(b); ++slot)
-        if (order_.row(b)[slot] >= size) order_.row(b)[slot] = no_position;
+        if (order_.row(b)[slot] >= size) order_.row(b)[slot] = no_token;
       order_.end_at(b, size - 1);
       if (size == 0) records_(b).run_start = 0;
       records_(b).oldest = (std::min)(records_(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
@@ -18053,13 +17949,11 @@ class ring_rows : public slot_rows<ring_row> {
   }
   /// Throws:  std::invalid_argument unless another object has the same policy
   void check_copy(const char* function, const ring_rows& other, Index /*from*/) const {
-    const auto compare = [function](const char* name, Index own, Index theirs) {
-      check_equal(function, "both rings", name, own, theirs);
-    };
-    compare("sinks", policy_.sinks, other.policy_.sinks);
-    compare("window", policy_.window, other.policy_.window);
-    compare("chunk", policy_.chunk, other.policy_.chunk);
-    compare("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
+    check_equal(function, "both rings", "sinks", policy_.sinks, other.policy_.sinks);
+    check_equal(function, "both rings", "window", policy_.window, other.policy_.window);
+    check_equal(function, "both rings", "chunk", policy_.chunk, other.policy_.chunk);
+    check_equal(function, "both rings", "positions", static_cast<Index>(policy_.positions),
+                static_cast<Index>(other.policy_.positions));
   }
  private:
   /// The first token after the sinks that is kept in a row whose newest token is `last`.
@@ -18118,7 +18012,7 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
  public:
   /// The value in `positions` for a slot without a token, because it was rolled back or skipped: greater than
   /// every position.
-  static constexpr std::int64_t no_position = detail::ring_rows::no_position;
+  static constexpr std::int64_t no_position = no_token;
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
   /// Throws:  std::invalid_argument if an extent is negative, the window or the chunk is not positive, or
@@ -18715,7 +18609,7 @@ namespace detail {
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class Rows>
-row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts& counts) {
+row_tokens queries_of(const head_view<Q>& q, const Rows& rows, const row_counts& counts) {
   check_rule("attention", q.batch <= rows.batch(), "q must have at most as many rows as the cache", q.batch,
              rows.batch());
   const std::span<const Index> remembered =
@@ -19760,14 +19654,14 @@ namespace detail {
 /// Sequences in pages as a class that satisfies attended_rows, and the tokens of a call that are the newest
 /// ones of each sequence. Tokens of a sequence are at positions 0, 1, 2, ...
 template <class P>
-class rows_in_pages : public row_queries {
+class rows_in_pages : public row_tokens {
  public:
   using value_type = std::remove_const_t<P>;
   /// Throws:  as check_blocks; std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of
   ///          every sequence, and no sequence has more new tokens than its length
   rows_in_pages(const char* function, const page_view<P>& pages, Index batch, Index tokens,
                 const any_integers& offsets)
-      : row_queries(pages.sequences(), tokens, {}, offsets), pages_(pages) {
+      : row_tokens(pages.sequences(), tokens, {}, offsets), pages_(pages) {
     pages.check_blocks(function);
     const auto given = static_cast<Index>(offsets.size());
     if (given == 0) {
@@ -19787,12 +19681,8 @@ class rows_in_pages : public row_queries {
   }
   Index batch() const { return pages_.sequences(); }
   key_storage storage() const { return pages_.storage(); }
-  token_source<value_type> keys(Index s) const {
-    return {pages_.keys(), pages_.blocks(), s, pages_.length(s)};
-  }
-  token_source<value_type> values(Index s) const {
-    return {pages_.values(), pages_.blocks(), s, pages_.length(s)};
-  }
+  token_source<value_type> keys(Index s) const { return {pages_.keys(), pages_.blocks(), s, seen(s)}; }
+  token_source<value_type> values(Index s) const { return {pages_.values(), pages_.blocks(), s, seen(s)}; }
   std::span<const std::int64_t> order(Index /*s*/) const { return {}; }
   Index seen(Index s) const { return pages_.length(s); }
   std::int64_t order_of(Index /*s*/, std::int64_t token) const { return token; }
@@ -19801,7 +19691,7 @@ class rows_in_pages : public row_queries {
   void check_table(const Table& /*table*/) const {}
   /// The position of the first new token of a sequence.
   Index start(Index s) const { return seen(s) - count(s); }
-  /// Returns `options` without query_offsets, which row_queries have.
+  /// Returns `options` without query_offsets, which row_tokens have.
   ///
   /// Throws:  std::invalid_argument if there are query_offsets and a bias or a mask
   attention_options rules(const char* function, const attention_options& options) const {
@@ -19847,37 +19737,31 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
   check_pages_are_own(
       "write_pages", pages, [&](Index s) { return newest.start(s); },
       [&](Index s) { return newest.count(s); });
-  const Index tokens = k.batch * k.tokens;
   position_range positions;
-  for (Index s = 0; s < newest.batch(); ++s) {
-    if (newest.count(s) == 0) continue;
-    positions.include(newest.start(s));
-    positions.include(newest.seen(s) - 1);
-  }
+  for (Index s = 0; s < newest.batch(); ++s)
+    if (newest.count(s) > 0)
+      for (const Index position : {newest.start(s), newest.seen(s) - 1}) positions.include(position);
   if constexpr (!are_copied<Keys>) {
     if (pages.storage() == key_storage::raw) refuse_raw_keys("write_pages");
     check_rotation<Layout>("write_pages", k, keys.table, known_range{positions});
   }
   const auto norm = checked_norm("write_pages", keys.norm, k);
-  const double bytes =
-      cost_of(tokens, pages.keys().heads, pages.keys().head_dim + pages.values().head_dim, sizeof(T));
-  parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
-    Index before = 0;  // new tokens of all earlier sequences
-    for (Index s = 0; s < newest.batch() && before < end; before += newest.count(s++)) {
-      const Index last = (std::min)(end - before, newest.count(s));
-      for (Index first = (std::max)(begin - before, Index{0}), count; first < last; first += count) {
-        const Index t = newest.start(s) + first, slot = pages.slot(t), page = pages.page(s, t);
-        count = (std::min)(last - first, pages.page_size() - slot);
-        const auto from = [&](const auto& x) { return newest.rows(x, s, 1).token_range(first, count); };
-        const auto to = [&](const head_view<T>& pool) {
-          return pool.batch_range(page, 1).token_range(slot, count);
-        };
-        if constexpr (are_copied<Keys>)
-          copy_channels(from(k), to(pages.keys()));
-        else
-          rotate_channels<Layout>(from(k), to(pages.keys()), keys.table, contiguous_positions{t}, norm);
-        copy_channels(from(v), to(pages.values()));
-      }
+  const double bytes = cost_of(k.batch, k.tokens, pages.keys().heads,
+                               pages.keys().head_dim + pages.values().head_dim, sizeof(T));
+  newest.for_each_run(threads, bytes, [&](Index s, Index first, Index size) {
+    for (const Index last = first + size; first < last;) {
+      const Index t = newest.start(s) + first, slot = pages.slot(t), page = pages.page(s, t);
+      const Index count = (std::min)(last - first, pages.page_size() - slot);
+      const auto from = [&](const auto& x) { return newest.rows(x, s, 1).token_range(first, count); };
+      const auto to = [&](const head_view<T>& pool) {
+        return pool.batch_range(page, 1).token_range(slot, count);
+      };
+      if constexpr (are_copied<Keys>)
+        copy_channels(from(k), to(pages.keys()));
+      else
+        rotate_channels<Layout>(from(k), to(pages.keys()), keys.table, contiguous_positions{t}, norm);
+      copy_channels(from(v), to(pages.values()));
+      first += count;
     }
   });
 }
@@ -20002,7 +19886,7 @@ namespace detail {
 /// visit(call, part) for each of them.
 template <class Layout, class T, class Rows, class S, class Threads>
 attended_call<Layout, T, Rows, S, Threads> weights_call(const head_view<const T>& q, const Rows& rows,
-                                                        const row_queries& queries,
+                                                        const row_tokens& queries,
                                                         const placed_table<S>* table,
                                                         attention_options options, const Threads& threads) {
   options.log_sum_exp = {};
@@ -20012,7 +19896,7 @@ attended_call<Layout, T, Rows, S, Threads> weights_call(const head_view<const T>
 }
 /// Implements `attention_weights` for stored tokens.
 template <class Layout, class Q, class Rows, class S, class W, class Threads>
-void find_weights_of_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries, W& weights,
+void find_weights_of_rows(const head_view<Q>& q, const Rows& rows, const row_tokens& queries, W& weights,
                           const placed_table<S>* table, const attention_options& options,
                           const Threads& threads) {
   ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
@@ -20041,7 +19925,7 @@ void find_weights_of_rows(const head_view<Q>& q, const Rows& rows, const row_que
 }
 /// Implements `attention_weight_sums` for stored tokens.
 template <class Layout, class W, class Q, class Rows, class S, class Threads>
-void find_weight_sums_of_rows(const head_view<Q>& q, const Rows& rows, const row_queries& queries,
+void find_weight_sums_of_rows(const head_view<Q>& q, const Rows& rows, const row_tokens& queries,
                               std::remove_reference_t<W>& list, const placed_table<S>* table,
                               const attention_options& options, const Threads& threads) {
   ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
@@ -23448,21 +23332,15 @@ class xpos {
 namespace rope::inline ROPE_ABI::detail {
 /// The two parts of conj(x) g, see above.
 enum class part { along, across };
-/// The rotated heads, their gradient, the table and the positions: checked arguments of a gradient.
-template <class X, class G, class S, class Source>
-struct rotated_heads {
-  head_view<const X> x;    // the rotated channels, before the rotation or after it
-  head_view<const G> d_x;  // the gradient with respect to them
-  const frequency_table<S>& table;
-  Source positions;  // of token t of row b: positions(b, t)
-};
 /// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
-template <class Layout, part which, class X, class G, class S, class Source>
-void add_token(const rotated_heads<X, G, S, Source>& heads, Index b, Index t, double* sums) {
+///
+/// \param heads  the result of checked_gradient, here and below
+template <class Layout, part which>
+void add_token(const auto& heads, Index b, Index t, double* sums) {
   const Index pairs = heads.table.pairs();
   for (Index h = 0; h < heads.x.heads; ++h) {
-    const X* value = heads.x.at(b, t, h);
-    const G* gradient = heads.d_x.at(b, t, h);
+    const auto* value = heads.x.at(b, t, h);
+    const auto* gradient = heads.d_x.at(b, t, h);
     for (Index i = 0; i < pairs; ++i) {
       const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
       const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
@@ -23471,6 +23349,8 @@ void add_token(const rotated_heads<X, G, S, Source>& heads, Index b, Index t, do
     }
   }
 }
+/// Checks the arguments of a gradient, and returns what the sums need of them.
+///
 /// \param name  the name of d_x in messages
 ///
 /// Throws:  as check_rotation; std::invalid_argument if the shapes differ or d_x has no memory
@@ -23483,9 +23363,13 @@ auto checked_gradient(const char* function, const head_view<X>& x, const head_vi
   check_heads(function, d_x);
   check_same_shape(function, x, d_x, name);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
-  return rotated_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
-                       std::remove_const_t<decltype(source)>>{
-      x.channels(first, count), d_x.channels(first, count), place.table(), source};
+  struct rotated_heads {
+    head_view<X> x;    // the rotated channels, before the rotation or after it
+    head_view<G> d_x;  // the gradient with respect to them
+    const frequency_table<typename Table::scalar>& table;
+    std::remove_const_t<decltype(source)> positions;  // of token t of row b: positions(b, t)
+  };
+  return rotated_heads{x.channels(first, count), d_x.channels(first, count), place.table(), source};
 }
 /// Throws if the table has given entries: their frequencies and positions are unknown.
 ///
@@ -23498,8 +23382,8 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
                   "table_gradient");
 }
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
-template <class Layout, part which, class X, class G, class S, class Source, class Threads>
-number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
+template <class Layout, part which>
+number_array<double> sums_by_token(const auto& heads, const auto& threads) {
   const auto& x = heads.x;
   number_array<double> sums(heads.table.pairs(), x.batch * x.tokens, 0.0);
   for_each_token(x, threads, [&](Index b, Index t) {
@@ -23509,9 +23393,7 @@ number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, 
 }
 /// For every row of the table, the sum of the columns of `by_token` [n, batch * tokens] whose tokens use that
 /// row: [rows, n].
-template <class X, class G, class S, class Source>
-number_array<double> sums_by_row(const number_array<double>& by_token,
-                                 const rotated_heads<X, G, S, Source>& heads) {
+number_array<double> sums_by_row(const number_array<double>& by_token, const auto& heads) {
   const Index tokens = heads.x.tokens;
   number_array<double> by_row(heads.table.rows(), by_token.rows(), 0.0);
   for (Index token = 0; token < by_token.cols(); ++token) {
@@ -23522,9 +23404,9 @@ number_array<double> sums_by_row(const number_array<double>& by_token,
   return by_row;
 }
 /// One part of every pair, summed over heads and tokens with weights weight(b, t, column): [pairs, columns].
-template <class Layout, part which, class X, class G, class S, class Source, class Threads, class Weight>
-number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, Index columns,
-                                   const Threads& threads, const Weight& weight) {
+template <class Layout, part which>
+number_array<double> weighted_sums(const auto& heads, Index columns, const auto& threads,
+                                   const auto& weight) {
   const auto& x = heads.x;
   const Index pairs = heads.table.pairs();
   // The number of pieces does not depend on the number of threads. 64 pieces keep the threads of most
@@ -23532,7 +23414,7 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
   constexpr Index max_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
-  const double bytes = cost_of(x.size(), sizeof(X) + sizeof(G));
+  const double bytes = cost_of(x.size(), sizeof(*x.data) + sizeof(*heads.d_x.data));
   parallel_pieces(threads, pieces, bytes, [&](Index first, Index last) {
     number_array<double> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
@@ -23557,8 +23439,8 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
   return total;
 }
 /// The gradient with respect to inv_freq, [pairs, axes].
-template <class Layout, class X, class G, class S, class Source, class Threads>
-number_array<double> frequency_sums(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
+template <class Layout>
+number_array<double> frequency_sums(const auto& heads, const auto& threads) {
   const auto coordinates = heads.table.coordinates();
   return weighted_sums<Layout, part::across>(
       heads, heads.table.axes(), threads, [&](Index b, Index t, Index axis) {
@@ -24302,6 +24184,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 
 #ifndef ROPE_ROTATION_STAGED_HPP
 #define ROPE_ROTATION_STAGED_HPP
+#include <string_view>
 /// Tensors and mdspans of any rank and order of indices. If channels are the fastest index, view_as makes a
 /// view. Otherwise `staged` makes a copy.
 namespace rope::inline ROPE_ABI {
@@ -24309,16 +24192,11 @@ namespace detail {
 /// Whether the letters are b, s, h and d, include an s and a d, and equal letters are adjacent.
 template <std::size_t size>
 constexpr bool name_a_view(const index_letters<size>& letters) {
-  bool has_tokens = false, has_channels = false;
-  for (std::size_t i = 0; i + 1 < size; ++i) {
-    const char c = letters.letter[i];
-    if (c != 'b' && c != 's' && c != 'h' && c != 'd') return false;
-    for (std::size_t j = 0; j + 1 < i; ++j)
-      if (letters.letter[j] == c && letters.letter[i - 1] != c) return false;
-    has_tokens = has_tokens || c == 's';
-    has_channels = has_channels || c == 'd';
-  }
-  return has_tokens && has_channels;
+  const std::string_view text(letters.letter, size - 1);
+  for (std::size_t i = 1; i < text.size(); ++i)
+    if (text[i] != text[i - 1] && text.find(text[i]) < i) return false;
+  return text.find_first_not_of("bshd") == text.npos && text.find('s') != text.npos &&
+         text.find('d') != text.npos;
 }
 }  // namespace detail
 /// Checks the letters and the tensor of a call of `name`.
