@@ -17,15 +17,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The bytes of `from` as a `To`. Early standard libraries of C++20 have no std::bit_cast.
-template <class To, class From>
-constexpr To bit_cast(const From& from) {
-#if defined(__cpp_lib_bit_cast)
-  return std::bit_cast<To>(from);
-#else
-  return __builtin_bit_cast(To, from);
-#endif
-}
+using std::bit_cast;
 
 /// a == b, for comparisons that must be exact, for example of a factor with 1.
 template <class A, class B>
