@@ -7,6 +7,7 @@
 #include <limits>
 #include <new>  // std::align_val_t
 #include <type_traits>
+#include <utility>  // std::exchange
 
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
@@ -127,13 +128,12 @@ class number_array {
     std::copy_n(other.data(), size(), data());
   }
   /// Takes over the memory of `other`, which is then empty.
-  number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
+  number_array(number_array&& other) noexcept : numbers_(std::exchange(other.numbers_, {})) {}
   /// Copies the shape and the numbers. If it throws, nothing changes.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
-    const memory taken = other.numbers_;
-    other.numbers_ = {};
+    const memory taken = std::exchange(other.numbers_, {});
     release();
     numbers_ = taken;
     return *this;
@@ -213,12 +213,10 @@ class moved_index {
  public:
   moved_index(Index value) noexcept : value_(value) {}
   moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(other.value_) { other.value_ = 0; }
+  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, 0)) {}
   moved_index& operator=(const moved_index&) = default;
   moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = other.value_;
-    other.value_ = 0;
-    value_ = value;
+    value_ = std::exchange(other.value_, 0);
     return *this;
   }
   ~moved_index() = default;
