@@ -7,7 +7,6 @@
 #include <compare>
 #include <concepts>  // std::integral
 #include <cstdint>
-#include <limits>
 
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
@@ -122,6 +121,24 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
 
+/// |x| = significand * 2^exponent, exactly, of a finite double x.
+struct binary {
+  std::uint64_t significand;
+  int exponent;
+};
+
+constexpr binary binary_of(double x) {
+  const auto bits = bit_cast<std::uint64_t>(x);
+  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
+  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
+}
+
+/// |x| of an integer.
+constexpr binary binary_of(std::int64_t x) {
+  return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
+}
+
 }  // namespace rope::inline ROPE_ABI::detail
 
 namespace rope::inline ROPE_ABI {
@@ -149,12 +166,9 @@ class wide_real {
       : wide_real(x < 0, {0, x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x)}, 0) {}
   /// A double, exactly. Infinity and NaN become infinite.
   constexpr wide_real(double x) {
-    const auto bits = detail::bit_cast<std::uint64_t>(x);
-    const std::uint64_t fraction = bits & 0x000fffffffffffffu;
-    const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
-    *this = wide_real(bits >> 63 != 0, {0, exponent == 0 ? fraction : fraction | std::uint64_t{1} << 52},
-                      (exponent == 0 ? 1 : exponent) - 1075);
-    if (exponent == 0x7ff) *this = infinite(bits >> 63 != 0);
+    const bool negative = detail::bit_cast<std::uint64_t>(x) >> 63 != 0;
+    const auto [significand, exponent] = detail::binary_of(x);
+    *this = detail::is_finite(x) ? wide_real(negative, {0, significand}, exponent) : infinite(negative);
   }
   /// pi.
   static constexpr wide_real pi() { return {false, {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u}, -126}; }

@@ -182,24 +182,6 @@ struct phase {
 
 namespace detail {
 
-/// |x| = significand * 2^exponent, exactly, of a finite double x.
-struct binary {
-  std::uint64_t significand;
-  int exponent;
-};
-
-inline binary binary_of(double x) {
-  const auto bits = detail::bit_cast<std::uint64_t>(x);
-  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
-  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
-  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
-}
-
-/// |x| of an integer.
-inline binary binary_of(std::int64_t x) {
-  return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
-}
-
 /// |inv_freq * coordinate| / (2 pi) turns as a binary number, too small by at most 2^-384 |inv_freq *
 /// coordinate|.
 class binary_turns {
