@@ -192,24 +192,8 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
 
   /// to[i] = the sum of the lanes of of[i].
   static EIGEN_ALWAYS_INLINE void store_sums_of_lanes(std::int32_t* to, sums (&of)[std::size_t(lanes)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-    if constexpr (sizeof(P) == 64)
-      return store_bits(
-          to, to_bits(P(sums_of_16_lanes(of, [](__m512 a, __m512 b) {
-            return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
-          }))));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX2)
-    if constexpr (sizeof(P) == 32)
-      return store_bits(
-          to, to_bits(P(sums_of_8_lanes(of, [](__m256 a, __m256 b) {
-            return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
-          }))));
-#endif
-    transpose(of);
-    sums total = of[0];
-    for (Index i = 1; i < lanes; ++i) total = plus(total, of[i]);
-    store_bits(to, to_bits(total));
+    const auto added = [](const sums& a, const sums& b) { return plus(a, to_bits(b)); };
+    store_bits(to, to_bits(sums_of_lanes(of, added)));
   }
 
  private:
@@ -230,7 +214,6 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const bits& b) {
     return from_bits<P>(detail::add(to_bits(a), b));
   }
-  static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const sums& b) { return plus(a, to_bits(b)); }
 
   /// Exchanges halves of 128 bits: [a0 b0] and [a1 b1] from [a0 a1] and [b0 b1]. Registers of 128 bits stay
   /// unchanged.

@@ -126,19 +126,19 @@ EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
 #endif
 
 /// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+///
+/// \param plus  plus(a, b) adds two packets lane by lane
+template <class P, class Plus>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)], const Plus& plus) {
 #if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16)
-    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
+  if constexpr (lanes<P> == 16) return P(sums_of_16_lanes(packets, plus));
 #endif
 #if defined(EIGEN_VECTORIZE_AVX)
-  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
-    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
+  if constexpr (lanes<P> == 8 && sizeof(P) == 32) return P(sums_of_8_lanes(packets, plus));
 #endif
   transpose(packets);
   for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+    for (int i = 0; i < width; ++i) packets[i] = plus(packets[i], packets[i + width]);
   return packets[0];
 }
 
