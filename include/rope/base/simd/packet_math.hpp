@@ -141,6 +141,10 @@ EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)], const P
     for (int i = 0; i < width; ++i) packets[i] = plus(packets[i], packets[i + width]);
   return packets[0];
 }
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+  return sums_of_lanes(packets, [](const P& a, const P& b) { return add(a, b); });
+}
 
 /// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
 /// maximum, so the instruction is written in assembly. With a NaN, this instruction returns its second
@@ -264,20 +268,15 @@ inline constexpr double ln_2 = 0.69314718055994530942;
 
 /// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
 /// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-inline constexpr float exp2_coefficients_of_float[] = {0.00015453162945120690177f, 0.0013390863364671234381f,
-                                                       0.0096180825572778514913f,  0.055503571142190778186f,
-                                                       0.24022650760568126945f,    0.69314718802622878106f};
-inline constexpr double exp2_coefficients_of_double[] = {
+template <class A>
+inline constexpr A exp2_coefficients[] = {
     4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
     0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
     0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
-template <class A>
-constexpr const auto& exp2_coefficients() {
-  if constexpr (std::is_same_v<A, float>)
-    return exp2_coefficients_of_float;
-  else
-    return exp2_coefficients_of_double;
-}
+template <>
+inline constexpr float exp2_coefficients<float>[] = {0.00015453162945120690177f, 0.0013390863364671234381f,
+                                                     0.0096180825772578514913f,  0.055503571142190778186f,
+                                                     0.24022650760568126945f,    0.69314718802622878106f};
 
 /// 2^x for x < 128 (float) or 1024 (double). It is 0 if x is below -125.5 (float) or -1021.5 (double),
 /// including -infinity, so no weight is denormal. (Denormals are slow on some processors.) It is exactly 1 at
@@ -291,7 +290,7 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
   const auto [n, power] = nearest_power(bounded);
   const P r = as_computed<true>(subtract(bounded, n));
   // Twice the polynomial, times half of 2^n.
-  constexpr const auto& coefficients = exp2_coefficients<A>();
+  constexpr const auto& coefficients = exp2_coefficients<A>;
   P p = fill<P>(2 * coefficients[0]);
   for (std::size_t i = 1; i < std::size(coefficients); ++i)
     p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
