@@ -163,13 +163,10 @@ namespace packet_search {
 /// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
 template <class P, int n>
 constexpr auto narrow() {
-  using half = typename Eigen::internal::unpacket_traits<P>::half;
-  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
+  if constexpr (lanes<P> == n)
     return std::type_identity<P>{};
-  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
-    return std::type_identity<void>{};
   else
-    return narrow<half, n>();
+    return narrow<half_packet<P>, n>();
 }
 
 }  // namespace packet_search
