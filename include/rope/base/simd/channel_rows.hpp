@@ -23,17 +23,25 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<4>
   return _mm_castsi128_ps(
       _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<4>) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi32_ps(_mm_cvtepi8_epi32(packed));
+#else
+  const __m128i zero = _mm_setzero_si128(), upper = _mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed));
+  return _mm_cvtepi32_ps(_mm_srai_epi32(upper, 24));
 #endif
-#if defined(EIGEN_VECTORIZE_AVX)
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX2)
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<8>) {
   const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-#if defined(EIGEN_VECTORIZE_AVX2)
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
-                                                     _mm_unpackhi_epi16(zero, packed), 1));
-#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<8>) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
@@ -41,36 +49,6 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<16
   return _mm512_castsi512_ps(_mm512_slli_epi32(
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
 }
-#endif
-
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Four integers in the lanes of a register.
-EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
-  std::int32_t four;
-  std::memcpy(&four, from, sizeof four);
-  const __m128i packed = _mm_cvtsi32_si128(four);
-#if defined(EIGEN_VECTORIZE_SSE4_1)
-  return _mm_cvtepi8_epi32(packed);
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
-#endif
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<4>) {
-  return _mm_cvtepi32_ps(load_four(from));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<8>) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  return _mm256_cvtepi32_ps(
-      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
 EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<16>) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }

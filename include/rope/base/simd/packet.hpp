@@ -46,6 +46,15 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
 template <int n>
 struct lane_count {};
 
+#if defined(EIGEN_VECTORIZE_AVX)
+/// Eight channels in two halves, for types that have no instruction for eight.
+template <class T>
+EIGEN_ALWAYS_INLINE auto load_widened(const T* from, lane_count<8>) {
+  constexpr lane_count<4> four{};
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
+                              1);
+}
+#endif
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
@@ -104,11 +113,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
-  constexpr lane_count<4> four{};
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
-                              1);
-}
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
   store_rounded(to, _mm256_castps256_ps128(values));
   store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
@@ -160,7 +164,7 @@ inline A multiply_add(A a, A b, A c) {
 
 namespace packet_search {
 
-/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
+/// The packet with n lanes among P, its half, the half of that, and so on.
 template <class P, int n>
 constexpr auto narrow() {
   if constexpr (lanes<P> == n)
