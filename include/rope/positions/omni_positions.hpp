@@ -29,20 +29,15 @@ struct sounding_video_run {
 ///
 ///     for (const omni_run& run : runs)
 ///       if (run.has_sound) encode_sound(run.audio_tokens);
-struct omni_run {
-  bool is_vision;          // whether it is an image or a video, with or without sound
-  bool has_sound;          // whether it is a video with sound
-  text_run text;           // without tokens if is_vision
-  vision_run vision;       // without patches unless is_vision
+struct omni_run : prompt_run {
+  bool has_sound = false;  // whether it is a video with sound
   Index audio_tokens = 0;  // of the sound
 
-  /// Text, or sound without video.
-  omni_run(const text_run& run) : is_vision(false), has_sound(false), text(run), vision() {}
-  /// An image or a silent video.
-  omni_run(const vision_run& run) : is_vision(true), has_sound(false), text{0}, vision(run) {}
+  /// Text, or sound without video; an image or a silent video.
+  using prompt_run::prompt_run;
   /// A video with sound.
   omni_run(const sounding_video_run& run)
-      : is_vision(true), has_sound(true), text{0}, vision(run.video), audio_tokens(run.audio_tokens) {}
+      : prompt_run(run.video), has_sound(true), audio_tokens(run.audio_tokens) {}
 };
 
 namespace detail {
@@ -57,8 +52,7 @@ Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeO
 }
 
 inline Index tokens_of_run(const char* function, const omni_run& run) {
-  if (!run.is_vision) return tokens_of_run(function, run.text);
-  const Index video = tokens_of_run(function, run.vision);
+  const Index video = tokens_of_run(function, static_cast<const prompt_run&>(run));
   if (!run.has_sound) return video;
   const Index both = with_tokens_before(function, video, tokens_of_run(function, text_run{run.audio_tokens}));
   return with_tokens_before(function, both, 4);  // two opening and two closing tokens
