@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <rope/base/integer_list.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
@@ -36,8 +37,7 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
     if (extent < 0) throw_invalid(function, "an extent must not be negative, got ", extent);
   const Index most =
       (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
-  for (const Index extent : extents)
-    if (extent == 0) return 0;
+  if (contains(extents, 0)) return 0;
   Index count = 1;
   for (const Index extent : extents) {
     if (!product_fits({count, extent}, most))
