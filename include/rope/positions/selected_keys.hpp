@@ -28,14 +28,6 @@ struct selected_shape {
   Index keys;           // entries of a list
 };
 
-namespace detail {
-
-/// Signed integers of 32 or 64 bits.
-template <class Integer>
-concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
-
-}  // namespace detail
-
 /// The keys that each query attends to, one list per query or per query and key head. A key is given by its
 /// index in the row, as in a mask. Lists are in any order. An entry of -1 ends its list. The object is a view
 /// of the caller's integers, std::int32_t or std::int64_t.
@@ -128,7 +120,7 @@ class selected_keys {
 
   template <class Integer>
   void set_memory(const Integer* lists) {
-    static_assert(detail::key_index<Integer>,
+    static_assert(std::signed_integral<Integer> && (sizeof(Integer) == 4 || sizeof(Integer) == 8),
                   "selected_keys: entries are std::int32_t or std::int64_t, because -1 ends a list");
     memory_ = reinterpret_cast<const char*>(lists);
     is_wide_ = sizeof(Integer) == 8;
