@@ -65,13 +65,12 @@ inline wide_real ramp(Index pair, wide_real low, wide_real high) {
 }
 
 inline void require_field(bool holds, const char* rule, double got) {
-  if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
+  if (!holds) throw_invalid({rule, ", got ", got});
 }
 
 /// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
-  if (!is_finite(value) || value <= 0)
-    ROPE_THROW(std::invalid_argument, message(field, " must be positive and finite, got ", value));
+  if (!is_finite(value) || value <= 0) throw_invalid({field, " must be positive and finite, got ", value});
 }
 
 /// Multiplies the base by multiplier. The product must be above 1.
@@ -79,8 +78,7 @@ inline void require_positive(const char* field, double value) {
 /// \param field  the names of the rule and of the field whose `value` gave the multiplier, for the message
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
-    ROPE_THROW(std::invalid_argument,
-               message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
+    throw_invalid({field, " must leave a base greater than 1, got ", static_cast<double>(value)});
   axis.multiply_base(multiplier);
 }
 
