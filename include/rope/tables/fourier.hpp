@@ -97,21 +97,21 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const double m = kept.attention_factor();
   const detail::row_angles angles(kept);
   number_array<double> cos(count), sin(count);
+  const auto write = [&](Index r, S* cos_row, S* sin_row) {
+    detail::write_row(
+        angles, [&](Index) { return start + r; }, 1, cos.data(), sin.data());
+    for (Index d = 0; d < pairs; ++d) {
+      double cos_sum = 0, sin_sum = 0;
+      for (Index j = 0; j < count && d < mixed; ++j) {
+        cos_sum += cos(j) * to_cos(j, d);
+        sin_sum += sin(j) * to_sin(j, d);
+      }
+      cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
+      sin_row[d] = detail::entry_of<S>(m * sin_sum);
+    }
+  };
   return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
-                                         rows, [&](Index r, S* cos_row, S* sin_row) {
-                                           detail::write_row(
-                                               angles, [&](Index) { return start + r; }, 1, cos.data(),
-                                               sin.data());
-                                           for (Index d = 0; d < pairs; ++d) {
-                                             double cos_sum = 0, sin_sum = 0;
-                                             for (Index j = 0; j < count && d < mixed; ++j) {
-                                               cos_sum += cos(j) * to_cos(j, d);
-                                               sin_sum += sin(j) * to_sin(j, d);
-                                             }
-                                             cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
-                                             sin_row[d] = detail::entry_of<S>(m * sin_sum);
-                                           }
-                                         });
+                                         rows, write);
 }
 
 }  // namespace rope::inline ROPE_ABI

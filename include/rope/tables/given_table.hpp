@@ -157,6 +157,19 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
 /// The first column of pair i.
 constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
 
+/// The table of the entries of two matrices, rounded to S. It reports the given m.
+template <class S, class Cos, class Sin>
+frequency_table<S> table_of_matrices(const char* function, const Cos& cos, const Sin& sin, table_form form,
+                                     Index pairs, double m, std::int64_t first) {
+  const auto write = [&](Index r, S* cos_row, S* sin_row) {
+    for (Index i = 0; i < pairs; ++i) {
+      cos_row[i] = entry_of<S>(static_cast<double>(cos(r, column(form, i))));
+      sin_row[i] = entry_of<S>(static_cast<double>(sin(r, column(form, i))));
+    }
+  };
+  return given_entries::table<S>(function, given_entries::origin(pairs, m), first, cos.rows(), write);
+}
+
 /// Writes m cos and m sin of the angle inv_freq * coordinate.
 template <class S>
 void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
@@ -246,16 +259,16 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
   const owned_array<typename Derived::Scalar> values = angles;
   const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
   const double m = detail::checked_m<S>("table_of_angles", "attention_factor", attention_factor);
-  return detail::given_entries::table<S>("table_of_angles", detail::given_entries::origin(pairs, m), first,
-                                         values.rows(), [&](Index r, S* cos, S* sin) {
-                                           for (Index i = 0; i < pairs; ++i) {
-                                             const Index column = detail::column(form, i);
-                                             const double angle = detail::checked_angle(
-                                                 "an angle", static_cast<double>(values(r, column)),
+  const auto write = [&](Index r, S* cos, S* sin) {
+    for (Index i = 0; i < pairs; ++i) {
+      const Index column = detail::column(form, i);
+      const double angle = detail::checked_angle("an angle", static_cast<double>(values(r, column)),
                                                  " at row ", r, ", column ", column);
-                                             detail::write_product(angle, 1.0, m, cos[i], sin[i]);
-                                           }
-                                         });
+      detail::write_product(angle, 1.0, m, cos[i], sin[i]);
+    }
+  };
+  return detail::given_entries::table<S>("table_of_angles", detail::given_entries::origin(pairs, m), first,
+                                         values.rows(), write);
 }
 
 /// The table of learned rotations, each of which rotates one pair for every frequency of a list.
@@ -290,17 +303,16 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   const double m = detail::checked_m<S>("table_of_angles", "attention_factor", attention_factor);
   for (Index f = 0; f < count; ++f)
     detail::checked_angle("a range", static_cast<double>(factors(f)), " at index ", f);
-  return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, m), first, given.rows(),
-      [&](Index r, S* cos, S* sin) {
-        for (Index a = 0; a < given.cols(); ++a) {
-          const double angle = detail::checked_angle("an angle", static_cast<double>(given(r, a)), " at row ",
-                                                     r, ", column ", a);
-          for (Index f = 0; f < count; ++f)
-            detail::write_product(static_cast<double>(factors(f)), angle, m, cos[a * count + f],
-                                  sin[a * count + f]);
-        }
-      });
+  const auto write = [&](Index r, S* cos, S* sin) {
+    for (Index a = 0; a < given.cols(); ++a) {
+      const double angle =
+          detail::checked_angle("an angle", static_cast<double>(given(r, a)), " at row ", r, ", column ", a);
+      for (Index f = 0; f < count; ++f, ++cos, ++sin)
+        detail::write_product(static_cast<double>(factors(f)), angle, m, *cos, *sin);
+    }
+  };
+  return detail::given_entries::table<S>("table_of_angles", detail::given_entries::origin(pairs, m), first,
+                                         given.rows(), write);
 }
 
 /// The table of cos and sin that another library computed, after checking that all pairs are rotations scaled
@@ -333,15 +345,7 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
   detail::checked_pairs("table_of_cos_sin", "sin", s, form);
   const double square = detail::checked_square<typename Cos::Scalar>("table_of_cos_sin", c, s, form, pairs);
   const double m = detail::checked_m<S>("table_of_cos_sin", "sqrt(cos^2 + sin^2)", std::sqrt(square));
-  return detail::given_entries::table<S>(
-      "table_of_cos_sin", detail::given_entries::origin(pairs, m), first, c.rows(),
-      [&](Index r, S* cos_row, S* sin_row) {
-        for (Index i = 0; i < pairs; ++i) {
-          const Index column = detail::column(form, i);
-          cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, column)));
-          sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, column)));
-        }
-      });
+  return detail::table_of_matrices<S>("table_of_cos_sin", c, s, form, pairs, m, first);
 }
 
 /// A table of arbitrary entries, which need not be rotations. Examples are pairs that also grow or shrink
@@ -364,14 +368,9 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
   const owned_array<typename Cos::Scalar> c = cos;
   const owned_array<typename Sin::Scalar> s = sin;
   detail::check_same_shape("table_of_entries", c, s);
-  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
-  return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,
-                                         c.rows(), [&](Index r, S* cos_row, S* sin_row) {
-                                           for (Index i = 0; i < pairs; ++i) {
-                                             cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, i)));
-                                             sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, i)));
-                                           }
-                                         });
+  constexpr table_form form = table_form::half_width;
+  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, form);
+  return detail::table_of_matrices<S>("table_of_entries", c, s, form, pairs, 1, first);
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -148,7 +148,9 @@ class frequency_table {
   template <std::integral First, std::integral Last>
   frequency_table(const frequencies& of, First first, Last last)
       : frequency_table(of, static_cast<std::int64_t>(first),
-                        detail::checked_rows("frequency_table", first, last), range_tag{}) {}
+                        detail::checked_rows("frequency_table", first, last), "frequency_table") {
+    write_positions();
+  }
 
   /// One row per token, at the coordinates of that token. Row r has position r. To make such a table in
   /// every decoding step without allocating memory, use row_maker::table.
@@ -164,8 +166,7 @@ class frequency_table {
   ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates),
-                        coordinates_tag{}) {}
+      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates)) {}
 
   /// Reports a rotary_dim or a model in place of frequencies, at compile time.
   template <class X, std::integral... Counts>
@@ -295,9 +296,6 @@ class frequency_table {
   friend struct detail::given_entries;
   friend class row_maker<S>;
 
-  struct range_tag {};
-  struct coordinates_tag {};
-
   /// Leaves the rows unwritten. Messages name `function`.
   frequency_table(const frequencies& of, std::int64_t first, Index rows, const char* function)
       : frequencies_(of),
@@ -305,14 +303,7 @@ class frequency_table {
         fingerprint_(detail::checked_fingerprint<S>(of, function)),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs(), function)) {}
 
-  frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
-      : frequency_table(of, first, rows, "frequency_table") {
-    require_one_axis();
-    const detail::row_angles angles(of);
-    for (Index r = 0; r < this->rows(); ++r) write_row(r, angles, [&](Index) { return first + r; });
-  }
-
-  frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
+  frequency_table(const frequencies& of, number_array<double> coordinates)
       : frequency_table(of, 0, coordinates.rows(), "frequency_table") {
     at_origin_ = number_array<unsigned char>(rows(), 1);
     write_rows(std::move(coordinates), detail::row_angles(of));
@@ -326,6 +317,12 @@ class frequency_table {
         fingerprint_(fingerprint),
         entries_(std::move(entries)),
         at_origin_(std::move(at_origin)) {}
+
+  void write_positions() {
+    require_one_axis();
+    const detail::row_angles angles(frequencies_);
+    for (Index r = 0; r < rows(); ++r) write_row(r, angles, [&](Index) { return first_ + r; });
+  }
 
   void write_rows(number_array<double> coordinates, const detail::row_angles& angles) {
     coordinates_ = std::move(coordinates);
