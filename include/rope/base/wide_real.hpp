@@ -7,6 +7,7 @@
 #include <compare>
 #include <concepts>  // std::integral
 #include <cstdint>
+#include <utility>  // std::swap
 
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
@@ -200,11 +201,7 @@ class wide_real {
     return x;
   }
   friend constexpr wide_real operator+(wide_real a, wide_real b) {
-    if (a.exponent_ < b.exponent_) {
-      const wide_real exchanged = a;
-      a = b;
-      b = exchanged;
-    }
+    if (a.exponent_ < b.exponent_) std::swap(a, b);
     if (a.is_infinite()) return a;
     const detail::uint128 addend = shifted(b.significand_, a.exponent_ - b.exponent_);
     if (a.negative_ != b.negative_)
@@ -272,7 +269,8 @@ class wide_real {
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {
     if (x.exponent_ >= 0) return x;
-    const wide_real cut = x.truncated();
+    if (x.exponent_ < -127) return x.negative_ ? -1 : 0;
+    const wide_real cut = {x.negative_, x.significand_ >> -x.exponent_ << -x.exponent_, x.exponent_};
     return x.negative_ && cut != x ? cut - 1 : cut;
   }
   /// The smallest integer that is at least x.
@@ -296,7 +294,8 @@ class wide_real {
       sum = inverse_factorials[n] + detail::multiply_upper(y, sum);
     detail::uint128 u = y + detail::multiply_upper(y, detail::multiply_upper(y, sum));
     for (int n = 0; n < 4; ++n) u = (u << 1) + detail::multiply_upper(u, u);
-    return {false, (detail::uint128{0, 1} << 127) + (u >> 1), powers.to_int() - 127};
+    const auto exponent = static_cast<int>(static_cast<double>(powers));
+    return {false, (detail::uint128{0, 1} << 127) + (u >> 1), exponent - 127};
   }
 
   /// The natural logarithm.  Requires: x is positive; otherwise the result is infinite
@@ -332,32 +331,18 @@ class wide_real {
     significand_ = significand << zeros;
     exponent_ = exponent - zeros;
     negative_ = negative;
-    if (exponent_ >= too_large) *this = infinite(negative);
     if (exponent_ <= -too_large) *this = wide_real();
+    if (exponent_ >= too_large) {
+      significand_ = detail::uint128{0, 1} << 127;
+      exponent_ = too_large;
+    }
   }
-  static constexpr wide_real infinite(bool negative) {
-    wide_real x;
-    x.significand_ = detail::uint128{0, 1} << 127;
-    x.exponent_ = too_large;
-    x.negative_ = negative;
-    return x;
-  }
+  static constexpr wide_real infinite(bool negative) { return {negative, {0, 1}, 2 * too_large}; }
   static constexpr wide_real ln2() { return {false, {0xb17217f7d1cf79abu, 0xc9e3b39803f2f6afu}, -128}; }
 
   /// x / 2^places, rounded down.  Requires: places >= 0
   static constexpr detail::uint128 shifted(detail::uint128 x, int places) {
     return places > 127 ? detail::uint128{} : x >> places;
-  }
-  /// The number without the bits below 1.  Requires: exponent_ < 0
-  constexpr wide_real truncated() const {
-    if (exponent_ < -127) return {};
-    return {negative_, significand_ >> -exponent_ << -exponent_, exponent_};
-  }
-  /// Requires: an integer of a magnitude below 2^31
-  constexpr int to_int() const {
-    if (significand_ == detail::uint128{}) return 0;
-    const auto magnitude = static_cast<int>((significand_ >> -exponent_).lo);
-    return negative_ ? -magnitude : magnitude;
   }
 
   /// 2^128 / n! for n = 2, 3, ..., 19.
