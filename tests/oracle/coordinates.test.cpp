@@ -309,8 +309,7 @@ TEST_CASE("phases of whole coordinates, counted in steps, are the exact products
     const double coordinate = std::round(random.scaled(-2, 52));
     // Half a unit of 2^-192 full turns for the product, and half a unit for every step.
     const std::uint64_t most = 1 + static_cast<std::uint64_t>(std::abs(coordinate)) / 2;
-    const rope::phase got =
-        rope::detail::pair_frequency(inv_freq, rope::detail::binary_turns(inv_freq, 1.0)).at(coordinate);
+    const rope::phase got = rope::detail::pair_frequency{inv_freq, rope::phase_of(inv_freq)}.at(coordinate);
     const rope::detail::uint192 off = (got + -rope::phase_of(inv_freq, coordinate)).turn,
                                 shifted = off + rope::detail::uint192{0, 0, most};
     CAPTURE(inv_freq, coordinate);

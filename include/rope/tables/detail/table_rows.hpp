@@ -26,12 +26,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
   double inv_freq = 0;
-  phase step;  // for one unit of position
-
-  pair_frequency() = default;
-  /// Requires: turns == binary_turns(frequency, 1.0)
-  pair_frequency(double frequency, const binary_turns& turns)
-      : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
+  phase step = {};  // for one unit of position
 
   EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
   /// Requires: |coordinate| <= 2^53
@@ -59,7 +54,7 @@ class row_angles {
         slowest_ = (std::min)(slowest_, (std::abs)(inv_freq));
         if (equal(inv_freq, 0)) continue;
         const binary_turns turns(inv_freq, 1.0);
-        frequencies_(i, a) = pair_frequency(inv_freq, turns);
+        frequencies_(i, a) = {inv_freq, inv_freq < 0 ? -turns.rounded() : turns.rounded()};
         for (int k = 0; k < 3; ++k) {
           const std::uint64_t word = turns.word_from(-64 * k);
           words_(i, columns * a + 2 * k + 1) = static_cast<std::uint32_t>(word >> 32);
