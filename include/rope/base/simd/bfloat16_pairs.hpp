@@ -38,21 +38,8 @@ EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
   }
 }
 
-struct bfloat16_pair {
-  Eigen::bfloat16 even, odd;
-};
-
 /// The register type of sums of products of pairs.
 using pair_sums = std::conditional_t<has_packets<Eigen::bfloat16, packet<float>>, packet<float>, float>;
-
-template <class P>
-struct pair_lanes_of {
-  using type = bits_packet<P>;
-};
-template <>
-struct pair_lanes_of<float> {
-  using type = bfloat16_pair;
-};
 
 /// x, or 0 if the x86 instruction for these products treats it as 0. It does so for inputs and results below
 /// 2^-126.
@@ -80,17 +67,12 @@ struct bfloat16_pairs {
   using stored = Eigen::bfloat16;
   using sum = float;
   using sums = P;
-  using pairs = typename pair_lanes_of<P>::type;  // a packet has the even number in the lower half of a lane
+  using pairs = bits_packet<P>;  // the even number in the lower half of a lane
   using reals = P;
   static constexpr Index lanes = detail::lanes<P>;
 
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
-  static EIGEN_ALWAYS_INLINE pairs load(const number* from) {
-    if constexpr (std::is_arithmetic_v<P>)
-      return {from[0], from[1]};
-    else
-      return load_bits<pairs>(from);
-  }
+  static EIGEN_ALWAYS_INLINE pairs load(const number* from) { return load_bits<pairs>(from); }
   /// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
   static EIGEN_ALWAYS_INLINE pairs load_first(const number* from, Index count) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
@@ -106,40 +88,28 @@ struct bfloat16_pairs {
     }
   }
   static EIGEN_ALWAYS_INLINE pairs fill(const number* from) {
-    if constexpr (std::is_arithmetic_v<P>) {
-      return load(from);
-    } else {
-      std::int32_t both;
-      std::memcpy(&both, from, sizeof both);
-      return detail::fill<pairs>(both);
-    }
+    std::int32_t both;
+    std::memcpy(&both, from, sizeof both);
+    return detail::fill<pairs>(both);
   }
   /// a.even * b.even + (a.odd * b.odd + c) in every lane.
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
-    if constexpr (std::is_arithmetic_v<P>) {
-      return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, c));
-    } else {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-      static_assert(sizeof(P) == 64);
-      return P(_mm512_dpbf16_ps(__m512(c), bit_cast<__m512bh>(__m512i(a)), bit_cast<__m512bh>(__m512i(b))));
+    static_assert(sizeof(P) == 64);
+    return P(_mm512_dpbf16_ps(__m512(c), bit_cast<__m512bh>(__m512i(a)), bit_cast<__m512bh>(__m512i(b))));
 #else
-      const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u));
-      const P odd =
-          detail::multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), c);
-      return detail::multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
+    const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u));
+    const P odd =
+        detail::multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), c);
+    return detail::multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
 #endif
-    }
   }
   /// Pairs of the same channel of two adjacent tokens. `even` has the pairs of even channels, and `odd` those
   /// of odd channels.
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
-    if constexpr (std::is_arithmetic_v<P>) {
-      return {{first.even, second.even}, {first.odd, second.odd}};
-    } else {
-      const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u)), lower = detail::fill<pairs>(0xffff);
-      return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
-              bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
-    }
+    const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u)), lower = detail::fill<pairs>(0xffff);
+    return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
+            bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
   }
   static constexpr Index place_of_channel(Index c) { return c % 2 * lanes + c / 2; }
   static EIGEN_ALWAYS_INLINE reals as_reals(const sums& of) { return of; }
@@ -149,6 +119,12 @@ struct bfloat16_pairs {
   }
   static EIGEN_ALWAYS_INLINE void store_sums_of_lanes(float* to, sums (&of)[std::size_t(lanes)]) {
     store(to, sums_of_lanes(of));
+  }
+};
+template <>
+struct bfloat16_pairs<float> : single_pairs<Eigen::bfloat16, Eigen::bfloat16, float> {
+  static sums multiply_add(const pairs& a, const pairs& b, sums c) {
+    return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, c));
   }
 };
 using bfloat16_products = bfloat16_pairs<pair_sums>;

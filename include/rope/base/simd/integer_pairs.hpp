@@ -31,51 +31,21 @@ using integer_floats = packet<float>;
 using integer_floats = float;
 #endif
 
-struct integer_pair {
-  std::int32_t even, odd;
-};
-
-/// Sums of products one by one: the scalar version of integer_products<P> for packets P of floats.
+/// Products of queries and weights with keys and values of 8 bits.
+///
+/// \tparam P  a packet of floats, or float for one pair at a time
 template <class P>
-struct integer_products {
-  static_assert(std::is_arithmetic_v<P>);
-  using number = std::int16_t;
-  using stored = std::int8_t;
-  using sum = std::int32_t;
-  using sums = std::int32_t;
-  using pairs = integer_pair;
-  using reals = float;
-  static constexpr Index lanes = 1;
-
-  static sums zero() { return 0; }
-  template <class X>
-  static pairs load(const X* from) {
-    return {from[0], from[1]};
-  }
-  template <class X>
-  static pairs load_first(const X* from, Index count) {
-    return {count > 0 ? from[0] : 0, count > 1 ? from[1] : 0};
-  }
-  static pairs fill(const std::int16_t* from) { return {from[0], from[1]}; }
+struct integer_products;
+template <>
+struct integer_products<float> : single_pairs<std::int16_t, std::int8_t, std::int32_t> {
   static sums multiply_add(const pairs& a, const pairs& b, sums c) {
     return a.even * b.even + a.odd * b.odd + c;
   }
-  static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
-    return {{first.even, second.even}, {first.odd, second.odd}};
-  }
-  static constexpr Index place_of_channel(Index c) { return c; }
-  static reals as_reals(sums of) { return static_cast<float>(of); }
-  static even_odd<sums> load_sums(const std::int32_t* from) { return {from[0], from[1]}; }
-  static void store_sums(std::int32_t* to, sums first, sums second) {
-    to[0] = first;
-    to[1] = second;
-  }
-  static void store_sums_of_lanes(std::int32_t* to, const sums (&of)[1]) { to[0] = of[0]; }
 };
 
 #if defined(EIGEN_VECTORIZE_SSE) || (defined(EIGEN_VECTORIZE_NEON) && EIGEN_ARCH_ARM64)
 template <class P>
-requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
+struct integer_products {
   using number = std::int16_t;
   using stored = std::int8_t;
   using sum = std::int32_t;

@@ -21,6 +21,44 @@ struct even_odd {
   P even;
   P odd;
 };
+
+/// Pairs of adjacent numbers that are multiplied one by one: the scalar version of types that multiply
+/// packets of pairs, except for multiply_add. panels.hpp describes the members.
+template <class Number, class Stored, class Sum>
+struct single_pairs {
+  struct pairs {
+    Number even, odd;
+  };
+  using number = Number;
+  using stored = Stored;
+  using sum = Sum;
+  using sums = Sum;
+  using reals = float;
+  static constexpr Index lanes = 1;
+
+  static sums zero() { return 0; }
+  template <class X>
+  static pairs load(const X* from) {
+    return {from[0], from[1]};
+  }
+  template <class X>
+  static pairs load_first(const X* from, Index count) {
+    return {count > 0 ? Number(from[0]) : Number{}, count > 1 ? Number(from[1]) : Number{}};
+  }
+  static pairs fill(const number* from) { return load(from); }
+  static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
+    return {{first.even, second.even}, {first.odd, second.odd}};
+  }
+  static constexpr Index place_of_channel(Index c) { return c; }
+  static reals as_reals(sums of) { return static_cast<float>(of); }
+  static even_odd<sums> load_sums(const sum* from) { return {from[0], from[1]}; }
+  static void store_sums(sum* to, sums first, sums second) {
+    to[0] = first;
+    to[1] = second;
+  }
+  static void store_sums_of_lanes(sum* to, const sums (&of)[1]) { to[0] = of[0]; }
+};
+
 template <class P, class A>
 EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
