@@ -190,14 +190,12 @@ constexpr bool misplaced_after(std::size_t first, std::size_t fewest, std::size_
   return !threads[first] || count > first + 1;
 }
 
-/// Whether the arguments of forward after out are wrong. Valid are a table, then positions (for a cache:
-/// counts), then threads. All are optional. Positions and threads of wrong types have messages of their own.
+/// misplaced_after for the arguments of forward after out. For a cache, counts are in the place of positions.
 template <class X, class Rows, class Out, class... More>
 constexpr bool misplaced_after_forward() {
-  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
-                 threads[] = {parallel_executor<std::remove_cvref_t<More>>..., false};
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false};
   if (is_cache<std::remove_reference_t<Rows>>) return lacks_list<row_counts, More...>(tables[0] ? 1 : 0);
-  return sizeof...(More) > 0 && !tables[0] && !threads[0];
+  return misplaced_after<X, Rows, Out, More...>(3, 0, 1);
 }
 
 /// misplaced_after for the arguments of cross after out.
