@@ -162,10 +162,6 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
   }
 }
 
-/// The number of rows of a weight that are multiplied by `tokens` tokens at a time.
-template <std::size_t tokens>
-inline constexpr std::size_t weights_per_step = tokens == 1 ? 8 : 4;
-
 /// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
 /// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
 ///
@@ -176,7 +172,7 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
                                     Index cols, A* out, Index out_stride) {
   using P = packet<A>;
   constexpr Index L = lanes<P>, line = 64 / Index(sizeof(A));
-  constexpr std::size_t rows = weights_per_step<tokens>;
+  constexpr std::size_t rows = tokens == 1 ? 8 : 4;  // of the weight, at a time
   const auto next = static_cast<std::uintptr_t>(Index(rows) * w_stride * Index(sizeof(A)));
   for (Index c = 0; c < cols; c += Index(rows)) {
     const A* weights[rows];
@@ -238,22 +234,16 @@ struct tile {
 };
 
 /// A result [rows, cols] in tiles of at most [tile_rows, tile_cols].
-class tiles {
- public:
-  tiles(Index rows, Index cols, Index tile_rows, Index tile_cols)
-      : rows_(rows), cols_(cols), tile_rows_(tile_rows), tile_cols_(tile_cols) {}
+struct tiles {
+  Index rows, cols, tile_rows, tile_cols;
 
-  Index count() const { return pieces(rows_, tile_rows_) * pieces(cols_, tile_cols_); }
-  Index elements() const { return rows_ * cols_; }
+  Index count() const { return pieces(rows, tile_rows) * pieces(cols, tile_cols); }
+  Index elements() const { return rows * cols; }
   tile operator[](Index i) const {
-    const Index down = pieces(rows_, tile_rows_), row = i % down * tile_rows_, col = i / down * tile_cols_;
-    return {row, (std::min)(tile_rows_, rows_ - row), col, (std::min)(tile_cols_, cols_ - col)};
+    const Index down = pieces(rows, tile_rows), row = i % down * tile_rows, col = i / down * tile_cols;
+    return {row, (std::min)(tile_rows, rows - row), col, (std::min)(tile_cols, cols - col)};
   }
-
- private:
   static Index pieces(Index extent, Index tile) { return (extent + tile - 1) / tile; }
-
-  Index rows_, cols_, tile_rows_, tile_cols_;
 };
 
 /// The tiles of a result with one row per token. They are large enough that packing the operands is a small
