@@ -44,7 +44,7 @@ void check_memory() {
   for (const std::size_t count : {most + 1, most + 2, most + most / 2}) {
     CAPTURE(count, sizeof(T));
     CHECK(throws_saying<std::length_error>(
-        [&] { rope::detail::allocate_block("block", count, sizeof(T)); }, "rope::block: ",
+        [&] { rope::detail::check_block("block", count, sizeof(T)); }, "rope::block: ",
         std::to_string(count) + " elements of " + std::to_string(sizeof(T)) +
             " bytes exceed the address space"));
   }

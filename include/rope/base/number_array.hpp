@@ -36,12 +36,8 @@ inline void check_block(const char* name, std::size_t count, std::size_t size) {
     throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
 
-/// `count` elements of `size` bytes each.
-///
-/// Throws:  std::length_error if they exceed the address space
-inline void* allocate_block(const char* name, std::size_t count, std::size_t size) {
-  check_block(name, count, size);
-  return ::operator new (count* size, std::align_val_t{cache_line});
+inline void* allocate_block(std::size_t bytes) {
+  return ::operator new (bytes, std::align_val_t{cache_line});
 }
 
 /// An array [rows, columns] of elements of `size` bytes each, or null if it has no element.
@@ -52,9 +48,8 @@ inline void* allocate_array(Index rows, Index columns, std::size_t size) {
   if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
     throw_length("number_array", shape_text({rows, columns}),
                  " must not be negative nor exceed the address space");
-  return rows == 0 || columns == 0
-             ? nullptr
-             : allocate_block("number_array", static_cast<std::size_t>(rows * columns), size);
+  if (rows == 0 || columns == 0) return nullptr;
+  return allocate_block(static_cast<std::size_t>(rows * columns) * size);
 }
 
 /// Frees a block of allocate_block. Does nothing if `block` is null.

@@ -71,7 +71,7 @@ class scratch_piece {
     check_block("scratch", count, size);
     if (bytes_ < count * size) {
       release();
-      memory_ = allocate_block("scratch", count, size);
+      memory_ = allocate_block(count * size);
       bytes_ = count * size;
     }
     return memory_;
