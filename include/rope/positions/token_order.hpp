@@ -60,13 +60,10 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 ///          height and width; std::length_error if the grid exceeds the address space
 /// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
 inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
-  if (frames < 0 || height < 0 || width < 0)
-    detail::throw_invalid("spatial_merge_order", "an extent must not be negative, got ",
-                          detail::shape_text({frames, height, width}));
+  const Index cells = detail::cells("spatial_merge_order", {frames, height, width});
   if (merge <= 0 || height % merge != 0 || width % merge != 0)
     detail::throw_invalid("spatial_merge_order", "merge must be positive and divide height and width, got ",
                           merge, " for ", height, " and ", width);
-  const Index cells = detail::cells("spatial_merge_order", {frames, height, width});
   std::vector<std::int64_t> order(static_cast<std::size_t>(cells), 0);
   if (cells == 0) return order;
   std::size_t next = 0;
