@@ -169,7 +169,12 @@ class multi_head_attention {
     run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
   }
 
-  ROPE_DETAIL_ASK_OF_FORWARD(T);
+  ROPE_DETAIL_ASK_OF_LAYER(
+      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),
+      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",
+      (detail::misplaced_after_forward<Arguments...>()),
+      "out pass a table if it rotates, then positions or, for a cache, counts (any integers, [batch], "
+      "or {}), then the threads");
 
   /// Cross-attention. Queries are projected from x, and keys and values from a context. The options causal,
   /// window and sinks do not apply.
@@ -228,7 +233,10 @@ class multi_head_attention {
         to.offsets_.push_back(static_cast<std::int64_t>(positions.offsets[s]));
     return to;
   }
-  ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T);
+  ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)),
+                           "project_context(context, batch, ...)",
+                           (detail::misplaced_after<Arguments...>(2, 0, 1)),
+                           "the batch pass a table if it rotates, with positions, then the threads");
 
   /// Cross-attention to a projected context. The bits are those of the call with the context itself.
   ///
@@ -260,7 +268,12 @@ class multi_head_attention {
     else
       attend(std::int64_t{0});
   }
-  ROPE_DETAIL_ASK_OF_CROSS(T);
+  ROPE_DETAIL_ASK_OF_LAYER(
+      cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),
+      "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)",
+      (detail::misplaced_after_cross<Arguments...>()),
+      "out pass a table if it rotates, with positions of x and of a context that is not projected, then the "
+      "threads");
 
   /// A copy of the block, with the same weights, whose calls also write the report.
   ///

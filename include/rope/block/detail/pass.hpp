@@ -220,27 +220,6 @@ constexpr bool misplaced_after_cross() {
   }                                                                                                   \
   static_assert(true)
 
-#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                   \
-  ROPE_DETAIL_ASK_OF_LAYER(                                                                             \
-      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                    \
-      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",     \
-      (detail::misplaced_after_forward<Arguments...>()),                                                \
-      "out pass a table if it rotates, then positions or, for a cache, counts (any integers, [batch], " \
-      "or {}), then the threads")
-
-#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                       \
-  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                     \
-                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)", \
-                           (detail::misplaced_after_cross<Arguments...>()),                               \
-                           "out pass a table if it rotates, with positions of x and of a context that "   \
-                           "is not projected, then the threads")
-
-#define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
-  ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
-                           "project_context(context, batch, ...)",                        \
-                           (detail::misplaced_after<Arguments...>(2, 0, 1)),              \
-                           "the batch pass a table if it rotates, with positions, then the threads")
-
 /// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
 /// not a table, `fewest` to `most` positions, and threads.
 #define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                            \
