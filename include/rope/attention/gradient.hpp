@@ -98,7 +98,7 @@ class attention_gradient_tasks {
         rules_(rules),
         by_options_(by_options),
         tokens_((std::min)((std::max)(tape.q.tokens, Index{1}), block::tokens_of(tape.group()))),
-        blocks_(tape.group() == 0 ? 0 : (tape.q.tokens + tokens_ - 1) / tokens_) {
+        blocks_(tape.group() == 0 ? 0 : pieces_of(tape.q.tokens, tokens_)) {
     if (!by_options.sink_logits.empty())
       d_sinks_ = workspace<struct sink_gradients, double>(tape.q.batch * tape.q.heads * blocks_);
     const score_view<float>& bias = rules.options().bias;
@@ -130,7 +130,7 @@ class attention_gradient_tasks {
   /// sums are 2^24 numbers if these are more.
   Index heads_per_pass(Index heads) const {
     constexpr Index enough_tasks = 128, enough_heads = 16, enough_numbers = Index{1} << 24;
-    const Index wanted = (enough_tasks + blocks_ - 1) / (std::max)(blocks_, Index{1});
+    const Index wanted = pieces_of(enough_tasks, (std::max)(blocks_, Index{1}));
     const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
     return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
   }
@@ -140,9 +140,9 @@ class attention_gradient_tasks {
   /// one bias, the gradient of the bias would depend on the number, so the number is then 1.
   Index heads_side_by_side(Index threads) const {
     if (d_bias_.is_shared) return 1;
-    const Index tiles = (tape_.k.tokens + gradient_shape<A>::tile - 1) / gradient_shape<A>::tile;
+    const Index tiles = pieces_of(tape_.k.tokens, gradient_shape<A>::tile);
     const Index busy = (std::max)((std::min)(blocks_, tiles) / 4, Index{1});
-    return (std::max)((threads + busy - 1) / busy, Index{1});
+    return (std::max)(pieces_of(threads, busy), Index{1});
   }
   Index head_size() const { return key_sums<A>::size(tape_.k.tokens, tape_.k.head_dim, tape_.v.head_dim); }
   key_sums<A> sums_of(A* memory, Index head) const {

@@ -60,11 +60,11 @@ class weight_sums_passes {
         pairs_(call.q.batch * call.k.heads) {
     call_.v = call.k;
     call_.v.head_dim = call_.v.token_stride = 0;  // copies of no channels have no memory to add a stride to
-    const Index tiles = pieces(call.k.tokens, shape::tile);
-    tiles_of_run_ = (std::max)(Index{32}, pieces(tiles, max_runs));
-    runs_ = pieces(tiles, tiles_of_run_);
+    const Index tiles = pieces_of(call.k.tokens, shape::tile);
+    tiles_of_run_ = (std::max)(Index{32}, pieces_of(tiles, max_runs));
+    runs_ = pieces_of(tiles, tiles_of_run_);
     block_ = (std::max)(Index{1}, (std::min)(call.q.tokens, Index{512} / (std::max)(Index{1}, group_)));
-    blocks_ = pieces(call.q.tokens, block_);
+    blocks_ = pieces_of(call.q.tokens, block_);
     const Index rows = pairs_ * blocks_ * rows_of_block();
     A* numbers = workspace<struct softmax_of_runs, A>(2 * (runs_ + 1) * rows);
     total_ = {numbers, numbers + rows};
@@ -79,7 +79,7 @@ class weight_sums_passes {
                    cost_of(block_rows, (std::min)(tiles_of_run_ * shape::tile, call_.k.tokens), depth),
                    [&](Index task) { find_softmax(task % runs_, task / runs_); });
     for (Index n = 0; n < pairs_ * blocks_; ++n) join_runs(n);
-    const Index tasks = pieces(pieces(call_.k.tokens, shape::tile), tiles_of_task);
+    const Index tasks = pieces_of(pieces_of(call_.k.tokens, shape::tile), tiles_of_task);
     parallel_tasks(
         threads, pairs_ * tasks,
         cost_of(call_.q.tokens * group_, (std::min)(tiles_of_task * shape::tile, call_.k.tokens), depth),
@@ -95,10 +95,9 @@ class weight_sums_passes {
   /// of the work of a task.
   static constexpr Index tiles_of_task = 8;
 
-  static Index pieces(Index all, Index size) { return (all + size - 1) / size; }
   /// The number of rows of a block, rounded up to whole strips. (A strip is the rows that a kernel processes
   /// together, see base/simd/panels.hpp.)
-  Index rows_of_block() const { return pieces(block_ * group_, shape::rows) * shape::rows; }
+  Index rows_of_block() const { return pieces_of(block_ * group_, shape::rows) * shape::rows; }
   /// Block `block` of the queries of one row and key head.
   query_block block_of(Index pair, Index block) const {
     const Index first = block * block_;
@@ -111,10 +110,10 @@ class weight_sums_passes {
   void for_each_strip(const query_block& block, Index first, Index last, const Visit& visit) const {
     block_keys keys(call_.rules, block);
     first = (std::max)(first, keys.begin() / shape::tile);
-    last = (std::min)(last, pieces(keys.end(), shape::tile));
+    last = (std::min)(last, pieces_of(keys.end(), shape::tile));
     if (first >= last) return;
     A* scores = workspace<struct scores_of_strip, A>(shape::rows * shape::tile);
-    const Index strips = pieces(block.rows(), shape::rows);
+    const Index strips = pieces_of(block.rows(), shape::rows);
     prefill_operands<T, Rotation, C> operands(call_, block, strips);
     pack_block(operands, block, keys, strips * shape::rows, factors_.query);
     for (Index n = first; n < last; ++n) {

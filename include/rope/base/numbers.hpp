@@ -54,6 +54,9 @@ constexpr Index to_index(Count count) {
     return static_cast<Index>(count);
 }
 
+/// The number of pieces of at most `size` elements that cover `count` elements: count / size, rounded up.
+constexpr Index pieces_of(Index count, Index size) { return (count + size - 1) / size; }
+
 /// Whether channels of type C are integers with a scale.
 template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;

@@ -313,7 +313,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
 
     // One sum per 64 tokens, added in token order, so that the bits do not depend on the threads.
     constexpr Index tokens_of_sum = 64;
-    const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
+    const Index tokens = x.batch * x.tokens, sums = detail::pieces_of(tokens, tokens_of_sum),
                 weights = detail::to_index(norm.weight.size());
     double* const partial =
         d_weight.empty() ? nullptr : detail::workspace<struct partial_sums, double>(sums * weights);

@@ -60,9 +60,7 @@ void attend_split(const attention_call<T, Rotation, C>& call, const decode_resul
 inline constexpr Index tasks_per_thread = 4;
 
 /// The size of a piece if `all` is split into at most `pieces` equal pieces. The last piece may be smaller.
-inline Index piece_of(Index all, Index pieces) {
-  return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
-}
+inline Index piece_of(Index all, Index pieces) { return pieces_of(all, (std::max)(Index{1}, pieces)); }
 
 template <class T, class Rotation, class C, class Threads>
 void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& threads) {
@@ -78,7 +76,7 @@ void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& th
   const Index block = (std::min)(
       {call.q.tokens, prefill_block<T, Rotation, C>::tokens_of(group), (std::max)(Index{1}, rows / group)});
   const Index heads = piece_of(group, group / rows);
-  const Index blocks = (call.q.tokens + block - 1) / block, parts = (group + heads - 1) / heads;
+  const Index blocks = pieces_of(call.q.tokens, block), parts = pieces_of(group, heads);
   const Index keys = (std::max)(Index{1}, call.k.tokens);
   parallel_tasks(threads, pairs * parts * blocks,
                  cost_of(block, heads, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
@@ -106,14 +104,13 @@ struct row_pieces {
   static row_pieces of(Index all, Index of_head, Index splits, Index available) {
     constexpr Index strip = panel_shape<A>::rows;
     const Index wanted = available <= 1 ? 1 : tasks_per_thread * available,
-                heads = piece_of(all, (std::min)(all, (wanted + splits - 1) / splits)),
-                parts = (all + heads - 1) / heads,
-                cuts = (std::min)((of_head + strip - 1) / strip,
-                                  (wanted + splits * parts - 1) / (splits * parts));
-    return {heads, (piece_of(of_head, cuts) + strip - 1) / strip * strip, all, of_head};
+                heads = piece_of(all, (std::min)(all, pieces_of(wanted, splits))),
+                parts = pieces_of(all, heads),
+                cuts = (std::min)(pieces_of(of_head, strip), pieces_of(wanted, splits * parts));
+    return {heads, pieces_of(piece_of(of_head, cuts), strip) * strip, all, of_head};
   }
-  Index parts() const { return (all_heads + heads - 1) / heads; }
-  Index count() const { return parts() * ((all_rows + rows - 1) / rows); }
+  Index parts() const { return pieces_of(all_heads, heads); }
+  Index count() const { return parts() * pieces_of(all_rows, rows); }
   decode_queries queries(Index b, Index piece) const {
     const Index head = piece % parts() * heads, row = piece / parts() * rows;
     return {.b = b,

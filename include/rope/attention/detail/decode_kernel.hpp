@@ -43,7 +43,7 @@ class seen_splits {
   seen_splits(const visibility& rules, Index size) {
     const auto [batch, queries, keys, heads, head_dim] = rules.shape();
     list_ =
-        workspace<struct decode_splits, split_of_row>(batch * (std::max)(Index{1}, (keys + size - 1) / size));
+        workspace<struct decode_splits, split_of_row>(batch * (std::max)(Index{1}, pieces_of(keys, size)));
     first_ = workspace<struct decode_places, Index>(batch + 1);
     for (Index b = 0; b < batch; ++b) {
       first_[b] = count_;
@@ -173,7 +173,7 @@ class decode_split {
     return {of_.b, kv, kv * call_.group(), heads * call_.group(), 0, call_.q.tokens};
   }
   /// The number of strips of a head (see block_keys.hpp).
-  Index strips() const { return (of_.rows + shape::rows - 1) / shape::rows; }
+  Index strips() const { return pieces_of(of_.rows, shape::rows); }
   rows_of_head rows_in(Index strip) const {
     const Index first = strip * shape::rows;
     return {first, (std::min)(Index{shape::rows}, of_.rows - first)};

@@ -48,7 +48,7 @@ struct gradient_shape {
   /// head_dim 128, the weights, slopes, queries, and gradients of a block fit L2.
   static constexpr Index block = 240;
 
-  static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }
+  static constexpr Index panels(Index channels) { return pieces_of(channels, width); }
 };
 
 /// Writes one row of panels to `to`: each channel is multiplied by `factor` and rounded to T.
@@ -79,8 +79,7 @@ struct key_sums {
 
   static constexpr Index panel_size = shape::tile * shape::width;
   static Index size(Index keys, Index head_dim, Index value_dim) {
-    return (keys + shape::tile - 1) / shape::tile * panel_size *
-           (shape::panels(head_dim) + shape::panels(value_dim));
+    return pieces_of(keys, shape::tile) * panel_size * (shape::panels(head_dim) + shape::panels(value_dim));
   }
   A* keys(Index tile) const { return memory + tile * (key_panels + value_panels) * panel_size; }
   A* values(Index tile) const { return keys(tile) + key_panels * panel_size; }
@@ -111,7 +110,7 @@ struct attention_gradient_scratch {
   tile_range* hulls;     // [strips]: keys of the tile visible to a strip
 
   attention_gradient_scratch(Index query_rows, Index head_dim, Index value_dim)
-      : strips((query_rows + shape::rows - 1) / shape::rows),
+      : strips(pieces_of(query_rows, shape::rows)),
         rows(strips * shape::rows),
         key_panels(shape::panels(head_dim)),
         value_panels(shape::panels(value_dim)) {

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <rope/attention/detail/visibility.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
 /// The keys of a tile that are visible to a query.
@@ -32,7 +33,7 @@ struct tile_range {
 /// The range, extended to whole packets of `lanes` keys.
 template <Index lanes>
 tile_range packets_of(tile_range range) {
-  return {range.first / lanes * lanes, (range.last + lanes - 1) / lanes * lanes};
+  return {range.first / lanes * lanes, pieces_of(range.last, lanes) * lanes};
 }
 
 /// The keys of a tile that are visible to a query: all keys of `range`, except the hidden ones if has_holes

@@ -11,6 +11,7 @@
 #include <rope/attention/detail/prefetch.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/streams.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
@@ -38,7 +39,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   using pairs = typename Products::pairs;
   constexpr Index L = Products::lanes, line = line_bytes / Index(sizeof(stored)), count = sizeof...(n);
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
-                        padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
+                        padded = std::size_t(pieces_of(Index(size), L) * L);
   sums sum[padded];
   unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sum[i] = Products::zero(); });
   // GCC would call these lambdas, because they are used several times, and it keeps sums in memory across a

@@ -44,7 +44,7 @@ class prefill_block {
         block_(block),
         factors_(call.rules),
         keys_(call.rules, block),
-        strips_((block.rows() + shape::rows - 1) / shape::rows),
+        strips_(pieces_of(block.rows(), shape::rows)),
         run_(weighted_rows<A>::template in_scratch<struct prefill_sums>(strips_ * shape::rows,
                                                                         shape::padded(call.v.head_dim))),
         total_(weighted_rows<A>::template in_scratch<struct prefill_totals>(strips_ * shape::rows,

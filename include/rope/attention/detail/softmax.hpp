@@ -233,7 +233,7 @@ class tile_softmax {
   }
 
  private:
-  static constexpr Index padded_rows = (rows + L - 1) / L * L;
+  static constexpr Index padded_rows = pieces_of(rows, L) * L;
 
   /// Applies softcap and bias to the scores of row r, and replaces the scores of hidden keys. Returns false
   /// if no key is visible to row r.

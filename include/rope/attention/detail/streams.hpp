@@ -11,6 +11,7 @@
 
 #include <rope/attention/detail/prefetch.hpp>
 #include <rope/attention/detail/rows.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/channel_rows.hpp>  // load of narrow channels
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>  // as_computed
@@ -104,7 +105,7 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
   using K = typename Rows::value_type;
   constexpr Index L = lanes<P>, line = line_bytes / Index(sizeof(K)), block = sizeof...(n);
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
-                        padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
+                        padded = std::size_t(pieces_of(Index(size), L) * L);
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   const Index whole = depth / L * L;
   Index scored = 0;

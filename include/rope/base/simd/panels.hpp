@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>  // std::index_sequence
 
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/base/simd/packet_pairs.hpp>
@@ -41,7 +42,7 @@ struct panel_shape {
   static_assert(tile % width == 0);
 
   /// `count` rounded up to whole panels.
-  static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
+  static constexpr Index padded(Index count) { return pieces_of(count, width) * width; }
 };
 
 /// Products in the arithmetic type, with the members that strip_sums uses.

@@ -237,13 +237,12 @@ struct tile {
 struct tiles {
   Index rows, cols, tile_rows, tile_cols;
 
-  Index count() const { return pieces(rows, tile_rows) * pieces(cols, tile_cols); }
+  Index count() const { return pieces_of(rows, tile_rows) * pieces_of(cols, tile_cols); }
   Index elements() const { return rows * cols; }
   tile operator[](Index i) const {
-    const Index down = pieces(rows, tile_rows), row = i % down * tile_rows, col = i / down * tile_cols;
+    const Index down = pieces_of(rows, tile_rows), row = i % down * tile_rows, col = i / down * tile_cols;
     return {row, (std::min)(tile_rows, rows - row), col, (std::min)(tile_cols, cols - col)};
   }
-  static Index pieces(Index extent, Index tile) { return (extent + tile - 1) / tile; }
 };
 
 /// The tiles of a result with one row per token. They are large enough that packing the operands is a small

@@ -47,7 +47,7 @@ class row_angles {
 
   explicit row_angles(const frequencies& of)
       : frequencies_(of.pairs(), of.axes(), {}),
-        words_((of.pairs() + block - 1) / block * block, columns * of.axes(), 0) {
+        words_(pieces_of(of.pairs(), block) * block, columns * of.axes(), 0) {
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i) {
         const double inv_freq = of.inv_freq(i, a);
