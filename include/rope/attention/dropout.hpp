@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
 /// The dropout mask of attention probabilities in training.
@@ -34,14 +35,15 @@ class dropout_mask {
   /// \param probability  of dropping an entry, in [0, 1)
   /// \param seed         any number; equal seeds give equal masks
   constexpr dropout_mask(double probability, std::uint64_t seed)
-      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
+      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(detail::finalised(seed + step)) {}
 
   /// The mask along the keys of one query.
   class row {
    public:
     /// Whether the probability of the key at `key_position` is kept.
     constexpr bool keeps(std::int64_t key_position) const {
-      return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
+      return (detail::finalised(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >=
+             threshold_;
     }
 
    private:
@@ -52,9 +54,9 @@ class dropout_mask {
 
   /// The mask of the query at `query_position` of head `query_head` in row `batch_row`.
   constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
-    const std::uint64_t where = finalise(
+    const std::uint64_t where = detail::finalised(
         seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
-    return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
+    return {detail::finalised(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
   }
 
   /// Whether the probability of this query and the key at `key_position` is kept.
@@ -65,12 +67,6 @@ class dropout_mask {
 
  private:
   static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;  // odd: distinct positions give distinct words
-
-  static constexpr std::uint64_t finalise(std::uint64_t word) {
-    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
-    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
-    return word ^ (word >> 31);
-  }
 
   std::uint64_t threshold_;
   std::uint64_t seed_;

@@ -87,13 +87,16 @@ bool all_finite(const X* x, Index count) {
   return *std::max_element(largest, largest + block) != exponent;
 }
 
-/// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result (the finaliser
-/// of SplitMix64).
+/// The finaliser of SplitMix64: every bit of the word affects every bit of the result.
+constexpr std::uint64_t finalised(std::uint64_t word) {
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+  return word ^ (word >> 31);
+}
+
+/// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result.
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-  return hash ^ (hash >> 31);
+  return finalised((hash ^ word) + 0x9e3779b97f4a7c15u);
 }
 
 /// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
