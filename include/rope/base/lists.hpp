@@ -3,7 +3,6 @@
 #define ROPE_BASE_LISTS_HPP
 
 #include <algorithm>  // std::find, std::sort, std::unique
-#include <bit>        // std::countr_zero
 #include <cstddef>
 #include <cstdint>
 #include <cstring>  // std::memcpy
@@ -65,7 +64,7 @@ class any_integers {
   any_integers(const X& list) : any_integers("counts and offsets", list) {}
   template <whole_number Integer>
   any_integers(const Integer* data, std::size_t size)
-      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
+      : data_(data), size_(size), step_(sizeof(Integer)), read_(as<Integer>) {
     static_assert(sizeof(Integer) <= sizeof(std::int64_t),
                   "counts and offsets: integers have at most 64 bits");
   }
@@ -85,7 +84,7 @@ class any_integers {
   ///
   /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
   EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
-    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual type
+    if (read_ == as<std::int64_t>)  // the usual type
       return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
     return search(value, [this](std::size_t i) { return read(i); });
   }
@@ -96,14 +95,10 @@ class any_integers {
   any_integers(const char* name, const X& list) {
     const auto vector = list_of(list).as_vector(name);
     *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
-    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
+    step_ *= vector.column_stride;
   }
 
  private:
-  /// Size and sign of a type of integers, in three bits.
-  template <whole_number Integer>
-  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
-
   template <class Integer>
   static std::int64_t as(const char* at) {
     Integer value;
@@ -122,18 +117,14 @@ class any_integers {
   }
 
   const char* address(std::size_t i) const {
-    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
+    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * step_;
   }
-  std::int64_t read(std::size_t i) const {
-    static constexpr std::int64_t (*by_kind[])(const char*) = {
-        as<std::uint8_t>, as<std::uint16_t>, as<std::uint32_t>, as<std::uint64_t>,
-        as<std::int8_t>,  as<std::int16_t>,  as<std::int32_t>,  as<std::int64_t>};
-    return by_kind[step_ & 7](address(i));
-  }
+  std::int64_t read(std::size_t i) const { return read_(address(i)); }
 
   const void* data_ = nullptr;
   std::size_t size_ = 0;
-  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
+  std::int64_t step_ = 0;                        // bytes from one integer to the next
+  std::int64_t (*read_)(const char*) = nullptr;  // reads an integer of the type of the list
 };
 
 }  // namespace rope::inline ROPE_ABI::detail
