@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>  // std::equal_to
 #include <type_traits>
-#include <utility>  // std::in_range
 
 #include <rope/config.hpp>
 
@@ -36,12 +35,6 @@ constexpr bool is_finite(double x) {
 constexpr bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
   return (bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
-}
-
-/// Whether an Index holds the count.
-template <std::integral Count>
-constexpr bool is_index(Count count) {
-  return std::in_range<Index>(count);
 }
 
 /// Converts a count that fits in an Index. There is no cast if the types are equal, because compilers would

@@ -6,7 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <type_traits>
-#include <utility>  // std::integer_sequence
+#include <utility>  // std::in_range, std::integer_sequence
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
@@ -48,7 +48,7 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
 /// Throws:  std::length_error if it is no Index
 template <class Number>
 Index checked_index(const char* name, Number number, int axis) {
-  if (!is_index(number))
+  if (!std::in_range<Index>(number))
     throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
                  " on index ", axis);
   return to_index(number);

@@ -6,7 +6,7 @@
 #include <concepts>   // std::same_as
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <utility>  // std::in_range
 #include <vector>
 
 #include <rope/base/integer_list.hpp>
@@ -154,7 +154,7 @@ std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& length
   const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
   const Index segment_count = bounds.size() - 1;
   const std::int64_t end = bounds.size() == 0 ? 0 : bound(segment_count);
-  if (!detail::is_index(end))
+  if (!std::in_range<Index>(end))
     detail::throw_length(function, "offsets must be in [0, 2^", 8 * sizeof(Index) - 1, "), got ", end);
   detail::check_offsets(function, "offsets", bounds.size(), detail::to_index(end), bound);
   if (counts.size() != 0 && counts.size() != segment_count)

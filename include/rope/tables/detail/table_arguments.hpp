@@ -47,7 +47,7 @@ template <std::integral First, std::integral Last>
 Index checked_rows(const char* function, First first, Last last) {
   const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
   if (to < from) throw_invalid(function, "last must not be below first, got [", from, ", ", to, ")");
-  if (!difference_is_position(to, from) || !is_index(to - from))
+  if (!difference_is_position(to, from) || !std::in_range<Index>(to - from))
     throw_length(function, "too many positions in [", from, ", ", to, ")");
   return to_index(to - from);
 }
