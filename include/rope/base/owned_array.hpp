@@ -25,8 +25,6 @@ struct array_memory {
 template <class Scalar, int Columns>
 using array_map =
     Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
 
 }  // namespace detail
 
@@ -52,7 +50,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
 
  public:
   /// The numbers as an Eigen array, to read.
-  using const_map = detail::const_array_map<Scalar, Columns>;
+  using const_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
 
   /// No numbers.
   owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
