@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>  // std::memcpy
 #include <type_traits>
 
 #include <rope/base/numbers.hpp>
@@ -73,25 +72,10 @@ struct bfloat16_pairs {
 
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
   static EIGEN_ALWAYS_INLINE pairs load(const number* from) { return load_bits<pairs>(from); }
-  /// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
   static EIGEN_ALWAYS_INLINE pairs load_first(const number* from, Index count) {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-    if constexpr (sizeof(P) == 64) {
-      const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
-      return pairs(_mm512_maskz_loadu_epi16(first, from));
-    } else
-#endif
-    {
-      number padded[std::size_t(2 * lanes)] = {};
-      for (Index i = 0; i < count; ++i) padded[i] = from[i];
-      return load(padded);
-    }
+    return load_first_pairs<bfloat16_pairs>(from, count);
   }
-  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) {
-    std::int32_t both;
-    std::memcpy(&both, from, sizeof both);
-    return detail::fill<pairs>(both);
-  }
+  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_pair<pairs>(from); }
   /// a.even * b.even + (a.odd * b.odd + c) in every lane.
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS

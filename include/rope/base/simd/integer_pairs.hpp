@@ -2,10 +2,8 @@
 #ifndef ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
 #define ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
 
-#include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <cstdint>
-#include <cstring>  // std::memcpy
 #include <type_traits>
 
 #include <rope/base/simd/packet.hpp>
@@ -75,27 +73,11 @@ struct integer_products {
     return pairs(vreinterpretq_s32_s16(vmovl_s8(vld1_s8(from))));
 #endif
   }
-  /// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
   template <class X>
   static EIGEN_ALWAYS_INLINE pairs load_first(const X* from, Index count) {
-#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__) && defined(__AVX512VL__)
-    if constexpr (sizeof(P) == 64) {
-      const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
-      if constexpr (std::is_same_v<X, std::int8_t>)
-        return pairs(_mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(first, from)));
-      else
-        return pairs(_mm512_maskz_loadu_epi16(first, from));
-    }
-#endif
-    X padded[std::size_t(2 * lanes)] = {};
-    std::copy_n(from, count, padded);
-    return load(padded);
+    return load_first_pairs<integer_products>(from, count);
   }
-  static EIGEN_ALWAYS_INLINE pairs fill(const std::int16_t* from) {
-    std::int32_t both;
-    std::memcpy(&both, from, sizeof both);
-    return detail::fill<pairs>(both);
-  }
+  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_pair<pairs>(from); }
   /// a.even * b.even + a.odd * b.odd + c in every lane.
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
 #if ROPE_DETAIL_INTEGER_INSTRUCTIONS

@@ -2,6 +2,8 @@
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 
+#include <algorithm>  // std::copy_n
+#include <cstddef>
 #include <cstdint>
 #include <cstring>  // std::memcpy
 #include <type_traits>
@@ -10,6 +12,8 @@
 #include <rope/config.hpp>
 
 /// Splits a run of channels into a packet of the even and a packet of the odd channels.
+///
+/// What products of pairs of adjacent bfloat16 and of adjacent integers share.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -58,6 +62,32 @@ struct single_pairs {
   }
   static void store_sums_of_lanes(sum* to, const sums (&of)[1]) { to[0] = of[0]; }
 };
+
+/// One pair of 16-bit numbers in every lane.
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits fill_pair(const void* from) {
+  std::int32_t both;
+  std::memcpy(&both, from, sizeof both);
+  return fill<Bits>(both);
+}
+
+/// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
+template <class Products, class X>
+EIGEN_ALWAYS_INLINE typename Products::pairs load_first_pairs(const X* from, Index count) {
+#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(typename Products::pairs) == 64) {
+    using pairs = typename Products::pairs;
+    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+    if constexpr (sizeof(X) == 1)
+      return pairs(_mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(first, from)));
+    else
+      return pairs(_mm512_maskz_loadu_epi16(first, from));
+  }
+#endif
+  X padded[std::size_t(2 * Products::lanes)] = {};
+  std::copy_n(from, count, padded);
+  return Products::load(padded);
+}
 
 template <class P, class A>
 EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
