@@ -136,6 +136,13 @@ inline void check_rule(const char* function, bool holds, const char* rule, Index
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
 
+/// Throws unless the number is finite and the rule holds.
+///
+/// Throws:  std::invalid_argument
+inline void check_finite(const char* function, bool holds, const char* rule, double value) {
+  if (!holds || !is_finite(value)) throw_invalid(function, rule, ", got ", value);
+}
+
 /// Throws unless both extents are equal. `names` lists the objects in the order of the numbers.
 ///
 /// Throws:  std::invalid_argument

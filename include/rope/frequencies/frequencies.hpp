@@ -117,8 +117,8 @@ class frequencies {
   /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
-    if (!detail::is_finite(max_freq) || max_freq < 2)
-      detail::throw_invalid("frequencies::pixel", "max_freq must be finite and at least 2, got ", max_freq);
+    detail::check_finite("frequencies::pixel", max_freq >= 2, "max_freq must be finite and at least 2",
+                         max_freq);
     require_even(rotary_dim);
     const Index pairs = rotary_dim / 2;
     require_addressable(pairs);
@@ -204,9 +204,8 @@ class frequencies {
         if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
           detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64 in magnitude, got ",
                                 inv_freq_(i, a), " at pair ", i, ", axis ", a);
-    if (!detail::is_finite(attention_factor) || attention_factor <= 0)
-      detail::throw_invalid("frequencies", "attention_factor must be finite and positive, got ",
-                            attention_factor);
+    detail::check_finite("frequencies", attention_factor > 0, "attention_factor must be finite and positive",
+                         attention_factor);
   }
 
   explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
@@ -225,8 +224,7 @@ class frequencies {
     // Integers are checked before they become an Index, which may have too few bits.
     const std::conditional_t<std::is_integral_v<Integer>, Integer, Index> given = rotary_dim;
     require_even(given);
-    if (!detail::is_finite(base) || base <= 1)
-      detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
+    detail::check_finite("frequencies", base > 1, "base must be finite and greater than 1", base);
     if (std::cmp_greater(+given, 65536))  // + promotes bool and characters
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "

@@ -108,21 +108,20 @@ inline void check_ggml_sections(const ggml_rope_parameters& p) {
 
 inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
   const auto demand = [](bool holds, const char* rule, double got) {
-    if (!holds) throw_invalid("ggml_frequencies", "", rule, ", got ", got);
+    check_finite("ggml_frequencies", holds, rule, got);
   };
-  demand(is_finite(p.freq_base) && p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
-  demand(is_finite(p.freq_scale) && !equal(p.freq_scale, 0),
-         "freq_scale must be finite and not 0; write 1 for no scaling", p.freq_scale);
-  demand(is_finite(p.ext_factor), "ext_factor must be finite", p.ext_factor);
-  demand(is_finite(p.attn_factor) && p.attn_factor > 0, "attn_factor must be finite and positive",
-         p.attn_factor);
+  demand(p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
+  demand(!equal(p.freq_scale, 0), "freq_scale must be finite and not 0; write 1 for no scaling",
+         p.freq_scale);
+  demand(true, "ext_factor must be finite", p.ext_factor);
+  demand(p.attn_factor > 0, "attn_factor must be finite and positive", p.attn_factor);
   if (!equal(p.ext_factor, 0)) {
     demand(p.freq_scale > 0, "freq_scale must be positive if ext_factor is not 0", p.freq_scale);
     demand(p.n_ctx_orig > 0,
            "n_ctx_orig must be positive if ext_factor is not 0; write 1 for the 0 that ggml takes",
            static_cast<double>(p.n_ctx_orig));
     for (const double beta : {p.beta_fast, p.beta_slow})
-      demand(is_finite(beta) && beta > 0,
+      demand(beta > 0,
              "beta_fast and beta_slow must be finite and positive if ext_factor is not 0 (32 and 1 in "
              "llama.cpp)",
              beta);
@@ -131,7 +130,7 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
     throw_invalid("ggml_frequencies", "freq_factors must have a value for each of ", pairs,
                   " pairs or be empty, got ", p.freq_factors.size());
   for (std::size_t i = 0; i < p.freq_factors.size() && static_cast<Index>(i) < pairs; ++i)
-    demand(is_finite(p.freq_factors[i]) && !equal(p.freq_factors[i], 0),
+    demand(!equal(p.freq_factors[i], 0),
            "a value of freq_factors must be finite and not 0; write 1e30 to stop a pair", p.freq_factors[i]);
 }
 

@@ -64,10 +64,6 @@ inline wide_real ramp(Index pair, wide_real low, wide_real high) {
   return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
 }
 
-inline void require_field(bool holds, const char* rule, double got) {
-  if (!holds) throw_invalid({rule, ", got ", got});
-}
-
 /// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0) throw_invalid({field, " must be positive and finite, got ", value});
@@ -170,8 +166,8 @@ struct dynamic_ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("dynamic_ntk_scaling: factor", factor);
     detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must be finite and not negative", length);
+    detail::check_finite("dynamic_ntk_scaling", length >= 0, "length must be finite and not negative",
+                         length);
     if (length > max_position) {
       // 1 + s (L - max_position) / max_position, which has no cancellation.
       const wide_real limit = wide_real(max_position);
@@ -244,14 +240,12 @@ struct yarn_scaling {
     detail::require_positive("yarn_scaling: factor", factor);
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);
     detail::require_positive("yarn_scaling: beta_slow", beta_slow);
-    detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
-                          "yarn_scaling: beta_fast must be finite and at least beta_slow", beta_fast);
+    detail::check_finite("yarn_scaling", beta_fast >= beta_slow,
+                         "beta_fast must be finite and at least beta_slow", beta_fast);
     for (const auto& field : {attention_factor, mscale, mscale_all_dim})
-      detail::require_field(
-          detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
-          "yarn_scaling: attention_factor, mscale and mscale_all_dim must be finite and not "
-          "negative",
-          field.value_or(0));
+      detail::check_finite("yarn_scaling", field.value_or(0) >= 0,
+                           "attention_factor, mscale and mscale_all_dim must be finite and not negative",
+                           field.value_or(0));
     const auto [low, high] = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const wide_real interpolated = detail::ramp(i, low, high);
@@ -289,9 +283,8 @@ struct llama3_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("llama3_scaling: factor", factor);
     detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
-    detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
-                          "llama3_scaling: high_freq_factor must be finite and at least low_freq_factor",
-                          high_freq_factor);
+    detail::check_finite("llama3_scaling", high_freq_factor >= low_freq_factor,
+                         "high_freq_factor must be finite and at least low_freq_factor", high_freq_factor);
     detail::require_positive("llama3_scaling: original_max_position", original_max_position);
     const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
     for (wide_real& f : axis.inv_freq) {
@@ -321,9 +314,8 @@ struct proportional_scaling {
   /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
   ///          positive
   void apply(schedule& axis) const {
-    detail::require_field(
-        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
-        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
+    detail::check_finite("proportional_scaling", partial_rotary_factor > 0 && partial_rotary_factor <= 1,
+                         "partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
     detail::require_positive("proportional_scaling: factor", factor);
     const auto rotating =
         static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
@@ -370,12 +362,10 @@ struct longrope_scaling {
   /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
   ///          other fields are finite and in the ranges above
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be finite and above 1",
-                          original_max_position);
+    detail::check_finite("longrope_scaling", original_max_position > 1,
+                         "original_max_position must be finite and above 1", original_max_position);
     detail::require_positive("longrope_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must be finite and not negative", length);
+    detail::check_finite("longrope_scaling", length >= 0, "length must be finite and not negative", length);
     detail::require_positive("longrope_scaling: factor", factor.value_or(1));
     detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {

@@ -122,9 +122,8 @@ struct ntk_by_parts_scaling {
     detail::require_positive("ntk_by_parts_scaling: factor", factor);
     detail::require_positive("ntk_by_parts_scaling: original_max_position", original_max_position);
     for (const double weight : {ntk_factor, extrapolation_factor})
-      detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
-                            "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
-                            weight);
+      detail::check_finite("ntk_by_parts_scaling", weight >= 0 && weight <= 1,
+                           "ntk_factor and extrapolation_factor must be in [0, 1]", weight);
     auto stretched = axis;
     detail::stretch_base(stretched, factor, "ntk_by_parts_scaling", "ntk_by_parts_scaling: factor");
     const detail::blend_bounds of_ntk = bounds(1.25, 0.75, axis), of_original = bounds(16, 2, axis);
@@ -141,9 +140,8 @@ struct ntk_by_parts_scaling {
  private:
   detail::blend_bounds bounds(double fast, double slow, const schedule& axis) const {
     const auto of = detail::blend_between(fast, slow, true, axis, original_max_position);
-    detail::require_field(of.low < of.high,
-                          "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
-                          original_max_position);
+    detail::check_finite("ntk_by_parts_scaling", of.low < of.high,
+                         "original_max_position leaves no pair to blend", original_max_position);
     return of;
   }
 };
@@ -165,10 +163,9 @@ struct resonance_scaling {
   void apply(schedule& axis) const {
     constexpr wide_real turn = 2 * wide_real::pi();
     for (wide_real& f : axis.inv_freq) {
-      detail::require_field(f > 0 && f < 2 * turn,
-                            "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
-                            "above half a token",
-                            static_cast<double>(f));
+      detail::check_finite("resonance_scaling", f > 0 && f < 2 * turn,
+                           "every inv_freq must be positive and below 4 pi, a wavelength above half a token",
+                           static_cast<double>(f));
       f = turn / detail::nearest_integer(turn / f);
     }
   }
@@ -198,8 +195,8 @@ struct clipped_scaling {
   ///
   /// Throws:  std::invalid_argument if low_count is negative
   void apply(schedule& axis) const {
-    detail::require_field(low_count >= 0, "clipped_scaling: low_count must not be negative",
-                          static_cast<double>(low_count));
+    detail::check_finite("clipped_scaling", low_count >= 0, "low_count must not be negative",
+                         static_cast<double>(low_count));
     const Index n = (std::min)(low_count, axis.inv_freq.size());
     for (Index j = 0; j < n; ++j) {
       // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.

@@ -183,8 +183,7 @@ inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.
 /// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit, `init_random_2d_freqs`
 inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, double base = 10.0) {
   detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
-  if (!detail::is_finite(angle))
-    detail::throw_invalid("rope_vit_mixed_frequencies", "angle must be finite, got ", angle);
+  detail::check_finite("rope_vit_mixed_frequencies", true, "angle must be finite", angle);
   const frequencies half(head_dim / 2, base);
   const Index quarter = head_dim / 4;
   number_array<double> inv_freq(2 * quarter, 2);
@@ -208,8 +207,7 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; facebookresearch/dinov3, RopePositionEmbedding
 inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
   detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
-  if (!detail::is_finite(base) || base <= 1)
-    detail::throw_invalid("dino_v3_frequencies", "base must be finite and greater than 1, got ", base);
+  detail::check_finite("dino_v3_frequencies", base > 1, "base must be finite and greater than 1", base);
   return axial(detail::geometric_periods(head_dim / 4, 1, wide_real(base), head_dim / 4), 2);
 }
 
@@ -251,8 +249,8 @@ enum class pixel_bands { octaves, evenly_spaced };
 inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
                                           pixel_bands spread = pixel_bands::octaves) {
   detail::require_two_axes_fit("timm_pixel_frequencies", head_dim);
-  if (!detail::is_finite(max_freq) || max_freq < 2)
-    detail::throw_invalid("timm_pixel_frequencies", "max_freq must be finite and at least 2, got ", max_freq);
+  detail::check_finite("timm_pixel_frequencies", max_freq >= 2, "max_freq must be finite and at least 2",
+                       max_freq);
   if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const wide_real octaves = log(wide_real(max_freq) / 2);
@@ -368,8 +366,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
   if (inner_dim / 2 < axes || inner_dim % 2 != 0)
     detail::throw_invalid("ltx_frequencies", "inner_dim must be even and at least 2 for each of ", axes,
                           " axes, got ", inner_dim);
-  if (!detail::is_finite(base) || base <= 1)
-    detail::throw_invalid("ltx_frequencies", "base must be finite and greater than 1, got ", base);
+  detail::check_finite("ltx_frequencies", base > 1, "base must be finite and greater than 1", base);
   const Index count = inner_dim / 2 / axes, rest = inner_dim / 2 % axes;
   number_array<double> inv_freq(inner_dim / 2, axes, 0.0);
   const auto powers = detail::inverse_powers(base, (std::max)(count - 1, Index{1}));

@@ -36,9 +36,8 @@ namespace rope::inline ROPE_ABI {
 inline frequencies fourier_frequencies(const frequencies& schedule, double max_position) {
   if (schedule.axes() != 1)
     detail::throw_invalid("fourier_frequencies", "frequencies must have one axis, got ", schedule.axes());
-  if (!detail::is_finite(max_position) || max_position <= 0)
-    detail::throw_invalid("fourier_frequencies", "max_position must be finite and positive, got ",
-                          max_position);
+  detail::check_finite("fourier_frequencies", max_position > 0, "max_position must be finite and positive",
+                       max_position);
   const auto is_kept = [&](Index i) { return schedule.inv_freq(i, 0) > 2 * std::numbers::pi / max_position; };
   Index count = 0;
   for (Index i = 0; i < schedule.pairs(); ++i) count += is_kept(i) ? 1 : 0;

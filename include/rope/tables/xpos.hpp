@@ -47,8 +47,7 @@ template <class Rates = owned_array<double, 1>>
 Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
     detail::throw_invalid("xpos_rates", "rotary_dim must be even and positive, got ", rotary_dim);
-  if (!detail::is_finite(gamma) || gamma <= 0)
-    detail::throw_invalid("xpos_rates", "gamma must be finite and positive, got ", gamma);
+  detail::check_finite("xpos_rates", gamma > 0, "gamma must be finite and positive", gamma);
   const wide_real shift = wide_real(gamma) * rotary_dim, all = shift + rotary_dim;
   Rates rates(rotary_dim / 2);
   for (Index i = 0; i < rates.size(); ++i) rates(i) = static_cast<double>(log((2 * i + shift) / all));
@@ -153,10 +152,9 @@ class xpos {
   static xpos_growth checked(const frequencies& of, xpos_growth growth) {
     if (of.axes() != 1)
       detail::throw_invalid("xpos", "positions have one axis, got frequencies of ", of.axes(), " axes");
-    if (!detail::is_finite(growth.center))
-      detail::throw_invalid("xpos", "center must be finite, got ", growth.center);
-    if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
-      detail::throw_invalid("xpos", "scale_base must be finite and positive, got ", growth.scale_base);
+    detail::check_finite("xpos", true, "center must be finite", growth.center);
+    detail::check_finite("xpos", growth.scale_base > 0, "scale_base must be finite and positive",
+                         growth.scale_base);
     if (growth.rates.size() == 0) growth.rates = xpos_rates<number_array<double>>(of.rotary_dim());
     if (growth.rates.size() != of.pairs())
       detail::throw_invalid("xpos", "rates must be [pairs] = ", of.pairs(), ", got ", growth.rates.size());
