@@ -261,7 +261,6 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<multi_head_tape<T>>& tape,
                                    const multi_head_gradients<T>& gradients, const Table& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention_gradient", P);
   ROPE_DETAIL_CHECK_THREADS("multi_head_attention_gradient", Threads);
   const auto rotation = detail::rotation_of_block<Layout>(table, positions);
   detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
@@ -286,8 +285,6 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const multi_head_gradients<T>& gradients, const Table& table,
                               const PQ& query_positions, const PK& key_positions,
                               const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PQ);
-  ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PK);
   ROPE_DETAIL_CHECK_THREADS("cross_attention_gradient", Threads);
   const auto rotation = detail::rotation_of_block<Layout>(table, query_positions, key_positions);
   detail::block_gradient(block, tape, gradients, false, rotation, threads).run();

@@ -129,7 +129,6 @@ class multi_head_attention {
   template <rotation_table Table, class P = detail::braced_ids, class Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Table& table,
                const P& positions = P{}, const Threads& threads = {}) const {
-    ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention::forward", P);
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().attend(x, x, batch, out, options_.attention, detail::rotation_of_block<Layout>(table, positions),
                  threads);

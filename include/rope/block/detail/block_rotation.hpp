@@ -41,9 +41,7 @@ struct token_rotation {
   static_assert(pair_layout<Layout> || !rotates,
                 "multi_head_attention: name the layout of the channel pairs to rotate, "
                 "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-  static_assert(
-      position_form<P>,
-      "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
+  ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention", P);
 
   /// Throws:  as check_rotation, unless Table is no_table
   void check_positions(const char* function, Index batch, Index tokens, Index head_dim) const {

@@ -44,9 +44,7 @@ class token_view {
         stride_(matrix.outerStride()) {
     static_assert(std::is_same_v<typename Expression::Scalar, std::remove_const_t<T>>,
                   "multi_head_attention: tokens are of the type of the block, float or double");
-    static_assert(bool(Expression::Flags & Eigen::RowMajorBit) &&
-                      bool(Expression::Flags & Eigen::DirectAccessBit) &&
-                      int(Expression::InnerStrideAtCompileTime) == 1,
+    static_assert(matrix_in_memory<Matrix, true>,
                   "multi_head_attention: tokens are a row-major Eigen matrix, map or block");
     constexpr bool owns = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
     static_assert(std::is_const_v<T> || (bool(Expression::Flags & Eigen::LvalueBit) &&
