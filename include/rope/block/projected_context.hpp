@@ -79,7 +79,7 @@ class projected_context {
 
   /// Throws:  std::invalid_argument unless kv_heads, head_dim and value_dim are those of the block, the
   ///          rotation of the keys is `given` (which may be none), and there are `segments` segments
-  void check_use(const multi_head_shape& shape, const key_rotation& given, std::size_t segments) const {
+  void check_use(const multi_head_shape& shape, const key_rotation& given, Index segments) const {
     const char* function = "multi_head_attention";
     if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
       detail::throw_invalid(function, "the projected context must have [kv_heads, head_dim, value_dim] = ",
@@ -91,10 +91,8 @@ class projected_context {
                             !rotation_.known() ? "a table, and keys that are not rotated"
                             : !given.known()   ? "none, and keys that are rotated"
                                                : "another one than that of its keys");
-    const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
-    if (own != segments)
-      detail::throw_invalid(function, "queries and keys must have the same number of segments, got ",
-                            segments, " and ", own);
+    const Index own = offsets_.empty() ? 0 : static_cast<Index>(offsets_.size()) - 1;
+    detail::check_equal(function, "queries and keys", "number of segments", segments, own);
   }
 
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;

@@ -128,9 +128,8 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
 /// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
 inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
                                           const std::vector<Index>& table_extents) {
-  if (extents.size() != table_extents.size())
-    detail::throw_invalid("grid_ids", "both grids must have the same axes, got ", extents.size(), " and ",
-                          table_extents.size());
+  detail::check_equal("grid_ids", "both grids", "axes", static_cast<Index>(extents.size()),
+                      static_cast<Index>(table_extents.size()));
   for (std::size_t a = 0; a < extents.size(); ++a)
     if (extents[a] > table_extents[a])
       detail::throw_out_of_range("grid_ids", "axis ", a, " of the table has ", table_extents[a],
@@ -227,9 +226,8 @@ template <class Real = double>
 owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {
   const auto [frames, height, width, base_height, base_width] = grid;
   if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<Real>(0, 3);
-  if (base_height <= 0 || base_width <= 0)
-    detail::throw_invalid("cogvideox_positions", "the base grid must be positive, got ", base_height, " and ",
-                          base_width);
+  detail::check_rule("cogvideox_positions", base_height > 0 && base_width > 0,
+                     "the base grid must be positive", base_height, base_width);
   const auto h = static_cast<double>(height), w = static_cast<double>(width),
              max_h = static_cast<double>(base_height), max_w = static_cast<double>(base_width);
   const bool tall = h / w > max_h / max_w;

@@ -85,9 +85,8 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
 /// Source:  DINOv3, rope-vit and timm (class and registers first), Llama 4 (class last)
 template <class Derived>
 auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
-  if (before < 0 || after < 0)
-    detail::throw_invalid("with_unrotated_tokens", "counts must not be negative, got ", before, " and ",
-                          after);
+  detail::check_rule("with_unrotated_tokens", before >= 0 && after >= 0, "counts must not be negative",
+                     before, after);
   using scalar = typename Derived::Scalar;
   const char* const name = "with_unrotated_tokens";
   const Index count = detail::added_rows(name, detail::added_rows(name, before, coordinates.rows()), after);

@@ -92,9 +92,8 @@ struct block_rotation {
     queries.check_positions(function, batch, query_tokens, head_dim);
     keys.check_positions(function, batch, key_tokens, head_dim);
     if constexpr (is_segmented<PQ>)
-      if (queries.positions.offsets.size() != keys.positions.offsets.size())
-        throw_invalid(function, "queries and keys must have the same number of segments, got ",
-                      queries.positions.offsets.size() - 1, " and ", keys.positions.offsets.size() - 1);
+      check_equal(function, "queries and keys", "number of segments", queries.positions.offsets.size() - 1,
+                  keys.positions.offsets.size() - 1);
   }
   /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
   ///          offsets or key_ranges
@@ -116,7 +115,7 @@ struct block_rotation {
   }
 
   /// The number of segments of the queries; 0 if positions are not `segments`.
-  std::size_t segments() const { return is_segmented<PQ> ? static_cast<std::size_t>(segment_count()) : 0; }
+  Index segments() const { return is_segmented<PQ> ? segment_count() : 0; }
   /// Segments are sequences that must not attend to each other. A call without segments counts as one.
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
