@@ -225,14 +225,14 @@ void demand_memory(const char* function, const char* name, const Matrix& x) {
 ///          value_dim exceeds the address space
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
+  const auto& [q, k, v, o, q_norm, k_norm] = weights;
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   if (heads == 0)
-    throw_invalid("multi_head_attention", "heads must be given in the options, got 0 for ",
-                  weights.q.weight.rows(), " rows of the q weight");
+    throw_invalid("multi_head_attention", "heads must be given in the options, got 0 for ", q.weight.rows(),
+                  " rows of the q weight");
   demand_of_block(heads > 0 && kv_heads > 0 && heads % kv_heads == 0,
                   "heads must be a positive multiple of kv_heads", heads, kv_heads);
-  const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
-              v_rows = weights.v.weight.rows();
+  const Index q_rows = q.weight.rows(), k_rows = k.weight.rows(), v_rows = v.weight.rows();
   demand_of_block(q_rows > 0 && q_rows % heads == 0,
                   "the rows of the q weight must be a positive multiple of heads", q_rows, heads);
   const Index head_dim = q_rows / heads;
@@ -242,14 +242,13 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   demand_of_block(v_rows > 0 && v_rows % kv_heads == 0,
                   "the rows of the v weight must be a positive multiple of kv_heads", v_rows, kv_heads);
   const Index value_dim = v_rows / kv_heads;
-  demand_of_block(weights.k.weight.cols() == weights.v.weight.cols(),
-                  "the k and v weights must have the same columns", weights.k.weight.cols(),
-                  weights.v.weight.cols());
+  demand_of_block(k.weight.cols() == v.weight.cols(), "the k and v weights must have the same columns",
+                  k.weight.cols(), v.weight.cols());
   if (!product_fits({heads, value_dim}))
     throw_length("multi_head_attention", "heads * value_dim must not exceed the address space, got ", heads,
                  " * ", value_dim);
-  demand_of_block(weights.o.weight.cols() == heads * value_dim,
-                  "the columns of the o weight and heads * value_dim must be equal", weights.o.weight.cols(),
+  demand_of_block(o.weight.cols() == heads * value_dim,
+                  "the columns of the o weight and heads * value_dim must be equal", o.weight.cols(),
                   heads * value_dim);
   const auto bias = [&](const projection<T>& of, const char* rule) {
     demand_of_block(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
@@ -257,27 +256,21 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
     demand_memory("multi_head_attention", "a weight", of.weight);
     demand_memory("multi_head_attention", "a bias", of.bias);
   };
-  bias(weights.q, "the length of the q bias must be 0 or the rows of its weight");
-  bias(weights.k, "the length of the k bias must be 0 or the rows of its weight");
-  bias(weights.v, "the length of the v bias must be 0 or the rows of its weight");
-  bias(weights.o, "the length of the o bias must be 0 or the rows of its weight");
-  demand_of_block(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
-                  "the length of q_norm must be 0 or head_dim", weights.q_norm.size(), head_dim);
-  demand_of_block(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
-                  "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
-  demand_memory("multi_head_attention", "q_norm", weights.q_norm);
-  demand_memory("multi_head_attention", "k_norm", weights.k_norm);
+  bias(q, "the length of the q bias must be 0 or the rows of its weight");
+  bias(k, "the length of the k bias must be 0 or the rows of its weight");
+  bias(v, "the length of the v bias must be 0 or the rows of its weight");
+  bias(o, "the length of the o bias must be 0 or the rows of its weight");
+  demand_of_block(q_norm.size() == 0 || q_norm.size() == head_dim,
+                  "the length of q_norm must be 0 or head_dim", q_norm.size(), head_dim);
+  demand_of_block(k_norm.size() == 0 || k_norm.size() == head_dim,
+                  "the length of k_norm must be 0 or head_dim", k_norm.size(), head_dim);
+  demand_memory("multi_head_attention", "q_norm", q_norm);
+  demand_memory("multi_head_attention", "k_norm", k_norm);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
     throw_invalid("multi_head_attention",
                   "norm_epsilon must be finite and not negative, norm_offset finite, got ",
                   options.norm_epsilon, " and ", options.norm_offset);
-  return {weights.q.weight.cols(),
-          weights.k.weight.cols(),
-          weights.o.weight.rows(),
-          heads,
-          kv_heads,
-          head_dim,
-          value_dim};
+  return {q.weight.cols(), k.weight.cols(), o.weight.rows(), heads, kv_heads, head_dim, value_dim};
 }
 
 }  // namespace detail
