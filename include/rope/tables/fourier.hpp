@@ -109,8 +109,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
       sin_row[d] = detail::entry_of<S>(m * sin_sum);
     }
   };
-  return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
-                                         rows, write);
+  return detail::given_entries::table<S>("fourier_table", pairs, m, start, rows, write);
 }
 
 }  // namespace rope::inline ROPE_ABI

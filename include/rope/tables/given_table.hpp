@@ -82,9 +82,12 @@ struct given_entries {
     table.fingerprint_ = mix(rule, 3);
   }
 
-  /// The frequencies of a table made without frequencies: `pairs` zeros, with the given attention_factor.
-  static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
+  /// Makes a table without frequencies: it reports zeros for all pairs, and m.
+  template <class S, class WriteRow>
+  static frequency_table<S> table(const char* function, Index pairs, double m, std::int64_t first, Index rows,
+                                  const WriteRow& write) {
+    const frequencies origin = frequencies::custom(number_array<double>(pairs, 1, 0.0), m);
+    return table<S>(function, origin, first, rows, write);
   }
 };
 
@@ -167,7 +170,7 @@ frequency_table<S> table_of_matrices(const char* function, const Cos& cos, const
       sin_row[i] = entry_of<S>(static_cast<double>(sin(r, column(form, i))));
     }
   };
-  return given_entries::table<S>(function, given_entries::origin(pairs, m), first, cos.rows(), write);
+  return given_entries::table<S>(function, pairs, m, first, cos.rows(), write);
 }
 
 /// Writes m cos and m sin of the angle inv_freq * coordinate.
@@ -267,8 +270,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
       detail::write_product(angle, 1.0, m, cos[i], sin[i]);
     }
   };
-  return detail::given_entries::table<S>("table_of_angles", detail::given_entries::origin(pairs, m), first,
-                                         values.rows(), write);
+  return detail::given_entries::table<S>("table_of_angles", pairs, m, first, values.rows(), write);
 }
 
 /// The table of learned rotations, each of which rotates one pair for every frequency of a list.
@@ -311,8 +313,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
         detail::write_product(static_cast<double>(factors(f)), angle, m, *cos, *sin);
     }
   };
-  return detail::given_entries::table<S>("table_of_angles", detail::given_entries::origin(pairs, m), first,
-                                         given.rows(), write);
+  return detail::given_entries::table<S>("table_of_angles", pairs, m, first, given.rows(), write);
 }
 
 /// The table of cos and sin that another library computed, after checking that all pairs are rotations scaled
