@@ -161,11 +161,8 @@ class multi_head_attention {
   void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
                const detail::row_counts& counts = {}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
-    static_assert(pair_layout<Layout>,
-                  "multi_head_attention: name the layout of the channel pairs to rotate, "
-                  "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-    const auto rotation = detail::placed(table);
-    run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
+    const auto rotation = detail::rotation_of_block<Layout>(table, detail::no_positions);
+    run().template attend_to_cache<Layout>(x, cache, out, &rotation.queries.table, counts, threads);
   }
 
   ROPE_DETAIL_ASK_OF_LAYER(
