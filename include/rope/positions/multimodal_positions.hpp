@@ -178,14 +178,16 @@ struct prompt_walk {
     for (Index i = first; i < end; ++i) add(last = start + static_cast<Scalar>(i));
   }
 
-  static Scalar time_of(Index frame, const vision_run& run) {
+  /// The time of token i of a video after its start.
+  static Scalar time_of(Index i, const vision_run& run) {
+    const Index frame = i / (run.height * run.width);
     return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // rounded down for integers
   }
   /// Adds tokens first .. end - 1 of a video and sets `last` to their largest coordinate.
   void add_video(Scalar start, const vision_run& run, Index first, Index end) {
     for (Index i = first; i < end; ++i) {
-      const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
-      const Scalar time = start + time_of(frame, run), row = start + static_cast<Scalar>(at / run.width),
+      const Index at = i % (run.height * run.width);
+      const Scalar time = start + time_of(i, run), row = start + static_cast<Scalar>(at / run.width),
                    column = start + static_cast<Scalar>(at % run.width);
       const Scalar largest = (std::max)(time, (std::max)(row, column));
       last = i == first ? largest : (std::max)(last, largest);

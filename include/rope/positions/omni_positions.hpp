@@ -97,8 +97,7 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
         walk.add(opened);
         walk.add(walk.last = opened);
         const Index pictures = detail::tokens_of_run("qwen2_5_omni_positions", run.vision);
-        const Index frame = pictures == 0 ? 1 : run.vision.height * run.vision.width;
-        const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.vision); };
+        const auto time_of = [&](Index i) { return walk.time_of(i, run.vision); };
         const auto sound_time = [](Index i) { return std::int64_t{i}; };
         Index seen = 0, heard = 0;
         // A token whose time is several chunks later ends only one chunk. The next token ends another one.
@@ -140,10 +139,9 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
         walk.add(walk.prompt.next);
         walk.add(walk.last = first - 1);
         const Index pictures = detail::tokens_of_run("qwen3_omni_positions", run.vision);
-        const Index frame = pictures == 0 ? 1 : run.vision.height * run.vision.width;
         Index seen = 0, heard = 0;
         while (seen < pictures && heard < run.audio_tokens) {
-          if (first + walk.time_of(seen / frame, run.vision) <= first + static_cast<Real>(heard)) {
+          if (first + walk.time_of(seen, run.vision) <= first + static_cast<Real>(heard)) {
             walk.add_video(first, run.vision, seen, seen + 1);
             ++seen;
           } else {
