@@ -28,6 +28,11 @@ namespace rope::inline ROPE_ABI::detail {
 
 inline constexpr std::size_t cache_line = 64;
 
+/// Whether an Eigen expression has numbers of float or double.
+template <class Derived>
+inline constexpr bool is_real =
+    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
+
 /// Rejects a block that exceeds the address space.
 ///
 /// Throws:  std::length_error

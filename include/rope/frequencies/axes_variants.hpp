@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -96,9 +95,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
 /// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
 template <class Derived>
 frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
-  using scalar = typename Derived::Scalar;
-  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
-                "along_directions: directions are float or double");
+  static_assert(detail::is_real<Derived>, "along_directions: directions are float or double");
   detail::require_one_axis_schedule("along_directions", schedule);
   if (directions.rows() != schedule.pairs())
     detail::throw_invalid("along_directions", "directions must be [", schedule.pairs(), ", axes], got [",

@@ -92,9 +92,6 @@ struct given_entries {
 };
 
 template <class Derived>
-inline constexpr bool is_real =
-    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
-template <class Derived>
 inline constexpr bool is_entry = is_real<Derived> || std::is_same_v<typename Derived::Scalar, Eigen::half> ||
                                  std::is_same_v<typename Derived::Scalar, Eigen::bfloat16>;
 
