@@ -133,18 +133,18 @@ inline Index tokens_of_run(const char* function, const text_run& text) {
   return text.tokens;
 }
 inline Index tokens_of_run(const char* function, const vision_run& vision) {
-  if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
+  const auto& [frames, height, width, frame_step] = vision;
+  if (frames < 0 || height < 0 || width < 0)
     throw_invalid(function, "the extents of a run must not be negative, got ",
-                  shape_text({vision.frames, vision.height, vision.width}));
-  if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
-      !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
+                  shape_text({frames, height, width}));
+  if (!is_within_2_53(frame_step) || frame_step < 0 ||
+      !is_within_2_53(frame_step * static_cast<double>(frames)))
     throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
-                  vision.frame_step, " for ", vision.frames, " frames");
-  if (vision.frames == 0 || vision.height == 0 || vision.width == 0) return 0;
-  if (!product_fits({vision.frames, vision.height, vision.width}, max_tokens_of_prompt))
-    throw_length(function, "a run exceeds the address space, got ",
-                 shape_text({vision.frames, vision.height, vision.width}));
-  return vision.frames * vision.height * vision.width;
+                  frame_step, " for ", frames, " frames");
+  if (frames == 0 || height == 0 || width == 0) return 0;
+  if (!product_fits({frames, height, width}, max_tokens_of_prompt))
+    throw_length(function, "a run exceeds the address space, got ", shape_text({frames, height, width}));
+  return frames * height * width;
 }
 
 inline Index tokens_of_run(const char* function, const prompt_run& run) {

@@ -167,8 +167,6 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
-template <class List>
-listed_positions(List, Index) -> listed_positions<List>;
 
 /// Token t of row b is at starts[b] + t.
 template <class Integer>
@@ -261,7 +259,7 @@ contiguous_positions position_source(Integer start, Index /*tokens*/) {
 }
 template <position_list X>
 auto position_source(const X& ids, Index tokens) {
-  return listed_positions(list_of(ids), tokens);
+  return listed_positions<decltype(list_of(ids))>(list_of(ids), tokens);
 }
 template <class Integer>
 listed_positions<integer_list<Integer>> position_source(const evaluated_list<Integer>& ids, Index tokens) {
