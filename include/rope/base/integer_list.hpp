@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::min
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>

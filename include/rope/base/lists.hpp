@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>  // std::memcpy
 #include <span>
-#include <type_traits>
 #include <vector>
 
 #include <rope/base/integer_list.hpp>

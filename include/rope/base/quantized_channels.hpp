@@ -5,7 +5,6 @@
 #include <algorithm>  // std::max
 #include <bit>        // std::bit_width
 #include <cstdint>
-#include <type_traits>
 
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/channel_rows.hpp>  // load of int8

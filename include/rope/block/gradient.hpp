@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::fill
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <type_traits>  // std::type_identity_t
 

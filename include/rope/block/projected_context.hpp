@@ -2,7 +2,6 @@
 #ifndef ROPE_BLOCK_PROJECTED_CONTEXT_HPP
 #define ROPE_BLOCK_PROJECTED_CONTEXT_HPP
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

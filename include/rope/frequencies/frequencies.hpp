@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <concepts>  // std::convertible_to
-#include <cstdint>
 #include <limits>
 #include <numbers>
 #include <type_traits>

@@ -3,12 +3,9 @@
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 
 #include <algorithm>  // std::min
-#include <cstddef>
 #include <optional>
-#include <vector>
 
 #include <rope/base/message.hpp>
-#include <rope/base/numbers.hpp>
 #include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>

@@ -2,12 +2,14 @@
 #ifndef ROPE_FREQUENCIES_VISION_AXES_HPP
 #define ROPE_FREQUENCIES_VISION_AXES_HPP
 
+#include <algorithm>  // std::max
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include <rope/base/message.hpp>
-#include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>

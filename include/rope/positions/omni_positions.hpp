@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <rope/base/message.hpp>
-#include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/multimodal_positions.hpp>
 

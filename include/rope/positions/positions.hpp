@@ -6,10 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
-#include <span>
-#include <type_traits>
 #include <utility>  // std::move
-#include <vector>
 
 #include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>

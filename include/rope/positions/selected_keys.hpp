@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>  // std::memcpy
 #include <type_traits>
-#include <utility>  // std::declval, std::make_integer_sequence
 
 #include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>

@@ -3,15 +3,12 @@
 #define ROPE_TABLES_FOURIER_HPP
 
 #include <concepts>  // std::integral
-#include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numbers>
 #include <utility>  // std::move
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
-#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/table_arguments.hpp>

@@ -9,7 +9,6 @@
 #include <limits>
 #include <type_traits>
 #include <utility>  // std::move
-#include <vector>
 
 #include <rope/base/coordinates.hpp>
 #include <rope/base/message.hpp>

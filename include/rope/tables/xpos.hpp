@@ -4,11 +4,7 @@
 
 #include <cmath>
 #include <concepts>  // std::integral
-#include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <type_traits>
-#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>

@@ -2,7 +2,6 @@
 #ifndef ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 #define ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 

@@ -3,7 +3,6 @@
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 
 #include <concepts>  // std::integral
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -11,7 +10,6 @@
 
 #include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
