@@ -104,7 +104,7 @@ struct linear_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive
   void apply(schedule& axis) const {
     detail::require_positive("linear_scaling: factor", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
+    axis.inv_freq /= factor;
   }
 };
 

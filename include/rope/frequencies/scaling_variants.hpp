@@ -85,8 +85,7 @@ struct mixed_ntk_scaling {
     const wide_real s = wide_real(factor), pairs = wide_real(axis.inv_freq.size());
     if (!mixed_b) {
       detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
-      const wide_real divisor = pow(s, 1 / pairs);
-      for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
+      axis.inv_freq /= pow(s, 1 / pairs);
       return;
     }
     detail::require_positive("mixed_ntk_scaling: mixed_b", *mixed_b);

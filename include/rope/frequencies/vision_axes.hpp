@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <rope/base/message.hpp>
-#include <rope/base/owned_array.hpp>
 #include <rope/base/numbers.hpp>
+#include <rope/base/owned_array.hpp>
 #include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
