@@ -320,7 +320,8 @@ class frequency_table {
   void write_positions() {
     require_one_axis();
     const detail::row_angles angles(frequencies_);
-    for (Index r = 0; r < rows(); ++r) write_row(r, angles, [&](Index) { return first_ + r; });
+    for (Index r = 0; r < rows(); ++r)
+      write_row(r, angles, [position = first_ + r](Index) { return position; });
   }
 
   void write_rows(number_array<double> coordinates, const detail::row_angles& angles) {
