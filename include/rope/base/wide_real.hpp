@@ -61,13 +61,16 @@ struct uint192 {
     // The two carries out of the middle exclude each other.
     return {a.hi + b.hi + (middle < a.mid ? 1u : 0u) + (sum < middle ? 1u : 0u), sum, low};
   }
+  friend constexpr uint192 operator-(uint192 a) {
+    const std::uint64_t carry = a.lo == 0 ? 1u : 0u;
+    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
+  }
 };
 
 /// -a if all bits of `sign` are set, a if none is. Has no branch.
 constexpr uint192 negate_if(std::uint64_t sign, uint192 a) {
   return uint192{a.hi ^ sign, a.mid ^ sign, a.lo ^ sign} + uint192{0, 0, sign & 1};
 }
-constexpr uint192 operator-(uint192 a) { return negate_if(~std::uint64_t{0}, a); }
 
 /// The number of zero bits before the highest set bit.
 constexpr int leading_zeros(uint128 a) {
