@@ -128,23 +128,32 @@ TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars on large data in every
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("an unaligned head gives the same bits", "[rotation]", testing::native_types) {
+// Three or more heads whose packets would cross cache lines begin with narrower packets.
+TEMPLATE_LIST_TEST_CASE("unaligned heads give the same bits", "[rotation]", testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
   for_each_layout([]<class Layout>(Layout) {
-    const Index head_dim = 94;
-    const rope::frequency_table<S> table(rope::frequencies(head_dim), 10);
-    for (Index offset = 0; offset <= 15; ++offset) {
-      guarded_memory<T> memory(16 + 4 * head_dim + 64);
-      const auto x = rope::thd(memory.data() + offset, 2, 2, head_dim);
-      memory.fill(x, seed);
-      const copy_of<T> twin = rotated_by_twin<Layout>(x, table, 3);
-      rope::rotate<Layout>(x, table, 3);
-      CAPTURE(name_of<Layout>, offset);
-      CHECK(same_heads(x, twin.view));
-      CHECK(memory.untouched_outside(x));
-    }
+    for (const Index head_dim : {Index{32}, Index{94}, Index{160}})
+      for (const Index heads : {2, 3, 17})
+        for (Index offset = 0; offset <= 15; ++offset) {
+          const rope::frequency_table<S> table(rope::frequencies(head_dim - 2 * (offset % 2)), 10);
+          guarded_memory<T> memory(16 + 2 * heads * head_dim + 64), other(16 + 2 * heads * head_dim + 64);
+          const auto x = rope::thd(memory.data() + offset, 2, heads, head_dim);
+          const auto out = rope::thd(other.data() + 15 - offset, 2, heads, head_dim);
+          memory.fill(x, seed);
+          const copy_of<T> twin = rotated_by_twin<Layout>(x, table, 3);
+          CAPTURE(name_of<Layout>, head_dim, heads, offset);
+          rope::rotate_to<Layout>(head_view<const T>(x), out, table, 3);
+          CHECK(same_heads(out, twin.view));
+          CHECK(other.untouched_outside(out));
+          rope::rotate<Layout>(x, table, 3);
+          CHECK(same_heads(x, twin.view));
+          CHECK(memory.untouched_outside(x));
+          rope::unrotate<Layout>(x, table, 3);
+          rope::unrotate<scalar_twin<Layout>>(twin.view, table, 3);
+          CHECK(same_heads(x, twin.view));
+        }
   });
 }
 

@@ -36,39 +36,6 @@ struct table_row {
   const S* sin;
   Index pairs;
   S scale;
-
-  const S* cos_from(Index pair) const { return cos + pair; }
-  const S* sin_from(Index pair) const { return sin + pair; }
-};
-
-/// A table row in the order of pairs `before`, ..., pairs - 1, 0, ..., before - 1. A packet of n entries may
-/// start at any multiple of n.
-template <class S, bool is_inverse, int n>
-struct row_from_pair {
-  static constexpr bool inverse = is_inverse;
-  Index pairs;
-  S scale;
-
-  row_from_pair(const table_row<S, inverse>& row, Index before)
-      : pairs(row.pairs),
-        scale(row.scale),
-        whole_((row.pairs - before) / n * n),
-        cos_(row.cos + before),
-        sin_(row.sin + before) {
-    const Index end = pairs - before;
-    for (Index i = whole_; i < pairs; ++i) {
-      last_cos_[i - whole_] = row.cos[i < end ? i + before : i - end];
-      last_sin_[i - whole_] = row.sin[i < end ? i + before : i - end];
-    }
-  }
-  const S* cos_from(Index pair) const { return pair < whole_ ? cos_ + pair : last_cos_ + (pair - whole_); }
-  const S* sin_from(Index pair) const { return pair < whole_ ? sin_ + pair : last_sin_ + (pair - whole_); }
-
- private:
-  Index whole_;  // pairs in packets without pair 0
-  const S* cos_;
-  const S* sin_;
-  S last_cos_[std::size_t(2 * n)], last_sin_[std::size_t(2 * n)];
 };
 
 /// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be `in`.
@@ -93,8 +60,8 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, Row row, Index first, In
   using A = std::common_type_t<arithmetic<T>, S>;
   for (Index i = first; i < last; ++i) {
     const Index u = Layout::first(i, row.pairs), v = Layout::second(i, row.pairs);
-    const A c = static_cast<A>(Row::inverse ? *row.cos_from(i) * row.scale : *row.cos_from(i));
-    const A s = static_cast<A>(Row::inverse ? *row.sin_from(i) * -row.scale : *row.sin_from(i));
+    const A c = static_cast<A>(Row::inverse ? row.cos[i] * row.scale : row.cos[i]);
+    const A s = static_cast<A>(Row::inverse ? row.sin[i] * -row.scale : row.sin[i]);
     const T* in = x.in;
     T* out = x.out;
     for (Index h = 0; h < x.heads; ++h, in += x.in_stride, out += x.out_stride) {
@@ -121,7 +88,7 @@ struct rotation_step<half_split, T, P> {
 
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load<P>(row.cos_from(first))), s(load<P>(row.sin_from(first))) {
+      : c(load<P>(row.cos + first)), s(load<P>(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load<P>(in); }
@@ -140,7 +107,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P> {
 
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_even_odd<P>(row.cos_from(first))), s(load_even_odd<P>(row.sin_from(first))) {
+      : c(load_even_odd<P>(row.cos + first)), s(load_even_odd<P>(row.sin + first)) {
     if constexpr (Row::inverse) {
       c = {multiply(c.even, fill<P>(row.scale)), multiply(c.odd, fill<P>(row.scale))};
       s = {multiply(s.even, fill<P>(-row.scale)), multiply(s.odd, fill<P>(-row.scale))};
@@ -167,7 +134,7 @@ requires(can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> {
 
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_pair_entries<P, T>(row.cos_from(first))), s(load_pair_entries<P, T>(row.sin_from(first))) {
+      : c(load_pair_entries<P, T>(row.cos + first)), s(load_pair_entries<P, T>(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const T* in) { return load_pairs<P>(in); }
@@ -185,8 +152,8 @@ struct swapping_step {
 
   template <class Row>
   EIGEN_ALWAYS_INLINE swapping_step(const Row& row, Index first)
-      : c(load_each_twice<P>(row.cos_from(first))),
-        s(multiply(load_each_twice<P>(row.sin_from(first)), alternating_signs<P>())) {
+      : c(load_each_twice<P>(row.cos + first)),
+        s(multiply(load_each_twice<P>(row.sin + first), alternating_signs<P>())) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load<P>(in); }
@@ -210,7 +177,7 @@ struct rotation_step<half_split, float, two_floats<P>> {
 
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_two(row.cos_from(first))), s(load_two(row.sin_from(first))) {
+      : c(load_two(row.cos + first)), s(load_two(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const float* in) { return load_two(in); }
@@ -328,51 +295,32 @@ inline constexpr Index pairs_in_block = [] {
     return 0;
 }();
 
-/// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
-/// From their own start, every packet as wide as a line would cross a line boundary. The row begins with the
-/// first pair after that boundary, so the last packets of a head also contain the first pairs of the next
-/// head.
-///
-/// \param before  pairs before the first line boundary
-template <class Layout, class P, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse> row, Index before) {
-  const row_from_pair<S, inverse, lanes<P>> shifted(row, before);
-  rotate_packets<Layout, half_packet<P>, 1>(x.range(0, 1), row, 0, before);
-  rotate_packets<Layout, P, steps_in_block<Layout, T, P>>(
-      token_heads<T>{x.in + 2 * before, x.out + 2 * before, x.heads - 1, x.in_stride, x.out_stride}, shifted,
-      0, row.pairs);
-  rotate_packets<Layout, half_packet<P>, 1>(x.range(x.heads - 1, 1), row, before, row.pairs);
-}
-
 /// Rotates every head of one token. `in_cache` is whether its channels are probably in a cache.
+///
+/// Memory of std::vector and malloc often begins 16 bytes after a multiple of 64. Wide packets would then
+/// cross cache lines, and a store that does takes about twice as long. The pairs up to the first multiple of
+/// the packet size are therefore rotated in packets of half the width. This costs more than it saves in one
+/// or two heads, in channels of 16 bits and, for interleaved pairs, in channels that are not in a cache.
 ///
 /// \tparam single  whether there is one head, for which single steps are faster than blocks
 template <class Layout, bool single = false, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool in_cache = true) {
   using P = packet<arithmetic<T>>;
   if constexpr (rotates_in_packets<Layout, T, S>) {
-    Index first = 0;
-    if constexpr (sizeof(P) == line_of_cache) {
-      // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
-      // Three to 15 heads are then rotated in smaller packets up to the first line boundary: in half_split
-      // with at least 128 channels, in interleaved only if they are in a cache. 16 or more contiguous
-      // interleaved heads: see rotate_from_line. Other heads are rotated from their start.
-      constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
-      const bool few = x.heads < 16;
-      const Index past = Index(reinterpret_cast<std::uintptr_t>(x.in) % line_of_cache),
-                  pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
-      if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
-          x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {
-        if constexpr (pairwise)
-          if (!few && x.in_stride == 2 * row.pairs && x.out_stride == x.in_stride) {
-            rotate_from_line<Layout, P>(x, row, pairs);
-            return;
-          }
-        if (few && (in_cache || !pairwise)) first = pairs;
+    Index pairs = row.pairs;
+    if constexpr (sizeof(P) > 16 && std::is_same_v<T, arithmetic<T>> && !single) {
+      constexpr Index size = sizeof(P), channels = std::is_same_v<Layout, interleaved> ? 2 : 1;
+      const Index past = Index(reinterpret_cast<std::uintptr_t>(x.out) % size),
+                  before = (size - past) / (channels * Index(sizeof(T)));
+      if (past != 0 && past % 16 == 0 && x.heads > 2 && pairs > before &&
+          x.out_stride * Index(sizeof(T)) % size == 0 && (in_cache || channels == 1)) {
+        rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, before);
+        row.cos += before, row.sin += before;
+        x.in += channels * before, x.out += channels * before;
+        pairs -= before;
       }
-      if (first > 0) rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, first);
     }
-    rotate_packets<Layout, P, single ? 1 : steps_in_block<Layout, T, P>>(x, row, first, row.pairs);
+    rotate_packets<Layout, P, single ? 1 : steps_in_block<Layout, T, P>>(x, row, 0, pairs);
   } else {
     rotate_scalars<Layout>(x, row, 0, row.pairs);
   }

@@ -254,6 +254,7 @@ class rotation_plan {
     const Index in_step = x_.token_stride, out_step = out_.token_stride;
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
+      if constexpr (order == head_order::together) ROPE_DETAIL_NO_VECTOR_KEPT;
       const token_heads<T> token = {in_place ? x.out : x.in, x.out, x.heads,
                                     in_place ? x.out_stride : x.in_stride, x.out_stride};
       if (t + ahead < count) prefetch_heads(token.in + ahead * in_step, x.heads, positions[t + ahead]);
