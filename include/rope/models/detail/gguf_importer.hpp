@@ -298,7 +298,7 @@ class gguf_importer {
                      ", got ", rotary_dim);
     model_.check_room("import_gguf", reader_.key(dimension.key), rotary_dim / 2);
     const bool plain =
-        record_.unscaled ||
+        record_.whole_head ||
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
     const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
     layer_group group = schedule_.frequencies_of({.rotary_dim = rotary_dim,

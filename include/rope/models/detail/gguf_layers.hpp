@@ -314,8 +314,8 @@ struct gguf_layers {
     note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
     note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
     note("rope.scaling.alpha", 0, record.alpha);
-    note("rope.scaling.factor", 1, !record.unscaled);
-    note("rope.scaling.attn_factor", 1, !record.unscaled && !record.compressed);
+    note("rope.scaling.factor", 1, !record.whole_head);
+    note("rope.scaling.attn_factor", 1, !record.whole_head && !record.compressed);
     note("rope.freq_base", record.fixed_base, equal(record.fixed_base, 0));
     note("rope.dimension_count", static_cast<double>(group.head_dim), !record.whole_head);
     if (none_slides()) {

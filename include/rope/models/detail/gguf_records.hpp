@@ -107,8 +107,7 @@ struct gguf_record {
   bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
   bool rope_pattern = false;   // attention.rope_pattern is 0 for layers that do not rotate
   bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
-  bool whole_head = false;     // all channels rotate, for any rope.dimension_count
-  bool unscaled = false;       // no layer is scaled, for any rope.scaling
+  bool whole_head = false;     // all channels rotate, unscaled, for any rope.dimension_count and rope.scaling
   double fixed_base = 0;       // used instead of rope.freq_base
   bool alpha = false;          // rope.scaling.alpha increases the base
   bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
@@ -143,8 +142,8 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
   if (r.half_split_sections && r.layout == layout_kind::half_split)
     return "half_split_sections is for a layout that is not half_split anyway";
   if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
-  if (r.unscaled && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
-                     !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
+  if (r.whole_head && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
+                       !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
     return "scaling needs scaled layers";
   if (r.scores_grow && r.scale != gguf_scale::inverse_root)
     return "scores_grow multiplies the scale of inverse_root";
@@ -200,7 +199,7 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.names = "barbet",
        .note = "layers of the model that slide attend fully in the code that is known to run its files"},
       {.names = "clef qwen35 qwen35moe", .attends_every = 4, .interleaved_sections = true},
-      {.names = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
+      {.names = "cogvlm", .whole_head = true, .fixed_base = 10000},
       {.names = "cohere2", .layout = interleaved, .period = 4, .full_rotate = false, .sliding = same},
       {.names = "cohere2moe",
        .layout = interleaved,
@@ -216,7 +215,7 @@ const Record* gguf_record_of(std::string_view architecture) {
        .temperature = of_length,
        .multiplier = cancelled,
        .scores_grow = true},
-      {.names = "deepseek2-ocr", .whole_head = true, .unscaled = true},
+      {.names = "deepseek2-ocr", .whole_head = true},
       {.names = "deepseek4",
        .layout = interleaved,
        .last_channels = true,

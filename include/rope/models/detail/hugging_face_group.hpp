@@ -210,9 +210,8 @@ class hugging_face_group_maker {
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
     if (head.latent) return latent_multiplier * root;
-    if (defaults_.scale == score_scale::one) return 1;
-    if (defaults_.scale == score_scale::half_head)
-      return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
+    if (defaults_.unit_scale) return 1;
+    if (defaults_.double_head) return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
     const std::string key(defaults_.scale_key);
     const double number =
         key.empty() ? 0 : text_.number(key, range::positive).value_or(defaults_.scale_number);

@@ -270,11 +270,11 @@ class hugging_face_importer {
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
     model_.types = layers_.types(slides);
     if (const auto by_pattern = layers_.types_by_pattern(); by_pattern && *by_pattern != model_.types)
-      model_.warn(text_.path() + std::string(pattern_key(defaults_)) + " is overruled by " + text_.path() +
+      model_.warn(text_.path() + std::string(defaults_.type_ones) + " is overruled by " + text_.path() +
                   "layer_types");
     end_with_full_layer();
-    const bool all = defaults_.others_attend ? defaults_.full_rotate || !slides || defaults_.full_every < 2
-                                             : defaults_.full_every == 1;
+    const bool all = others_attend(defaults_) ? defaults_.full_rotate || !slides || defaults_.full_every < 2
+                                              : defaults_.full_every == 1;
     if (!all && !layers_.count && model_.types.empty())
       model_.warn(text_.path() +
                   "num_hidden_layers is not given, so the layers that do not rotate are not listed");

@@ -27,11 +27,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The key of the list that has a 0 or a 1 for the type of each layer. Empty if the class reads no such list.
-inline std::string_view pattern_key(const hugging_face_record& defaults) {
-  return defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones;
-}
-
 /// Whether layers of this type attend to all tokens, or to tokens that an indexer chooses among all. In
 /// architectures whose other layers do not attend, files use two names for this type.
 ///
@@ -42,7 +37,7 @@ inline bool is_full(const hugging_face_record& defaults, const std::string& type
       defaults.indexer != indexer_kind::no_indexer &&
       (type == "qwen_sparse_attention" || type == "deepseek_sparse_attention" || type == "indexed_attention");
   return type == defaults.full_type || chosen ||
-         (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
+         (!others_attend(defaults) && defaults.full_type == "full_attention" && type == "attention");
 }
 
 /// Whether the first of every full_every layers attends fully.
@@ -77,16 +72,15 @@ struct hugging_face_layers {
     return list;
   }
 
-  /// The types of layers according to the list of pattern_key.
+  /// The types of layers according to the list of type_ones.
   std::optional<std::vector<std::string>> types_by_pattern() const {
-    const std::string_view key = pattern_key(defaults);
+    const std::string_view key = defaults.type_ones;
     if (key.empty()) return {};
     const auto given = fitting(key, text.numbers(key, range::zero_or_one));
     if (!given) return {};
     std::vector<std::string> types;
     for (const double one : *given)
-      types.emplace_back(equal(one, 1) == defaults.full_ones.empty() ? defaults.other_type
-                                                                     : defaults.full_type);
+      types.emplace_back(equal(one, 1) == others_attend(defaults) ? defaults.other_type : defaults.full_type);
     return types;
   }
 
@@ -112,7 +106,7 @@ struct hugging_face_layers {
     if (auto given = fitting("layer_types", text.texts("layer_types"))) return *std::move(given);
     if (by_pattern) return *std::move(by_pattern);
     if (defaults.form == dictionary_form::compressed) return types_by_compression();
-    if (!defaults.others_attend) {
+    if (!others_attend(defaults)) {
       constexpr const char* older = "layers_block_type";
       if (auto given = fitting(older, text.texts(older))) return *std::move(given);
       const std::string_view list = defaults.full_list;
@@ -222,7 +216,7 @@ struct hugging_face_layers {
     for (std::size_t i = 0; i < types.size(); ++i) {
       const bool full = is_full(defaults, types[i]);
       if ((full && !defaults.full_rotate && slides && !dense_rotates[i]) ||
-          (!full && !defaults.others_attend))
+          (!full && !others_attend(defaults)))
         without.push_back(static_cast<Index>(i));
     }
     // Both rules may name the same layer.
@@ -300,22 +294,20 @@ struct hugging_face_layers {
     const bool from = defaults.slides == which_slide::from_max_window_layers,
                even = defaults.slides == which_slide::even_below_max_window_layers,
                bare = defaults.slides == which_slide::without_rope;
-    // The layer at which sliding begins or ends. It is not a std::optional, because g++ 12 warns that one is
-    // uninitialised.
-    constexpr Index not_known = -1;
-    const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
-                first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
-                                     : not_known;
+    // The layer at which sliding begins or ends.
+    Index first = defaults.max_window_layers;
+    if (from || even) first = text.index("max_window_layers", range::whole).value_or(first);
     const bool chunks = defaults.window == window_span::chunks;
     if (chunks && text.is_null("attention_chunk_size")) return {0};  // no chunk mask
     std::vector<Index> windows;
-    const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
+    const bool all_that_attend =
+        defaults.slides == which_slide::every && !others_attend(defaults);  // MiniMax
     const Index of_full = all_that_attend ? window : 0;
     const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
     for (const std::string& type : types)
-      windows.push_back(is_full(defaults, type)                                 ? of_full
-                        : type == defaults.other_type && defaults.others_attend ? of_type
-                                                                                : not_known_window);
+      windows.push_back(is_full(defaults, type)                                  ? of_full
+                        : type == defaults.other_type && others_attend(defaults) ? of_type
+                                                                                 : not_known_window);
     if (!windows.empty()) return windows;
     // Whether the file has a key for a window.
     const bool given = text.has(window_key()) || text.has("local_attention");
@@ -328,8 +320,8 @@ struct hugging_face_layers {
       if (given || !count) return {not_known_window};
       return of_layers([&](Index, bool unrotated) { return unrotated == chunks ? 0 : not_known_window; });
     }
-    if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
-    if (count && (bare || first != not_known))
+    if (window == 0 || (defaults.slides == which_slide::every && others_attend(defaults))) return {window};
+    if (count && (bare || from || even))
       return of_layers([&](Index i, bool unrotated) {
         const bool slides = bare ? unrotated : even ? i % 2 == 0 && i < first : i >= first;
         return slides ? window : 0;
@@ -343,14 +335,14 @@ struct hugging_face_layers {
   /// The pattern of layer types in the record, in words. Empty if the pattern was not used.
   std::string assumed_pattern(const model_draft& model) const {
     const bool other_keys = defaults.form == dictionary_form::compressed || text.has("layer_types") ||
-                            (!defaults.others_attend && text.has("layers_block_type"));
+                            (!others_attend(defaults) && text.has("layers_block_type"));
     if (model.types.empty() || other_keys) return {};
-    const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
+    const std::string does = others_attend(defaults) ? " attends fully" : " attends, and no other";
     if (text.has(defaults.full_list)) return {};
-    if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
+    if (defaults.full_every == 0) return others_attend(defaults) ? "" : "no layer attends";
     for (const std::string_view key :
          {std::string_view("sliding_window_pattern"), std::string_view("_sliding_window_pattern"),
-          std::string_view("global_attn_every_n_layers"), pattern_key(defaults), defaults.interval})
+          std::string_view("global_attn_every_n_layers"), defaults.type_ones, defaults.interval})
       if (text.has(key)) return {};
     if (defaults.full_every == 1) return "every layer attends fully";
     return one_of_every(defaults.full_every, full_comes_first(defaults) != defaults.from_end,
@@ -376,8 +368,8 @@ struct hugging_face_layers {
       name("cross_attention_layers", joined(model.without_rope));
     const bool from = defaults.slides == which_slide::from_max_window_layers,
                even = defaults.slides == which_slide::even_below_max_window_layers;
-    if ((from || even) && defaults.max_window_layers > 0 && count && model.types.empty() &&
-        !text.has("max_window_layers") && window_of_sliding() > 0)
+    if ((from || even) && count && model.types.empty() && !text.has("max_window_layers") &&
+        window_of_sliding() > 0)
       name("max_window_layers", std::to_string(defaults.max_window_layers));
 
     if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;

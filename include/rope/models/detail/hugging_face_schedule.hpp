@@ -104,8 +104,8 @@ struct rope_dictionary {
     if (given && !model.sections.empty() && *given != model.sections)
       keys.refuse(key, "must agree with mrope_section next to text_config");
     if (!given && !model.sections.empty()) given = model.sections;
-    const bool alternate =
-        !defaults.mrope_blocks && keys.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
+    const bool of_class = defaults.mrope_side > 0,
+               alternate = !defaults.mrope_blocks && keys.boolean("mrope_interleaved").value_or(of_class);
     const Index pairs = group.frequencies.pairs();
     std::vector<Index>& sections = group.mrope_sections;
     if (given && static_cast<Index>(given->size()) > max_sections)
@@ -130,8 +130,7 @@ struct rope_dictionary {
         model.warn(keys.path() + "mrope_interleaved has no effect without " + key);
       return;
     }
-    if (alternate != defaults.mrope_interleaved && !defaults.mrope_time_last &&
-        has_class_not_in("", first_name(defaults)))
+    if (alternate != of_class && !defaults.mrope_time_last && has_class_not_in("", first_name(defaults)))
       model.warn_once(keys.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
                       ": vLLM follows it, as here, but the class of " + model.architecture +
                       " in transformers does not read it");

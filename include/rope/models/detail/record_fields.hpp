@@ -93,13 +93,6 @@ std::string text_of(const Indexer& indexer) {
 
 // The fields of a record in hugging_face_records.hpp.
 
-/// The factor on products of queries and keys before the softmax, if no key gives it.
-enum class score_scale {
-  inverse_root,  // 1 / sqrt(head_dim)
-  half_head,     // 1 / sqrt(head_dim / 2)
-  one
-};
-
 /// Which layers slide (attend to the last `sliding_window` tokens) in a file without layer_types.
 enum class which_slide {
   by_type,                       // the layers of other_type, by full_every
@@ -154,17 +147,18 @@ struct hugging_face_record {
   Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
   bool last_channels = false;  // the channels that rotate come last in a head
   bool latent = false;         // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
-  bool double_head = false;  // without attention_head_dim, head_dim is 2 * hidden_size / num_attention_heads
+  bool double_head = false;  // without attention_head_dim, head_dim is 2 * hidden_size / num_attention_heads,
+                             // and scores are multiplied by 1 / sqrt(head_dim / 2)
   bool scaling_slides = false;  // rope_scaling without layer types also scales layers that slide
   bool one_base = false;        // with base_per_layer: all layers that rotate use the base of the dictionary
   bool theta_unread = false;  // the base has another key, and rope_theta next to the dictionary has no effect
-  // The types of layers. Layers of full_type attend to all tokens.
+  // The types of layers. Layers of full_type attend to all tokens. Layers of other_type slide, or have no
+  // attention, see others_attend.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
-  bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
-  // The keys of lists with a 0 or a 1 for each layer. In full_ones, 1 means full_type. In slide_ones, 1 means
-  // other_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
-  std::string_view full_ones = {}, slide_ones = {}, rope_ones = {};
+  // The keys of lists with a 0 or a 1 for each layer. In type_ones, 1 means other_type if these layers attend,
+  // otherwise full_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
+  std::string_view type_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;
   // Defaults of a class with dictionaries per_type. Layers of full_type use filled_base and filled_factor
   // (the share of rotated channels). Layers of other_type use local_base and other_factor.
@@ -187,15 +181,16 @@ struct hugging_face_record {
   double sliding_window = 0;   // negative: its magnitude, and layers have other_type for any window
   bool needs_window = false;   // if sliding_window is null, no layer slides, and the others do not rotate
   window_span window = window_span::back;
-  Index max_window_layers = 0;  // 0: unknown
-  Index alibi_layers = 0;       // a model with this number of layers has ALiBi biases instead of rotation
-  Index no_rope_every = 0;      // n: the last of every n layers does not rotate
-  bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
-  score_scale scale = score_scale::inverse_root;
-  // The key that gives the factor instead of `scale`. query_pre_attn_scalar is n of 1 / sqrt(n), and
-  // key_multiplier and qk_scale_factor multiply 1 / sqrt(head_dim).
+  Index max_window_layers = 28;  // the default of this key
+  Index alibi_layers = 0;        // a model with this number of layers has ALiBi biases instead of rotation
+  Index no_rope_every = 0;       // n: the last of every n layers does not rotate
+  bool crosses = false;          // layers of cross_attention_layers attend to images, and do not rotate
+  // The factor on products of queries and keys before the softmax is 1 / sqrt(head_dim), unless unit_scale
+  // makes it 1 or the key scale_key gives it. query_pre_attn_scalar is n of 1 / sqrt(n), and key_multiplier
+  // and qk_scale_factor multiply 1 / sqrt(head_dim).
+  bool unit_scale = false;
   std::string_view scale_key = {};
-  double scale_number = 0;  // the default of that key; 0: inverse_root
+  double scale_number = 0;  // the default of that key; 0: 1 / sqrt(head_dim)
   double softcap = 0;       // the default of attn_logit_softcapping
   query_growth queries = query_growth::none;
   indexer_kind indexer = indexer_kind::no_indexer;  // of layers that attend to selected keys
@@ -208,16 +203,16 @@ struct hugging_face_record {
   // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type. Layers that
   // slide have their own swa_rope_theta, swa_head_dim and sink logits.
   bool swa_keys = false;
-  bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
-  bool mrope_blocks = false;       // each axis has a block of pairs, for any mrope_interleaved. Without
-                                   // mrope_section, height and width have a quarter of the pairs each
-  bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
-  bool mrope_spread = false;       // if mrope_interleaved is true, the axes are spread by their shares
-  Index mrope_side = 0;            // pairs of height, and of width, if mrope_section is absent
-  bool xdrope = false;             // an older name of mrope_section is xdrope_section
-  bool backwards = false;          // pairs rotate by minus the position
-  bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
-  bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
+  bool mrope_blocks = false;     // each axis has a block of pairs, for any mrope_interleaved. Without
+                                 // mrope_section, height and width have a quarter of the pairs each
+  bool mrope_time_last = false;  // mrope_section is (height, width, time), and the first two alternate
+  bool mrope_spread = false;     // if mrope_interleaved is true, the axes are spread by their shares
+  Index mrope_side = 0;          // if not 0, the axes of M-RoPE alternate from pair to pair, and without
+                                 // mrope_section this is the number of pairs of height, and of width
+  bool xdrope = false;           // an older name of mrope_section is xdrope_section
+  bool backwards = false;        // pairs rotate by minus the position
+  bool stretches = false;        // use_dynamic_ntk: the base grows with each doubling of seq_length
+  bool own_rule = false;         // without a rope dictionary, the class uses one that is unknown here
   // The key with r: the first r / 2 pairs of a head rotate, by the frequencies of a head of r channels.
   std::string_view first_pairs = {};
   // If rotates_if is the name of a key, no layer rotates unless the value of this key is true or rotates_word
@@ -227,10 +222,15 @@ struct hugging_face_record {
   std::string_view note = {};                 // a warning about layers for which a description has no field
 };
 
+/// Whether layers of other_type attend. If not, layers of all types except full_type have no attention.
+constexpr bool others_attend(const hugging_face_record& r) {
+  return r.other_type.find("sliding") != std::string_view::npos;
+}
+
 /// Whether layer_types gives the sliding layers. In some classes all layers slide, or none, whatever their
 /// types.
 constexpr bool types_slide(const hugging_face_record& r) {
-  if (r.names.empty() || r.types_slide || !r.others_attend) return true;
+  if (r.names.empty() || r.types_slide || !others_attend(r)) return true;
   if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
   return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
          r.form != dictionary_form::one_or_by_type;
@@ -270,9 +270,9 @@ inline constexpr std::string_view own_classes =
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
-  const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
+  const bool all_or_none = record.slides == which_slide::by_type && others_attend(record);
   if (is_listed(own_classes, first_name(record))) return true;
-  return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
+  return all_or_none ? types_slide(record) : others_attend(record) || record.slides == which_slide::every;
 }
 
 // Rules about the fields that a record may combine. In a record that breaks a rule, some field has no effect
@@ -307,7 +307,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.dense_first && !mixed && r.full_rotate)
     return "dense_first is of a pattern of layers, or of layers that would not rotate";
   const bool some_slide = r.slides != which_slide::by_type && r.slides != which_slide::every;
-  if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
+  if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !others_attend(r))
     return "where the other layers do not attend none slides, or all that attend do if there is a window";
   if ((slides || r.slides == which_slide::every) && !r.causal &&
       (r.window == window_span::back || r.window == window_span::chunks))
@@ -318,13 +318,13 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
     return "layers that always have types, chunks or another sequence to look at do not slide by another "
            "rule";
-  if (r.types_slide && !r.others_attend) return "types_slide is of classes whose layers all attend";
+  if (r.types_slide && !others_attend(r)) return "types_slide is of classes whose layers all attend";
   if (r.types_slide && r.slides != which_slide::every &&
       (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads always rotate their last channels";
   if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
-                   r.scale != score_scale::inverse_root || !r.scale_key.empty()))
+                   r.unit_scale || r.double_head || !r.scale_key.empty()))
     return "widths of latent heads are in the file, and their scale follows";
   if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
     return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
@@ -337,25 +337,20 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.slides == which_slide::not_known && (slides || r.window != window_span::back))
     return "where it is not known which layers slide, no window is assumed";
   if (r.window == window_span::chunks && always_types) return "chunks are for rotated layers of any type";
-  if (!r.full_list.empty() && r.others_attend)
+  if (!r.full_list.empty() && others_attend(r))
     return "full_list is read where the other layers do not attend";
-  if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
-    return "full_ones is read where the other layers do not attend, in place of full_list";
-  if (!r.full_ones.empty() && !has_pattern) return "full_ones is read in place of full_every";
-  if (!r.rope_ones.empty() && !r.others_attend) return "rope_ones is of classes whose layers all attend";
-  if (!r.interval.empty() && (r.others_attend || !has_pattern))
+  if (!r.type_ones.empty() && (!has_pattern || !r.full_list.empty()))
+    return "type_ones is read in place of full_every";
+  if (!r.rope_ones.empty() && !others_attend(r)) return "rope_ones is of classes whose layers all attend";
+  if (!r.interval.empty() && (others_attend(r) || !has_pattern))
     return "interval is read where the other layers do not attend, in place of full_every";
   if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
-  if (!r.slide_ones.empty() && (!r.others_attend || !has_pattern))
-    return "slide_ones is read where some layers may slide";
-  if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
-    return "no layer is given other_type, and every type but full_type attends to nothing";
   if (r.rotates_word != "rope" && r.rotates_if.empty())
     return "rotates_word is what the key rotates_if must be";
-  if (!r.scale_key.empty() && r.scale != score_scale::inverse_root)
-    return "scale_key has the scale that another value of scale would fix";
+  if (!r.scale_key.empty() && (r.unit_scale || r.double_head))
+    return "scale_key has the scale that unit_scale or double_head would fix";
   if (!is_zero(r.scale_number) && r.scale_key.empty()) return "scale_number is the default of scale_key";
-  if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
+  if (r.max_window_layers != 28 && r.slides != which_slide::from_max_window_layers &&
       r.slides != which_slide::even_below_max_window_layers)
     return "max_window_layers is where layers begin or end to slide";
   if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
@@ -363,9 +358,9 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.instead != "no positions" && r.rotates_if.empty()) return "instead needs rotates_if";
   if (r.own_rule && (per_type || lists || r.rotates_if == "rope_parameters"))
     return "own_rule is of a class that does without a rope dictionary";
-  if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
+  if (r.mrope_time_last && (r.mrope_spread || r.mrope_side > 0))
     return "mrope_time_last has an order of axes, and sections, of its own";
-  if (r.mrope_blocks && (r.mrope_interleaved || r.mrope_time_last || r.mrope_spread || r.mrope_side > 0))
+  if (r.mrope_blocks && (r.mrope_time_last || r.mrope_spread || r.mrope_side > 0))
     return "mrope_blocks has an order of axes, and sections, of its own";
   if (r.one_base && r.form != dictionary_form::base_per_layer)
     return "one_base is of classes that read layer_rope_theta";
@@ -374,7 +369,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested_base) ||
                      !is_one(r.partial_rotary_factor) || r.theta_unread))
     return "swa_keys have a base and a share for each type of layers";
-  if (r.swa_keys && r.slide_ones.empty()) return "swa_keys come with slide_ones";
+  if (r.swa_keys && r.type_ones.empty()) return "swa_keys come with type_ones";
   if (!reads_window(r) &&
       (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
     return "where sliding_window is not read nothing depends on it";
