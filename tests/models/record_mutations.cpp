@@ -14,6 +14,7 @@
 #include "laws/probes.test.cpp"
 #include "laws/records.test.cpp"
 #include "record_fields.inc"
+#include "support/record_rules.hpp"
 
 namespace {
 
@@ -118,7 +119,7 @@ void ask(const char* format, const std::map<std::string, std::set<std::string>>&
       const auto before = field;
       for (const auto& other : others(name, before)) {
         field = other;
-        const bool forbidden = !rope::detail::broken_rule_of(record).empty(),
+        const bool forbidden = !testing::broken_rule_of(record).empty(),
                    noticed = forbidden || is_noticed(own) || is_noticed_by_a_probe(format, names);
         field = before;
         std::cout << "mutant " << format << " " << architecture << " " << name << " "

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A record has no value that no file can show: each rule throws for a record that breaks it.
+// A record has no value that no file can show: the tables keep the rules, and each rule names a record that
+// breaks it.
 #include <rope/models/detail/record_fields.hpp>
 
 #include <cstddef>
@@ -7,16 +8,19 @@
 #include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/hugging_face_records.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/record_rules.hpp"
 
 namespace {
 
 using namespace rope::detail;
 using rope::layout_kind;
+using testing::broken_rule_of;
 
 /// Records that break one rule, and the first words of the message.
 template <class Record>
@@ -35,7 +39,23 @@ void check(const std::vector<breach<Record>>& breaches) {
   }
 }
 
+/// The names of the records that break a rule.
+template <class Record>
+std::string breaking(std::span<const Record> records) {
+  std::string names;
+  for (const Record& record : records)
+    if (!broken_rule_of(record).empty()) names += std::string(record.names) + "; ";
+  return names;
+}
+
 }  // namespace
+
+TEST_CASE("every record of the tables keeps the rules", "[models]") {
+  CHECK(breaking(hugging_face_plain_records<hugging_face_record>()).empty());
+  CHECK(breaking(hugging_face_layered_records<hugging_face_record>()).empty());
+  CHECK(breaking(hugging_face_hybrid_records<hugging_face_record>()).empty());
+  CHECK(breaking(gguf_records()).empty());
+}
 
 TEST_CASE("a record of Hugging Face with a value that no file can show breaks a rule", "[models]") {
   constexpr auto compressed = dictionary_form::compressed, per_type = dictionary_form::per_type,

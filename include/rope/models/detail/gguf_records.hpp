@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 
+#include <span>
 #include <string_view>
 
 #include <rope/config.hpp>
@@ -9,7 +10,7 @@
 #include <rope/rotation/layout.hpp>
 
 /// Facts about architectures that GGUF files lack because they are fixed in llama.cpp: one record per
-/// architecture, its fields, and the rules about them. The rotation mode NORM of ggml is interleaved. Its
+/// architecture, and its fields. The rotation mode NORM of ggml is interleaved. Its
 /// modes NEOX, MROPE and IMROPE are half_split.
 ///
 /// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
@@ -123,52 +124,10 @@ constexpr bool may_slide(const gguf_record& r) {
   return r.names.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide || r.compressed;
 }
 
-constexpr std::string_view broken_rule_of(const gguf_record& r) {
-  if (r.attends_every == 1) return "0 says that every layer attends";
-  if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
-  if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
-  if (r.all_slide &&
-      (r.period > 0 || r.full_first || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
-       r.default_window > 0 || !r.full_rotate || r.sliding != sliding_rule::same))
-    return "all_slide is of layers that slide and rotate alike";
-  if (r.window_varies && !r.all_slide) return "window_varies is of architectures with all_slide";
-  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
-       r.full_first || r.needs_swa_base || r.window != window_kind::back || !r.full_rotate) &&
-      !may_slide(r))
-    return "a window needs sliding layers";
-  if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
-    return "sinks_slide needs sink logits and sliding layers";
-  if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
-  if (r.half_split_sections && r.layout == layout_kind::half_split)
-    return "half_split_sections is for a layout that is not half_split anyway";
-  if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
-  if (r.whole_head && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
-                       !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
-    return "scaling needs scaled layers";
-  if (r.scores_grow && r.scale != gguf_scale::inverse_root)
-    return "scores_grow multiplies the scale of inverse_root";
-  if (r.wide_layers > 0 && r.scale != gguf_scale::inverse_root)
-    return "wide_layers is of the scale of inverse_root";
-  if (r.needs_pattern && (r.period > 0 || r.pattern == pattern_form::number))
-    return "a pattern that must be there has no default, and is no number alone";
-  if (r.needs_window && r.default_window > 0)
-    return "where no layer slides without a window in the file there is no default for it";
-  if (r.full_first && r.period == 0 && r.pattern == pattern_form::list)
-    return "full_first is of a number for a pattern";
-  if (r.compressed && (r.period > 0 || r.pattern != pattern_form::number || !r.full_rotate || r.full_first ||
-                       r.needs_window || r.needs_swa_base || r.window != window_kind::back ||
-                       r.sliding != sliding_rule::not_known))
-    return "layers of compressed keys, and those that slide among them, have a list of their own";
-  if (r.needs_swa_base && (r.sliding == sliding_rule::unscaled || r.sliding == sliding_rule::bare ||
-                           r.sliding == sliding_rule::same))
-    return "needs_swa_base is of layers that slide with a base of their own";
-  return {};
-}
-
-/// The record of an architecture, or nullptr if there is none: facts are never guessed. This is a template,
-/// so that only programs which import a model compile the records.
+/// The records of all architectures. This is a template, so that only programs which import a model compile
+/// the records.
 template <class Record = gguf_record>
-const Record* gguf_record_of(std::string_view architecture) {
+std::span<const Record> gguf_records() {
   using enum indexer_kind;
   using enum layout_kind;
   using enum sliding_rule;
@@ -356,8 +315,13 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.names = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
       {.names = "step35", .pattern = list, .sliding = own_base, .needs_pattern = true, .half_of_full = true},
   };
-  static_assert(keep_the_rules(records), "the rules above say which fields go together");
-  return record_in(records, architecture);
+  return records;
+}
+
+/// The record of an architecture, or nullptr if there is none: facts are never guessed.
+template <class Record = gguf_record>
+const Record* gguf_record_of(std::string_view architecture) {
+  return record_in(gguf_records<Record>(), architecture);
 }
 
 /// Why import_gguf rejects files of an architecture, whatever the layout. Empty if it does not reject them.

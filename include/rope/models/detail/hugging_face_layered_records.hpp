@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
 
+#include <span>
 #include <string_view>
 
 #include <rope/config.hpp>
@@ -15,9 +16,8 @@ namespace rope::inline ROPE_ABI::detail {
 
 // The records in which some layers do not attend.
 
-/// The record of such an architecture, or nullptr if there is none.
 template <class Record>
-const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
+std::span<const Record> hugging_face_hybrid_records() {
   using enum layout_kind;
   using enum which_slide;
   constexpr std::string_view linear_rotate =
@@ -119,13 +119,12 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .other_type = "mamba",
        .rotates_if = "use_mem_rope"},
   };
-  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
-  return record_in(records, architecture);
+  return records;
 }
 
-/// The record of an architecture in which all layers attend, in several ways, or nullptr if there is none.
+/// The records in which all layers attend, in several ways.
 template <class Record>
-const Record* hugging_face_layered_record_of(std::string_view architecture) {
+std::span<const Record> hugging_face_layered_records() {
   using enum dictionary_form;
   using enum layout_kind;
   using enum which_slide;
@@ -380,9 +379,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .other_factor = 0.5,
        .full_every = 1},
   };
-  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
-  const Record* const record = record_in(records, architecture);
-  return record ? record : hugging_face_hybrid_record_of<Record>(architecture);
+  return records;
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

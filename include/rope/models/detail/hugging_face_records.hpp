@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,10 +23,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
-/// that only programs which import a model compile the records.
-template <class Record = hugging_face_record>
-const Record* hugging_face_record_of(std::string_view architecture) {
+/// The records of the other architectures.
+template <class Record>
+std::span<const Record> hugging_face_plain_records() {
   using enum indexer_kind;
   using enum layout_kind;
   using enum query_growth;
@@ -332,9 +332,18 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.names = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
       {.names = "zaya1vl", .base = 1e6, .partial_rotary_factor = 0.5, .head_dim = 128},
   };
-  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
-  const Record* const record = record_in(records, architecture);
-  return record ? record : hugging_face_layered_record_of<Record>(architecture);
+  return records;
+}
+
+/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
+/// that only programs which import a model compile the records.
+template <class Record = hugging_face_record>
+const Record* hugging_face_record_of(std::string_view architecture) {
+  for (const std::span<const Record> records :
+       {hugging_face_plain_records<Record>(), hugging_face_layered_records<Record>(),
+        hugging_face_hybrid_records<Record>()})
+    if (const Record* record = record_in(records, architecture)) return record;
+  return nullptr;
 }
 
 /// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
