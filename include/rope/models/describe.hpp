@@ -132,10 +132,9 @@ view_distance distance_of(const Model& model, const Group& group) {
 template <class Model>
 std::string extended_context_text(const Model& model) {
   for (const layer_group& group : model.groups()) {
-    double context = group.rule == "yarn" ? 1 : 0;
-    for (const named_number& number : group.numbers)
-      if (number.name == "factor" || number.name == "original_max_position") context *= number.value;
-    if (context > model.max_position) return " by the file, " + digits(context) + " by its YaRN factor";
+    const double context = group.number("factor", 0) * group.number("original_max_position", 0);
+    if (group.rule == "yarn" && context > model.max_position)
+      return " by the file, " + digits(context) + " by its YaRN factor";
   }
   return "";
 }
@@ -185,7 +184,7 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   text += line("score scale", digits(group.scale));
   if (group.softcap > 0) text += line("softcap", digits(group.softcap));
   if (!group.mrope_sections.empty())
-    text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group) + ")" +
+    text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group).words + ")" +
                                         "; text rotates as with one axis");
   const std::string channels = group.first_channel == 0 ? ""
                                                         : ".channels(" + std::to_string(group.first_channel) +

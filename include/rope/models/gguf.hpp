@@ -12,7 +12,6 @@
 #include <rope/models/detail/gguf_importer.hpp>
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
-#include <rope/rotation/layout.hpp>
 
 /// Imports the rotary embedding of a model from the metadata of its GGUF file. Keys have their meaning in
 /// llama.cpp.
@@ -32,18 +31,10 @@ concept gguf_lookup = requires(const L& lookup, const std::string& key) {
   { lookup.numbers(key) } -> std::convertible_to<std::optional<std::vector<double>>>;
 };
 
-/// Information that a GGUF file lacks.
+/// Information that a GGUF file lacks. Its length decides between rope_factors_short and rope_factors_long.
 ///
 ///     const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
-struct gguf_options {
-  /// The number of tokens of context in a sequence, which decides between rope_factors_short and
-  /// rope_factors_long. 0 means a short sequence.
-  double length = 0;
-  /// The layout of the weights, for an unknown architecture.
-  std::optional<layout_kind> layout = {};
-  /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
-  model_without_rope without_rope = model_without_rope::refuse;
-};
+using gguf_options = import_options;
 
 /// Reads the rotary embedding of a model from the metadata of its GGUF file.
 ///
@@ -73,7 +64,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
       "text(key) and numbers(key), such as that of examples/gguf_file.hpp");
   if constexpr (gguf_lookup<L>) {
     detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
-    return detail::gguf_importer<L, gguf_options>(lookup, options).result();
+    return detail::gguf_importer<L>(lookup, options).result();
   }
 }
 

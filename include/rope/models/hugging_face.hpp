@@ -3,7 +3,6 @@
 #define ROPE_MODELS_HUGGING_FACE_HPP
 
 #include <concepts>  // std::convertible_to
-#include <optional>
 #include <string>
 
 #include <rope/base/message.hpp>
@@ -12,7 +11,6 @@
 #include <rope/models/detail/hugging_face_importer.hpp>
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
-#include <rope/rotation/layout.hpp>
 
 /// The rotary embedding of a model, from its Hugging Face config.json:
 ///
@@ -40,18 +38,11 @@ concept json_like = requires(const J& json, const std::string& key) {
   json.template get<std::string>();
 };
 
-/// Information that a config.json lacks.
+/// Information that a config.json lacks. The frequencies of `dynamic`, `longrope` and use_dynamic_ntk (Qwen)
+/// depend on its length.
 ///
 ///     const model_rope model = import_hugging_face(json, {.length = 32768});
-struct hugging_face_options {
-  /// The number of tokens of the sequence. The frequencies of `dynamic`, `longrope` and use_dynamic_ntk
-  /// (Qwen) depend on it. 0 means a short sequence: the initial frequencies of Hugging Face.
-  double length = 0;
-  /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
-  std::optional<layout_kind> layout = {};
-  /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
-  model_without_rope without_rope = model_without_rope::refuse;
-};
+using hugging_face_options = import_options;
 
 /// Reads the rotary embedding of a model from its config.json. The file has either `rope_scaling` next to
 /// `rope_theta`, or `rope_parameters`, which may have one dictionary per layer type. From a file with several
@@ -79,14 +70,11 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
                 "import_hugging_face(nlohmann::json::parse(std::ifstream(path)))");
   if constexpr (json_like<J>) {
     if (!config.is_object())
-      detail::throw_invalid("import_hugging_face", "config must be a dictionary, got ",
-                            config.is_string()
-                                ? "a string: parse the file, nlohmann::json::parse(std::ifstream(path))"
-                            : config.is_array() ? "a list"
-                            : config.is_null()  ? "null"
-                                                : "a number or a truth value");
+      detail::throw_invalid(
+          "import_hugging_face", "config must be a dictionary, got ", detail::type_of(config),
+          config.is_string() ? ": parse the file, nlohmann::json::parse(std::ifstream(path))" : "");
     detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
-    return detail::hugging_face_importer<J, hugging_face_options>(config, options).result();
+    return detail::hugging_face_importer<J>(config, options).result();
   }
 }
 

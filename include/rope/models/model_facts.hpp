@@ -3,11 +3,13 @@
 #define ROPE_MODELS_MODEL_FACTS_HPP
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/rotation/layout.hpp>
 #include <rope/rotation/query_scaling.hpp>
 
 /// Facts about a model, except how each of its layers rotates.
@@ -85,6 +87,19 @@ enum class model_without_rope {
   refuse,   ///< it throws and gives the reason
   describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope names what it has
             ///< instead. Of its attention only the number of heads and the longest context are known
+};
+
+/// Information that a model file lacks.
+///
+///     const model_rope model = import_hugging_face(json, {.length = 32768});
+struct import_options {
+  /// The number of tokens of context in a sequence. The frequencies of some rules depend on it. 0 means a
+  /// short sequence, which has their initial frequencies.
+  double length = 0;
+  /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
+  std::optional<layout_kind> layout = {};
+  /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
+  model_without_rope without_rope = model_without_rope::refuse;
 };
 
 }  // namespace rope::inline ROPE_ABI

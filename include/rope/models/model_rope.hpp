@@ -41,6 +41,12 @@ inline const layer_group* group_in(const std::vector<layer_group>& groups, std::
   return nullptr;
 }
 
+/// attention_options::window of a layer, or not_known_window. A list with one window holds for every layer.
+inline Index window_in(const std::vector<Index>& windows, Index layer) {
+  const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
+  return at < windows.size() ? windows[at] : not_known_window;
+}
+
 }  // namespace detail
 
 /// The type of each layer of a model, and the layers that do not rotate.
@@ -336,11 +342,7 @@ class model_rope : public model_facts {
     return layers().empty() ? window : std::max<Index>(window, 0);
   }
 
-  /// attention_options::window of a layer, or not_known_window.
-  Index window_of_layer(Index layer) const {
-    const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
-    return at < windows.size() ? windows[at] : not_known_window;
-  }
+  Index window_of_layer(Index layer) const { return detail::window_in(windows, layer); }
 
   /// ": " and the reason if the layer rotates (and therefore attends). Otherwise empty.
   std::string reason_of_no_window(Index layer) const {

@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 #define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
 
+#include <algorithm>  // std::max
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -175,8 +176,7 @@ template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
   const auto window_of = [&](std::size_t i) {
-    const auto at = model.windows.size() == 1 || layers[i] < 0 ? 0 : static_cast<std::size_t>(layers[i]);
-    return at < model.windows.size() ? model.windows[at] : not_known_window;
+    return window_in(model.windows, std::max<Index>(layers[i], 0));
   };
   auto windows = layers_by(layers.size(), window_of);  // each with the places of its layers in the list
   std::string text;
@@ -228,15 +228,13 @@ template <class Group>
 std::string axes_code(const Group& group, const std::string& name) {
   const auto& sections = group.mrope_sections;
   if (sections.empty()) return "";
-  std::string call = "rope::contiguous_sections({" + joined(sections) + "})";
-  if (group.section_order == mrope_order::alternating)
-    call = "rope::interleaved_sections({" + joined(sections) + "})";
-  if (group.section_order == mrope_order::spread) call = "rope::spread_sections({" + joined(sections) + "})";
-  if (group.section_order == mrope_order::time_last && sections.size() == 3)
-    call = "rope::height_width_then_time(" + std::to_string(sections[1]) + ", " +
-           std::to_string(sections[0]) + ")";
+  const bool time_last = group.section_order == mrope_order::time_last;
+  const std::string arguments =
+      time_last ? std::to_string(sections.back()) + ", " + std::to_string(sections.front())
+                : "{" + joined(sections) + "}";
   return "/* for prompts with images, as text rotates by one axis: */\nconst rope::frequencies " + name +
-         "_on_axes = rope::on_axes(" + name + ", " + call + ");\n";
+         "_on_axes = rope::on_axes(" + name + ", rope::" + order_of_axes(group).function + "(" + arguments +
+         "));\n";
 }
 
 /// The rule that multiplies queries.

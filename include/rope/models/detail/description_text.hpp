@@ -53,19 +53,19 @@ std::string joined(const List& list) {
 /// The text of a list, or "none" for that of an empty one.
 inline std::string list_text(const std::string& list) { return list.empty() ? "none" : list; }
 
-/// How pairs are assigned to the axes of M-RoPE, in words.
-inline const char* order_of_axes(const layer_group& group) {
-  switch (group.section_order) {
-    case mrope_order::alternating:
-      return "alternating";
-    case mrope_order::time_last:
-      return "time last, the others alternating";
-    case mrope_order::spread:
-      return "spread by their shares, the first axis last";
-    case mrope_order::blocks:
-      break;
-  }
-  return "in blocks";
+/// How pairs are assigned to the axes of M-RoPE: in words, and the function of frequencies/axes.hpp.
+struct axis_order {
+  const char *words, *function;
+};
+
+inline axis_order order_of_axes(const layer_group& group) {
+  static constexpr axis_order orders[] = {
+      {"in blocks", "contiguous_sections"},
+      {"alternating", "interleaved_sections"},
+      {"time last, the others alternating", "height_width_then_time"},
+      {"spread by their shares, the first axis last", "spread_sections"},
+  };
+  return orders[static_cast<std::size_t>(group.section_order)];
 }
 
 /// True if some pair rotates by minus the position.
@@ -254,17 +254,13 @@ struct model_comparison {
   /// \return  whether there is such a pair
   bool windows() {
     if (a.windows.empty() || b.windows.empty()) return false;
-    // A list with one window holds for every layer.
     const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
     const std::size_t count = a.windows.size() == 1   ? b.windows.size()
                               : b.windows.size() == 1 ? a.windows.size()
                                                       : (std::min)(a.windows.size(), b.windows.size());
-    const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
-      return windows.size() == 1 ? windows.front() : windows[layer];
-    };
     bool any = false;
     for (const auto& [both, layers] : layers_by(count, [&](std::size_t layer) {
-           return std::pair(at(a.windows, layer), at(b.windows, layer));
+           return std::pair(window_in(a.windows, to_index(layer)), window_in(b.windows, to_index(layer)));
          })) {
       const auto [x, y] = both;
       if (x == y || x == not_known_window || y == not_known_window) continue;
@@ -333,9 +329,8 @@ struct model_comparison {
     number("softcap", x.softcap, y.softcap);
     if (x.indexer && y.indexer && text_of(*x.indexer) != text_of(*y.indexer))
       differ("the indexer is rotated", "by " + text_of(*x.indexer), "by " + text_of(*y.indexer));
-    const std::string order = order_of_axes(x), other = order_of_axes(y);
-    if (!x.mrope_sections.empty() && !y.mrope_sections.empty() && order != other)
-      differ("the axes of M-RoPE lie", order, other);
+    if (!x.mrope_sections.empty() && !y.mrope_sections.empty() && x.section_order != y.section_order)
+      differ("the axes of M-RoPE lie", order_of_axes(x).words, order_of_axes(y).words);
     if (x.mrope_sections != y.mrope_sections)
       differ("M-RoPE sections are", "[" + joined(x.mrope_sections) + "]",
              "[" + joined(y.mrope_sections) + "]");

@@ -58,6 +58,17 @@ inline double checked(double value, const number_rule& rule, const char* functio
   return value;
 }
 
+/// The type of a JSON value, in words.
+template <class J>
+const char* type_of(const J& value) {
+  return value.is_string()    ? "a string"
+         : value.is_boolean() ? "true or false"
+         : value.is_array()   ? "a list"
+         : value.is_object()  ? "a dictionary"
+         : value.is_null()    ? "null"
+                              : "a number";
+}
+
 /// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
 /// records which keys were read.
 template <class J>
@@ -235,13 +246,7 @@ class json_reader {
   }
 
   [[noreturn]] void wrong_type(std::string_view key, const char* wanted, const J& got) const {
-    const char* type = got.is_string()    ? "a string"
-                       : got.is_boolean() ? "true or false"
-                       : got.is_array()   ? "a list"
-                       : got.is_object()  ? "a dictionary"
-                       : got.is_null()    ? "null"
-                                          : "a number";
-    refuse(key, "must be ", wanted, ", got ", type);
+    refuse(key, "must be ", wanted, ", got ", type_of(got));
   }
 
   struct assumption {
@@ -295,9 +300,7 @@ class gguf_reader {
     const std::string full = key(name);
     const std::optional<double> value = lookup_.number(full);
     if (value) return checked(*value, rule, "import_gguf", full);
-    if (const std::optional<std::string> text = lookup_.text(full))
-      refuse(full, "must be a number, got the text ", *text);
-    if (lookup_.numbers(full)) refuse(full, "must be a number, got a list");
+    check_absent(full, "a number");
     return {};
   }
   double required_number(const std::string& name, const number_rule& rule) const {
@@ -341,8 +344,7 @@ class gguf_reader {
 
   std::string text(const std::string& name, const char* otherwise) const {
     const std::optional<std::string> text = lookup_.text(key(name));
-    if (!text && has(name))
-      refuse(key(name), is_list(name) ? "must be a text, got a list" : "must be a text, got a number");
+    if (!text) check_absent(key(name), "a text");
     return text.value_or(otherwise);
   }
 
@@ -372,11 +374,16 @@ class gguf_reader {
   }
 
  private:
+  /// Throws if the key, which has no value of the wanted type, has another value.
+  void check_absent(const std::string& full, const char* wanted) const {
+    if (const auto text = lookup_.text(full)) refuse(full, "must be ", wanted, ", got the text ", *text);
+    if (lookup_.number(full) || lookup_.numbers(full))
+      refuse(full, "must be ", wanted, lookup_.number(full) ? ", got a number" : ", got a list");
+  }
+
   std::optional<std::vector<double>> list(const std::string& full, const number_rule& rule) const {
     std::optional<std::vector<double>> values = lookup_.numbers(full);
-    if (!values && (lookup_.number(full) || lookup_.text(full)))
-      refuse(full, "must be a list of numbers, got a ",
-             std::string(lookup_.number(full) ? "number" : "text"));
+    if (!values) check_absent(full, "a list of numbers");
     if (values)
       for (const double value : *values) checked(value, rule, "import_gguf", full);
     return values;

@@ -46,11 +46,10 @@ const Record* gguf_unrotated_of(std::string_view architecture) {
   return record_in(records, architecture);
 }
 
-/// \tparam Options  gguf_options, which the header that includes this one defines
-template <class L, class Options>
+template <class L>
 class gguf_importer {
  public:
-  gguf_importer(const L& lookup, const Options& options) : reader_(lookup), options_(options) {}
+  gguf_importer(const L& lookup, const import_options& options) : reader_(lookup), options_(options) {}
 
   model_rope result() {
     model_.source = "GGUF";
@@ -356,7 +355,7 @@ class gguf_importer {
   }
 
   gguf_reader<L> reader_;
-  const Options& options_;
+  const import_options& options_;
   gguf_record record_ = {};
   model_draft model_ = {};
   gguf_layers<L> layers_ = {reader_, record_, model_};

@@ -69,7 +69,7 @@ template <class J>
 class hugging_face_group_maker {
  public:
   /// \param text    the keys next to the rope dictionaries
-  /// \param length  as in hugging_face_options
+  /// \param length  as in import_options
   hugging_face_group_maker(json_reader<J>& text, const hugging_face_record& defaults, double length,
                            model_draft& model)
       : text_(text), defaults_(defaults), length_(length), model_(model) {}

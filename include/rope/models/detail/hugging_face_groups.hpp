@@ -30,7 +30,7 @@ namespace rope::inline ROPE_ABI::detail {
 template <class J>
 class hugging_face_groups {
  public:
-  /// \param length  as in hugging_face_options
+  /// \param length  as in import_options
   hugging_face_groups(json_reader<J>& text, const hugging_face_record& defaults, double length,
                       model_draft& model)
       : text_(text), defaults_(defaults), model_(model), maker_(text, defaults, length, model) {}

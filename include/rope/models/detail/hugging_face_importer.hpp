@@ -30,11 +30,10 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// \tparam Options  hugging_face_options, which the header that includes this one defines
-template <class J, class Options>
+template <class J>
 class hugging_face_importer {
  public:
-  hugging_face_importer(const J& config, const Options& options)
+  hugging_face_importer(const J& config, const import_options& options)
       : options_(options), parts_(config), outer_(parts_.outer()), text_(parts_.text()) {}
 
   model_rope result() {
@@ -416,7 +415,7 @@ class hugging_face_importer {
           model_.architecture);
   }
 
-  const Options& options_;
+  const import_options& options_;
   parts_of_config<J> parts_;
   std::vector<json_reader<J>> outer_;  // the dictionaries around the text model, the whole file first
   json_reader<J> text_;

@@ -38,13 +38,11 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"add_swa_attention_sink_bias", " mimov2 "},
       {"attention_head_dim", " hunyuan hunyuanvl minimaxmusic3transformer1d stableaudiodit zamba2 "},
       {"attn_config", " dbrx "},
-      {"attn_type_list", " minimaxm1 "},
       {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
       {"global_head_dim", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
       {"hidden_size_per_head", " plamo2 "},
-      {"hybrid_layer_pattern", " mimov2 "},
       {"kv_channels", " chatglm jetmoe qwen zamba2 "},
       {"local_attention", " modernbert modernbertdecoder "},
       {"local_rope_theta", " modernbert modernbertdecoder "},
@@ -56,7 +54,6 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_base", " omnigentransformer2d "},
       {"rope_freq_constant", " openelm "},
       {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
-      {"rope_layout", " smallthinker "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_local_theta", " plamo3 "},
       {"rope_pct", " stablelm stablelmepoch zaya1vl "},
@@ -69,7 +66,6 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rotary_emb_fraction", " nomicbert "},
       {"rotary_emb_interleaved", " nomicbert "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
-      {"sliding_window_layout", " smallthinker "},
       {"sliding_window_pattern", periods},
       {"sliding_window_size", " mimov2 smallthinker "},
       {"swa_head_dim", " mimov2 "},
@@ -88,8 +84,10 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
     if (!is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
   for (const key_of_few& one : not_keys)
     if (is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
-  for (const char* key : {"full_attention_interval", "layer_group_size", "mamba_step"})
-    if (record.interval != key) hidden.emplace_back(key);
+  for (const char* key : {"attn_type_list", "full_attention_interval", "hybrid_layer_pattern",
+                          "layer_group_size", "mamba_step", "rope_layout", "sliding_window_layout"})
+    if (record.interval != key && record.type_ones != key && record.rope_ones != key)
+      hidden.emplace_back(key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
   if (!reads_window(record)) hidden.emplace_back("sliding_window");
   if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
