@@ -18,11 +18,13 @@
 
 namespace {
 
-/// Other values of a field. Of the key of a list, one of those that files have.
+/// Other values of a field. Of the key of a list, one of those that files have. Of a type of layers that do not
+/// attend, one of layers that do.
 std::vector<double> others(const std::string&, double x) { return {1.5 * x + 3}; }
 std::vector<Index> others(const std::string&, Index x) { return {x + 1}; }
 std::vector<bool> others(const std::string&, bool x) { return {!x}; }
 std::vector<std::string_view> others(const std::string& name, std::string_view x) {
+  if (name == "other_type" && x.find("sliding") == std::string_view::npos) return {"sliding_attention"};
   if (name != "full_list") return {"changed"};
   return {x == "attn_layer_indices" ? "full_attn_idxs" : "attn_layer_indices"};
 }

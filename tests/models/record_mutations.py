@@ -33,7 +33,7 @@ def declarations():
 
 
 def fields_of(struct):
-    """(type, name) of every member, in order."""
+    """(type, name) of every member, in order. A member with parts has one of each part, such as scale.key."""
     text = declarations()
     body = text[text.index(f"struct {struct} {{"):]
     body = re.sub(r"//[^\n]*", "", body[:body.index("\n};")])
@@ -44,7 +44,11 @@ def fields_of(struct):
             continue
         kind, names = line.split(" ", 1)
         for one in re.sub(r'"[^"]*"', "", names).split(","):
-            fields.append((kind, one.split("=")[0].strip()))
+            name = one.split("=")[0].strip()
+            if f"struct {kind} {{" in text:
+                fields += [(of_part, f"{name}.{part}") for of_part, part in fields_of(kind)]
+            else:
+                fields.append((kind, name))
     return fields
 
 
@@ -75,10 +79,11 @@ def main():
         source.append(f"const std::map<std::string, std::set<std::string>> written_{format_} = {{\n")
         for table in tables:
             text = open(f"{DETAIL}/{table}").read()
-            for body in re.findall(r'\{(\.names = (?:[^}"]|"[^"]*")*)\}', text):
+            for body in re.findall(r'\{(\.names = (?:[^{}"]|"[^"]*"|\{[^}]*\})*)\}', text):
                 bare = re.sub(r'"[^"]*"', '""', body)
                 name = re.search(r'\.names = "([^" ]*)', body).group(1)
-                names = ", ".join(f'"{field}"' for field in re.findall(r"\.(\w+) =", bare))
+                written = set(re.findall(r"\.(\w+) =", bare))
+                names = ", ".join(f'"{field}"' for _, field in fields_of(struct) if field.split(".")[0] in written)
                 source.append(f'    {{"{name}", {{{names}}}}},\n')
         source.append("};\n")
     with open(f"{out}/record_fields.inc", "w") as file:

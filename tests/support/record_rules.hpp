@@ -22,11 +22,11 @@ constexpr std::string_view broken_rule_of(const rope::detail::hugging_face_recor
   const bool per_type = r.form == dictionary_form::per_type,
              compressed = r.form == dictionary_form::compressed,
              lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
-             mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
-  if (!is_zero(r.filled_base) && !per_type && !compressed)
-    return "filled_base is of dictionaries per_type or compressed";
-  if ((!is_one(r.filled_factor) || !is_one(r.other_factor)) && !per_type)
-    return "filled_factor and other_factor are of dictionaries per_type";
+             mixed = r.full_every > 1, slides = !is_zero(r.window.tokens) || !is_zero(r.nested.window);
+  if (!is_zero(r.filled.base) && !per_type && !compressed)
+    return "filled.base is of dictionaries per_type or compressed";
+  if ((!is_one(r.filled.factor) || !is_one(r.filled.other_factor)) && !per_type)
+    return "filled.factor and filled.other_factor are of dictionaries per_type";
   if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
     return "layers of compressed keys attend fully nowhere";
   if ((r.first_of_every || r.last_full) && !mixed)
@@ -42,37 +42,41 @@ constexpr std::string_view broken_rule_of(const rope::detail::hugging_face_recor
     return "from_end is of a pattern of layers, or of those that do not rotate";
   if (r.dense_first && !mixed && r.full_rotate)
     return "dense_first is of a pattern of layers, or of layers that would not rotate";
-  const bool some_slide = r.slides != which_slide::by_type && r.slides != which_slide::every;
-  if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !others_attend(r))
+  const bool some_slide = r.slides.which != which_slide::by_type && r.slides.which != which_slide::every;
+  if ((some_slide || r.slides.if_asked || slides || r.window.span != window_span::back) && !others_attend(r))
     return "where the other layers do not attend none slides, or all that attend do if there is a window";
-  if ((slides || r.slides == which_slide::every) && !r.causal &&
-      (r.window == window_span::back || r.window == window_span::chunks))
+  if ((slides || r.slides.which == which_slide::every) && !r.causal &&
+      (r.window.span == window_span::back || r.window.span == window_span::chunks))
     return "a window cannot express how far an encoder attends back";
-  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
+  if (r.window.span == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
     return "both_sides_if_asked is of classes that read the key that asks";
   const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
-  if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
+  if (r.slides.which != which_slide::by_type &&
+      (always_types || r.crosses || r.window.span == window_span::chunks))
     return "layers that always have types, chunks or another sequence to look at do not slide by another "
            "rule";
   if (r.types_slide && !others_attend(r)) return "types_slide is of classes whose layers all attend";
-  if (r.types_slide && r.slides != which_slide::every &&
-      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
+  if (r.types_slide && r.slides.which != which_slide::every &&
+      (r.slides.which != which_slide::by_type || has_pattern || slides || always_types || per_type ||
+       !r.causal))
     return "types_slide is of classes in which layers slide by another rule, or none does";
   if (r.latent && r.last_channels) return "latent heads always rotate their last channels";
-  if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
-                   r.unit_scale || r.double_head || !r.scale_key.empty()))
+  if (r.latent && (r.head_dim > 0 || r.nested.head_dim > 0 || !is_one(r.partial_rotary_factor) ||
+                   r.double_head || !is_zero(r.scale.number) || !r.scale.key.empty()))
     return "widths of latent heads are in the file, and their scale follows";
   if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
     return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
-  const bool asks_types = types_slide(r), chunks = r.window == window_span::chunks && r.no_rope_every > 0;
-  if (!asks_types && r.slides == which_slide::by_type && r.window != window_span::back && !chunks)
+  const bool asks_types = types_slide(r),
+             chunks = r.window.span == window_span::chunks && r.no_rope_every > 0;
+  if (!asks_types && r.slides.which == which_slide::by_type && r.window.span != window_span::back && !chunks)
     return "window is of classes whose layers may slide";
-  if (!asks_types && r.slides != which_slide::by_type &&
+  if (!asks_types && r.slides.which != which_slide::by_type &&
       (r.full_type != "full_attention" || r.other_type != "sliding_attention"))
     return "where all layers slide, or none, no type is asked for";
-  if (r.slides == which_slide::not_known && (slides || r.window != window_span::back))
+  if (r.slides.which == which_slide::not_known && (slides || r.window.span != window_span::back))
     return "where it is not known which layers slide, no window is assumed";
-  if (r.window == window_span::chunks && always_types) return "chunks are for rotated layers of any type";
+  if (r.window.span == window_span::chunks && always_types)
+    return "chunks are for rotated layers of any type";
   if (!r.full_list.empty() && others_attend(r))
     return "full_list is read where the other layers do not attend";
   if (!r.type_ones.empty() && (!has_pattern || !r.full_list.empty()))
@@ -81,18 +85,16 @@ constexpr std::string_view broken_rule_of(const rope::detail::hugging_face_recor
   if (!r.interval.empty() && (others_attend(r) || !has_pattern))
     return "interval is read where the other layers do not attend, in place of full_every";
   if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
-  if (r.rotates_word != "rope" && r.rotates_if.empty())
-    return "rotates_word is what the key rotates_if must be";
-  if (!r.scale_key.empty() && (r.unit_scale || r.double_head))
-    return "scale_key has the scale that unit_scale or double_head would fix";
-  if (!is_zero(r.scale_number) && r.scale_key.empty()) return "scale_number is the default of scale_key";
-  if (r.max_window_layers != 28 && r.slides != which_slide::from_max_window_layers &&
-      r.slides != which_slide::even_below_max_window_layers)
+  if (r.double_head && (!is_zero(r.scale.number) || !r.scale.key.empty()))
+    return "double_head has a scale of its own";
+  if (r.max_window_layers != 28 && r.slides.which != which_slide::from_max_window_layers &&
+      r.slides.which != which_slide::even_below_max_window_layers)
     return "max_window_layers is where layers begin or end to slide";
   if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
     return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
-  if (r.instead != "no positions" && r.rotates_if.empty()) return "instead needs rotates_if";
-  if (r.own_rule && (per_type || lists || r.rotates_if == "rope_parameters"))
+  if ((r.rotates_if.instead != "no positions" || r.rotates_if.word != "rope") && r.rotates_if.key.empty())
+    return "what a model has instead, and the word, are of the key rotates_if";
+  if (r.own_rule && (per_type || lists || r.rotates_if.key == "rope_parameters"))
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_spread || r.mrope_side > 0))
     return "mrope_time_last has an order of axes, and sections, of its own";
@@ -102,12 +104,12 @@ constexpr std::string_view broken_rule_of(const rope::detail::hugging_face_recor
     return "one_base is of classes that read layer_rope_theta";
   if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))
     return "swa_keys are of dictionaries per_type, layers that slide among others, and sink logits";
-  if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested_base) ||
+  if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested.base) ||
                      !is_one(r.partial_rotary_factor) || r.theta_unread))
     return "swa_keys have a base and a share for each type of layers";
   if (r.swa_keys && r.type_ones.empty()) return "swa_keys come with type_ones";
   if (!reads_window(r) &&
-      (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
+      (r.needs_window || !r.full_rotate || r.slides.if_asked || !is_zero(r.nested.window)))
     return "where sliding_window is not read nothing depends on it";
   if (r.indexer_key != "index_head_dim" && r.indexer == indexer_kind::no_indexer)
     return "indexer_key is of layers with an indexer";

@@ -27,14 +27,14 @@ namespace rope::inline ROPE_ABI::detail {
 // Models in which no layer rotates: all models of some architectures, and models of others whose file has a
 // certain value.
 
-/// Whether the value of the key record.rotates_if means that layers rotate.
+/// Whether the value of the key record.rotates_if.key means that layers rotate.
 template <class J>
 bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& record) {
-  const J* value = text.find(record.rotates_if);
+  const J* value = text.find(record.rotates_if.key);
   if (!value) return false;
   if (value->is_boolean()) return value->template get<bool>();
-  if (value->is_string()) return value->template get<std::string>() == record.rotates_word;
-  const bool dictionary = value->is_object() && record.rotates_if == "rope_parameters";
+  if (value->is_string()) return value->template get<std::string>() == record.rotates_if.word;
+  const bool dictionary = value->is_object() && record.rotates_if.key == "rope_parameters";
   return dictionary && json_reader<J>(value, "").has("rope_theta");
 }
 
@@ -74,13 +74,13 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   }
   const hugging_face_record* known = hugging_face_record_of(name);
   const hugging_face_record record = known ? *known : hugging_face_record{};
-  if (!record.rotates_if.empty() && !says_that_layers_rotate(text, record))
-    return {std::string(record.instead), std::string(record.rotates_if),
+  if (!record.rotates_if.key.empty() && !says_that_layers_rotate(text, record))
+    return {std::string(record.rotates_if.instead), std::string(record.rotates_if.key),
             "does not say that layers rotate, and without it no layer of " + architecture +
                 " does: it must be " +
-                (record.rotates_if == "rope_parameters"
+                (record.rotates_if.key == "rope_parameters"
                      ? "a dictionary with rope_theta"
-                     : "true or \"" + std::string(record.rotates_word) + "\"")};
+                     : "true or \"" + std::string(record.rotates_if.word) + "\"")};
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
             "is null: then no layer of " + architecture + " slides, and the others do not rotate"};
@@ -244,9 +244,9 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (!text.path().empty()) {  // the text model is inside the file of a whole model
-    if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
-    if (record.nested_base > 0) record.base = record.nested_base;
-    if (record.nested_window > 0) record.sliding_window = record.nested_window;
+    if (record.nested.head_dim > 0) record.head_dim = record.nested.head_dim;
+    if (record.nested.base > 0) record.base = record.nested.base;
+    if (record.nested.window > 0) record.window.tokens = record.nested.window;
   }
   return record;
 }

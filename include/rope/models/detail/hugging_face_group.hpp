@@ -199,8 +199,8 @@ class hugging_face_group_maker {
         !detail::equal(*share.value, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
       model_.warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
                   " in transformers 5 rotates whole heads under the default rule");
-    const std::string scale(defaults_.scale_key);
-    if (!head_.latent && defaults_.scale_number > 0 && !text_.has(scale)) name(scale, defaults_.scale_number);
+    const auto& [scale, number] = defaults_.scale;
+    if (!head_.latent && !scale.empty() && number > 0 && !text_.has(scale)) name(std::string(scale), number);
     if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
         !text_.has("attn_logit_softcapping") && !text_.has("max_attn_value"))
       name("attn_logit_softcapping", defaults_.softcap);
@@ -210,11 +210,9 @@ class hugging_face_group_maker {
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
     if (head.latent) return latent_multiplier * root;
-    if (defaults_.unit_scale) return 1;
     if (defaults_.double_head) return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
-    const std::string key(defaults_.scale_key);
-    const double number =
-        key.empty() ? 0 : text_.number(key, range::positive).value_or(defaults_.scale_number);
+    const auto& [key, otherwise] = defaults_.scale;
+    const double number = key.empty() ? otherwise : text_.number(key, range::positive).value_or(otherwise);
     if (detail::equal(number, 0)) return root;
     if (key == "query_pre_attn_scalar") return 1 / std::sqrt(number);
     return key == "key_multiplier" || key == "qk_scale_factor" ? root * number : number;

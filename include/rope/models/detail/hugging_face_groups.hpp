@@ -184,12 +184,13 @@ class hugging_face_groups {
         text_.refuse(key, "must be the ", exact_digits(filled), " that the class of ", model_.architecture,
                      " fills in, got ", exact_digits(*value), "; for another ", instead);
     };
-    agrees("rope_theta", defaults_.filled_base);
-    agrees("partial_rotary_factor", defaults_.filled_factor);
+    agrees("rope_theta", defaults_.filled.base);
+    agrees("partial_rotary_factor", defaults_.filled.factor);
     maker_.add(full, nullptr, text_.path(),
-               {.base = maker_.assumed(full, defaults_.filled_base), .factor = defaults_.filled_factor});
-    maker_.add(other, nullptr, text_.path(),
-               {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.other_factor});
+               {.base = maker_.assumed(full, defaults_.filled.base), .factor = defaults_.filled.factor});
+    maker_.add(
+        other, nullptr, text_.path(),
+        {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.filled.other_factor});
   }
 
   /// MiMo-V2: rope_theta, swa_rope_theta and partial_rotary_factor replace absent keys of a dictionary, and
@@ -212,8 +213,8 @@ class hugging_face_groups {
       if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker_.assumed(name, base);
       maker_.add(name, one, given ? types.path() + name + "." : text_.path() + "rope_scaling.", terms);
     };
-    add(defaults_.full_type, "rope_theta", scaling, defaults_.filled_base, defaults_.filled_factor);
-    add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base, defaults_.other_factor);
+    add(defaults_.full_type, "rope_theta", scaling, defaults_.filled.base, defaults_.filled.factor);
+    add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base, defaults_.filled.other_factor);
     note_beside(types);
   }
 
@@ -296,7 +297,7 @@ class hugging_face_groups {
         model_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
     }
     terms.base = stretched;
-    if (!stretched && !has_base) terms.base = maker_.assumed("compress_rope_theta", defaults_.filled_base);
+    if (!stretched && !has_base) terms.base = maker_.assumed("compress_rope_theta", defaults_.filled.base);
     if (!two) terms.overruling_base = terms.base;
     maker_.add("compressed_sparse_attention", compress, two ? path + "compress." : path, terms);
     maker_.add_again("heavily_compressed_attention");

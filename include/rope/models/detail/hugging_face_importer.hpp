@@ -265,8 +265,8 @@ class hugging_face_importer {
         layers_.count = to_index(list->size());
     const char* const key = layers_.window_key();
     const auto window = text_.number(key, range::window);
-    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides
-                        (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
+    const bool slides = defaults_.full_rotate || defaults_.window.tokens < 0 ||  // else no layer slides
+                        (!text_.is_null(key) && window.value_or(defaults_.window.tokens) > 0);
     model_.types = layers_.types(slides);
     if (const auto by_pattern = layers_.types_by_pattern(); by_pattern && *by_pattern != model_.types)
       model_.warn(text_.path() + std::string(defaults_.type_ones) + " is overruled by " + text_.path() +
@@ -297,7 +297,7 @@ class hugging_face_importer {
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
     note_unread_types();
-    if (defaults_.window == window_span::chunks) read_chunk();
+    if (defaults_.window.span == window_span::chunks) read_chunk();
   }
 
   /// Reads the length of the chunks in which rotated layers attend. If the key is null, the class has no
@@ -318,7 +318,7 @@ class hugging_face_importer {
 
   /// Why the window of an attending layer is unknown.
   std::string reason_of_no_window() {
-    if (defaults_.window == window_span::chunks)
+    if (defaults_.window.span == window_span::chunks)
       return "layers that rotate attend in chunks, which no window says";
     if (model_.keys_are_values) return "a window cannot express which compressed keys a layer sees";
     const std::string key = text_.path() + layers_.window_key();
@@ -351,7 +351,7 @@ class hugging_face_importer {
   /// Warns if layer_types lists sliding layers and the class does not use it.
   void note_unread_types() {
     if (types_slide(defaults_) || !text_.has("layer_types")) return;
-    const bool all = defaults_.slides != which_slide::by_type;
+    const bool all = defaults_.slides.which != which_slide::by_type;
     const std::string type(all ? defaults_.full_type : defaults_.other_type);
     if (contains(model_.types, type))
       model_.warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
@@ -369,11 +369,11 @@ class hugging_face_importer {
 
   /// Warns if layers slide by the window of the class because the file has none.
   void note_assumed_window() {
-    const double assumed = (std::abs)(defaults_.sliding_window);
+    const double assumed = (std::abs)(defaults_.window.tokens);
     if (detail::equal(assumed, 0) || text_.has(layers_.window_key()) || text_.has("local_attention") ||
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;
-    const bool both_sides = defaults_.window == window_span::both_sides;
+    const bool both_sides = defaults_.window.span == window_span::both_sides;
     model_.warn_assumed(text_.path() + (both_sides ? "local_attention" : "sliding_window"),
                         exact_digits(assumed));
   }

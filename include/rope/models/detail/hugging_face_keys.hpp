@@ -88,7 +88,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
                           "layer_group_size", "mamba_step", "rope_layout", "sliding_window_layout"})
     if (record.interval != key && record.type_ones != key && record.rope_ones != key)
       hidden.emplace_back(key);
-  if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
+  if (!record.slides.if_asked) hidden.emplace_back("use_sliding_window");
   if (!reads_window(record)) hidden.emplace_back("sliding_window");
   if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   // In Motif 3 these keys name another model than the record's.

@@ -260,26 +260,28 @@ struct hugging_face_layers {
   ///
   /// \param typed  whether the file has the type (sliding or not) of every layer
   Index window_of_sliding(bool typed = false) const {
-    const bool by_type = typed && defaults.slides == which_slide::without_rope;  // for any use_sliding_window
-    const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
+    const auto [which, if_asked] = defaults.slides;
+    const bool by_type = typed && which == which_slide::without_rope;  // for any use_sliding_window
+    const bool asked = text.boolean("use_sliding_window").value_or(!if_asked) || by_type;
     const char* const key = window_key();
     if (text.hides(key)) return 0;
     const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
     if (!asked || text.is_null(key) || window == Index{0}) return 0;
-    const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
-    if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
+    const auto assumed = static_cast<Index>((std::abs)(defaults.window.tokens));
+    const window_span span = defaults.window.span;
+    if (span == window_span::both_sides || (both_sides && !defaults.causal))
       return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
-    if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
+    if (span == window_span::each_side) return window.value_or(assumed) + 1;
     if (both_sides && !window) return *both_sides / 2;
     if (!is_causal()) {
-      const bool each_side = asks_both_ways(), if_asked = defaults.window == window_span::both_sides_if_asked,
-                 known = each_side ? !if_asked && has_class_not_in("", first_name(defaults)) : if_asked;
+      const bool each_side = asks_both_ways(), both = span == window_span::both_sides_if_asked,
+                 known = each_side ? !both && has_class_not_in("", first_name(defaults)) : both;
       const Index tokens = window.value_or(assumed);
       return known && tokens > 0 ? (each_side ? tokens : tokens / 2) + 1 : not_known_window;
     }
     if (window) return *window;
     if (assumed > 0) return assumed;
-    const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
+    const bool none = which == which_slide::every || which == which_slide::without_rope;
     return none ? 0 : not_known_window;
   }
 
@@ -289,19 +291,19 @@ struct hugging_face_layers {
   /// \param without  the layers that do not rotate, in increasing order
   std::vector<Index> windows(const std::vector<std::string>& types, const std::vector<Index>& without) const {
     const Index window = window_of_sliding(!types.empty());
-    if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
-      return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
-    const bool from = defaults.slides == which_slide::from_max_window_layers,
-               even = defaults.slides == which_slide::even_below_max_window_layers,
-               bare = defaults.slides == which_slide::without_rope;
+    const which_slide which = defaults.slides.which;
+    if (!types.empty() && !types_slide(defaults) && which != which_slide::by_type)
+      return {which == which_slide::every || window == 0 ? window : not_known_window};
+    const bool from = which == which_slide::from_max_window_layers,
+               even = which == which_slide::even_below_max_window_layers,
+               bare = which == which_slide::without_rope;
     // The layer at which sliding begins or ends.
     Index first = defaults.max_window_layers;
     if (from || even) first = text.index("max_window_layers", range::whole).value_or(first);
-    const bool chunks = defaults.window == window_span::chunks;
+    const bool chunks = defaults.window.span == window_span::chunks;
     if (chunks && text.is_null("attention_chunk_size")) return {0};  // no chunk mask
     std::vector<Index> windows;
-    const bool all_that_attend =
-        defaults.slides == which_slide::every && !others_attend(defaults);  // MiniMax
+    const bool all_that_attend = which == which_slide::every && !others_attend(defaults);  // MiniMax
     const Index of_full = all_that_attend ? window : 0;
     const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
     for (const std::string& type : types)
@@ -320,14 +322,14 @@ struct hugging_face_layers {
       if (given || !count) return {not_known_window};
       return of_layers([&](Index, bool unrotated) { return unrotated == chunks ? 0 : not_known_window; });
     }
-    if (window == 0 || (defaults.slides == which_slide::every && others_attend(defaults))) return {window};
+    if (window == 0 || (which == which_slide::every && others_attend(defaults))) return {window};
     if (count && (bare || from || even))
       return of_layers([&](Index i, bool unrotated) {
         const bool slides = bare ? unrotated : even ? i % 2 == 0 && i < first : i >= first;
         return slides ? window : 0;
       });
     const bool pattern = window > 0 && defaults.full_every > 1;
-    return {given || pattern || defaults.slides != which_slide::by_type ? not_known_window : 0};
+    return {given || pattern || which != which_slide::by_type ? not_known_window : 0};
   }
 
   // Warnings about class defaults that differ from layer to layer.
@@ -366,8 +368,8 @@ struct hugging_face_layers {
            "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
     if (defaults.crosses && !text.has("cross_attention_layers") && !model.without_rope.empty())
       name("cross_attention_layers", joined(model.without_rope));
-    const bool from = defaults.slides == which_slide::from_max_window_layers,
-               even = defaults.slides == which_slide::even_below_max_window_layers;
+    const bool from = defaults.slides.which == which_slide::from_max_window_layers,
+               even = defaults.slides.which == which_slide::even_below_max_window_layers;
     if ((from || even) && count && model.types.empty() && !text.has("max_window_layers") &&
         window_of_sliding() > 0)
       name("max_window_layers", std::to_string(defaults.max_window_layers));

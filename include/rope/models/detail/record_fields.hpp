@@ -130,6 +130,48 @@ enum class dictionary_form {
                  // dictionary, m = 1, and the base compress_rope_theta (filled_base if absent)
 };
 
+// Parts of a record that have a meaning only together.
+
+/// The layers that slide, and whether they do so only if use_sliding_window is true.
+struct sliding_layers {
+  which_slide which = which_slide::by_type;
+  bool if_asked = false;
+};
+
+/// The default of sliding_window, and what it counts. Negative tokens: their magnitude, and layers have
+/// other_type for any window.
+struct sliding_tokens {
+  double tokens = 0;
+  window_span span = window_span::back;
+};
+
+/// The factor on products of queries and keys before the softmax: the value of the key, or this number if the
+/// key is absent or empty, or 1 / sqrt(head_dim) if the number is 0. query_pre_attn_scalar is n of 1 / sqrt(n),
+/// and key_multiplier and qk_scale_factor multiply 1 / sqrt(head_dim).
+struct score_scale {
+  std::string_view key = {};
+  double number = 0;
+};
+
+/// No layer rotates unless the value of the key is true or the word or, for rope_parameters, a dictionary with
+/// rope_theta. Without a key all models of the class rotate. `instead` is what others have.
+struct rotation_switch {
+  std::string_view key = {}, instead = "no positions", word = "rope";
+};
+
+/// Defaults of a class with dictionaries per_type: the base and the share of rotated channels of layers of
+/// full_type, and the share of those of other_type, whose base is local_base.
+struct type_defaults {
+  double base = 0, factor = 1, other_factor = 1;
+};
+
+/// Class defaults for a text_config without these keys in the file of a whole model. 0: the defaults for the
+/// file of a text model.
+struct nested_defaults {
+  Index head_dim = 0;
+  double base = 0, window = 0;
+};
+
 struct hugging_face_record {
   std::string_view names;  // of the architectures, as plain_architecture spells them
   layout_kind layout = layout_kind::half_split;
@@ -139,10 +181,7 @@ struct hugging_face_record {
   Index rotary_dim = 0;              // the default of that key; 0: the share partial_rotary_factor of a head
   double original_max_position = 0;  // 0: the longest context
   Index head_dim = 0;                // 0: hidden_size / num_attention_heads
-  // Class defaults for a text_config without head_dim, base or window in the file of a whole model. 0: the
-  // defaults for the file of a text model.
-  Index nested_head_dim = 0;
-  double nested_base = 0, nested_window = 0;
+  nested_defaults nested = {};
   Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
   bool last_channels = false;  // the channels that rotate come last in a head
   bool latent = false;         // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
@@ -159,9 +198,7 @@ struct hugging_face_record {
   // otherwise full_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
   std::string_view type_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;
-  // Defaults of a class with dictionaries per_type. Layers of full_type use filled_base and filled_factor
-  // (the share of rotated channels). Layers of other_type use local_base and other_factor.
-  double filled_base = 0, filled_factor = 1, other_factor = 1;
+  type_defaults filled = {};  // of dictionaries per_type; the base also of compressed
   // Of every full_every layers one attends fully: the first if first_of_every is true, or if a key replaces a
   // full_every of 1, otherwise the last. The others are of other_type. interval is the key with full_every if
   // the others do not attend: the last of each run does, by mamba_step the middle one.
@@ -177,28 +214,21 @@ struct hugging_face_record {
   bool last_full = false;      // the last layer attends fully if no other does
   bool ends_full = false;      // the last layer attends fully, for any pattern or layer_types
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
-  double sliding_window = 0;   // negative: its magnitude, and layers have other_type for any window
-  bool needs_window = false;   // if sliding_window is null, no layer slides, and the others do not rotate
-  window_span window = window_span::back;
+  sliding_tokens window = {};
+  bool needs_window = false;     // if sliding_window is null, no layer slides, and the others do not rotate
   Index max_window_layers = 28;  // the default of this key
   Index alibi_layers = 0;        // a model with this number of layers has ALiBi biases instead of rotation
   Index no_rope_every = 0;       // n: the last of every n layers does not rotate
   bool crosses = false;          // layers of cross_attention_layers attend to images, and do not rotate
-  // The factor on products of queries and keys before the softmax is 1 / sqrt(head_dim), unless unit_scale
-  // makes it 1 or the key scale_key gives it. query_pre_attn_scalar is n of 1 / sqrt(n), and key_multiplier
-  // and qk_scale_factor multiply 1 / sqrt(head_dim).
-  bool unit_scale = false;
-  std::string_view scale_key = {};
-  double scale_number = 0;  // the default of that key; 0: 1 / sqrt(head_dim)
-  double softcap = 0;       // the default of attn_logit_softcapping
+  score_scale scale = {};
+  double softcap = 0;  // the default of attn_logit_softcapping
   query_growth queries = query_growth::none;
   indexer_kind indexer = indexer_kind::no_indexer;  // of layers that attend to selected keys
   std::string_view indexer_key = "index_head_dim";  // the key with the width of an indexer's head
-  which_slide slides = which_slide::by_type;
-  bool slides_if_asked = false;  // layers slide only if use_sliding_window is true
-  bool types_slide = false;      // layer_types gives the sliding layers, as in classes with windows by_type
-  bool causal = true;            // false: an encoder, or a diffusion model
-  bool sink_logits = false;      // a learned logit per query head, in the checkpoint
+  sliding_layers slides = {};
+  bool types_slide = false;  // layer_types gives the sliding layers, as in classes with windows by_type
+  bool causal = true;        // false: an encoder, or a diffusion model
+  bool sink_logits = false;  // a learned logit per query head, in the checkpoint
   // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type. Layers that
   // slide have their own swa_rope_theta, swa_head_dim and sink logits.
   bool swa_keys = false;
@@ -214,11 +244,8 @@ struct hugging_face_record {
   bool own_rule = false;         // without a rope dictionary, the class uses one that is unknown here
   // The key with r: the first r / 2 pairs of a head rotate, by the frequencies of a head of r channels.
   std::string_view first_pairs = {};
-  // If rotates_if is the name of a key, no layer rotates unless the value of this key is true or rotates_word
-  // or, for rope_parameters, a dictionary with rope_theta.
-  std::string_view rotates_if = {}, rotates_word = "rope";
-  std::string_view instead = "no positions";  // what the model has instead of rotation
-  std::string_view note = {};                 // a warning about layers for which a description has no field
+  rotation_switch rotates_if = {};
+  std::string_view note = {};  // a warning about layers for which a description has no field
 };
 
 /// Whether layers of other_type attend. If not, layers of all types except full_type have no attention.
@@ -230,8 +257,8 @@ constexpr bool others_attend(const hugging_face_record& r) {
 /// types.
 constexpr bool types_slide(const hugging_face_record& r) {
   if (r.names.empty() || r.types_slide || !others_attend(r)) return true;
-  if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
-  return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
+  if (r.slides.which == which_slide::every || r.slides.which == which_slide::not_known) return false;
+  return r.slides.which != which_slide::by_type || r.full_every > 0 || !equal(r.window.tokens, 0) ||
          r.form != dictionary_form::one_or_by_type;
 }
 
@@ -269,9 +296,10 @@ inline constexpr std::string_view own_classes =
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
-  const bool all_or_none = record.slides == which_slide::by_type && others_attend(record);
+  const bool all_or_none = record.slides.which == which_slide::by_type && others_attend(record);
   if (is_listed(own_classes, first_name(record))) return true;
-  return all_or_none ? types_slide(record) : others_attend(record) || record.slides == which_slide::every;
+  return all_or_none ? types_slide(record)
+                     : others_attend(record) || record.slides.which == which_slide::every;
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
