@@ -48,7 +48,7 @@ constexpr std::string_view broken_rule_of(const rope::detail::hugging_face_recor
   if ((slides || r.slides.which == which_slide::every) && !r.causal &&
       (r.window.span == window_span::back || r.window.span == window_span::chunks))
     return "a window cannot express how far an encoder attends back";
-  if (r.window.span == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
+  if (r.window.span == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, r.names))
     return "both_sides_if_asked is of classes that read the key that asks";
   const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
   if (r.slides.which != which_slide::by_type &&
@@ -64,7 +64,7 @@ constexpr std::string_view broken_rule_of(const rope::detail::hugging_face_recor
   if (r.latent && (r.head_dim > 0 || r.nested.head_dim > 0 || !is_one(r.partial_rotary_factor) ||
                    r.double_head || !is_zero(r.scale.number) || !r.scale.key.empty()))
     return "widths of latent heads are in the file, and their scale follows";
-  if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
+  if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, r.names)))
     return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
   const bool asks_types = types_slide(r),
              chunks = r.window.span == window_span::chunks && r.no_rope_every > 0;

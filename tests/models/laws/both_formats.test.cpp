@@ -150,7 +150,7 @@ TEST_CASE("layouts differ between the formats only if the converter permutes row
   int pairs = 0, permuted = 0;
   const json names = file_of_records("names").at("names");
   for (const auto& name : names.items()) {
-    const auto* config = rope::detail::hugging_face_record_of(name.key());
+    const auto config = rope::detail::hugging_face_record_of(name.key());
     for (const json& converted_to : name.value()) {
       const auto* metadata = rope::detail::gguf_record_of(converted_to.at("gguf").get<std::string>());
       if (!config || !metadata) continue;

@@ -72,8 +72,8 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
         std::string(refused->reason), "model_type",
         "is one in which nothing rotates: it has " + std::string(refused->reason) + ", got " + architecture};
   }
-  const hugging_face_record* known = hugging_face_record_of(name);
-  const hugging_face_record record = known ? *known : hugging_face_record{};
+  const auto known = hugging_face_record_of(name);
+  const hugging_face_record record = known.value_or(hugging_face_record{});
   if (!record.rotates_if.key.empty() && !says_that_layers_rotate(text, record))
     return {std::string(record.rotates_if.instead), std::string(record.rotates_if.key),
             "does not say that layers rotate, and without it no layer of " + architecture +
@@ -204,8 +204,8 @@ void refuse_axial(json_reader<J>& rope) {
 template <class J>
 hugging_face_record record_of(json_reader<J>& text, const std::string& architecture,
                               std::optional<layout_kind> given, const std::string& hint) {
-  const hugging_face_record* known = hugging_face_record_of(plain_architecture(architecture));
-  hugging_face_record record = known ? *known : hugging_face_record{};
+  const auto known = hugging_face_record_of(plain_architecture(architecture));
+  hugging_face_record record = known.value_or(hugging_face_record{});
   const auto interleave = text.boolean("rope_interleave");
   if (const refused_architecture* refused = refused_architecture_of(plain_architecture(architecture)))
     refuse(text, *refused, architecture, given.has_value());
@@ -308,7 +308,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size =
       text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim", "embed_dim", "dit_dim"});
-  const bool derived = is_listed(null_head_dim, first_name(defaults)) && text.is_null("head_dim");
+  const bool derived = is_listed(null_head_dim, defaults.names) && text.is_null("head_dim");
   if (!head_dim && defaults.head_dim > 0 && !derived) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");

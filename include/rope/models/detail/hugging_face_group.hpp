@@ -196,7 +196,7 @@ class hugging_face_group_maker {
     if (partial && !text_.has("rotary_dim") && share.key.empty())
       name("partial_rotary_factor", defaults_.partial_rotary_factor);
     if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
-        !detail::equal(*share.value, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
+        !detail::equal(*share.value, 1) && has_class_not_in(partial_by_default, defaults_.names))
       model_.warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
                   " in transformers 5 rotates whole heads under the default rule");
     const auto& [scale, number] = defaults_.scale;

@@ -49,7 +49,7 @@ class hugging_face_groups {
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
     if (add_scaled_layers(given, path)) return;
     if (given && add_nested_groups(*given, path)) {
-      if (has_class_not_in(dictionary_by_type, first_name(defaults_)))
+      if (has_class_not_in(dictionary_by_type, defaults_.names))
         model_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
                     "though the class of " + model_.architecture + " in transformers 5 does not read them");
       return;

@@ -40,11 +40,11 @@ class hugging_face_importer {
     model_.source = "Hugging Face";
     model_.architecture = architecture();
     const std::string plain = plain_architecture(model_.architecture);
-    if (const auto* known = hugging_face_record_of(plain)) {
+    if (const auto known = hugging_face_record_of(plain)) {
       json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
       if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
-      if (first_name(*known) == "jvlm")
+      if (is_listed(sizes_in_block_config, plain))
         for (std::string& overruled : read_block_config(text_)) model_.warn(std::move(overruled));
     }
     if (!outer_.empty()) {
@@ -55,7 +55,7 @@ class hugging_face_importer {
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
-    const bool has_record = hugging_face_record_of(plain) != nullptr;
+    const bool has_record = hugging_face_record_of(plain).has_value();
     if ((has_record || !is_known_architecture(model_.architecture)) && parts_.is_bare() &&
         !parts_.hint(has_record).empty())
       text_.refuse("model_type", "is of a model of several parts, got ", model_.architecture,
@@ -164,7 +164,7 @@ class hugging_face_importer {
       if (const J* part = text_.object(name)) add_inner_keys(*part, text_.path() + name + ".", speaks, keys);
     };
     add_part("attn_config", "rope_theta");
-    if (first_name(defaults_) == "jvlm") add_part("block_config", "sliding_window");
+    if (is_listed(sizes_in_block_config, defaults_.names)) add_part("block_config", "sliding_window");
     if (const J* layers = text_.object("per_layer_config"))
       for (const auto& layer : layers->items()) {
         const std::string path = text_.path() + "per_layer_config";

@@ -19,7 +19,7 @@ namespace rope::inline ROPE_ABI::detail {
 
 // Keys of a config.json that only some classes read. In files of other classes they have no effect.
 
-/// A key, and the first names of the records whose classes read it.
+/// A key, and the architectures whose classes read it.
 struct key_of_few {
   const char* key;
   std::string_view readers;
@@ -31,11 +31,12 @@ struct key_of_few {
 /// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
 inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
   static constexpr std::string_view periods =
-      " cohere2 cohere2moe embeddinggemma2 exaone4 gemma3 plamo3 t5gemma2 t5gemma2decoder ";
+      " cohere2 cohere2moe embeddinggemma2 exaone4 exaone45 exaonemoe gemma3 plamo3 t5gemma2 "
+      "t5gemma2decoder ";
   static constexpr key_of_few keys[] = {
       {"_sliding_window_pattern", periods},
-      {"add_full_attention_sink_bias", " mimov2 "},
-      {"add_swa_attention_sink_bias", " mimov2 "},
+      {"add_full_attention_sink_bias", " mimov2 mimov2flash "},
+      {"add_swa_attention_sink_bias", " mimov2 mimov2flash "},
       {"attention_head_dim", " hunyuan hunyuanvl minimaxmusic3transformer1d stableaudiodit zamba2 "},
       {"attn_config", " dbrx "},
       {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
@@ -53,7 +54,8 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
       {"rope_base", " omnigentransformer2d "},
       {"rope_freq_constant", " openelm "},
-      {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
+      {"rope_interleave",
+       " axk1 deepseekv3 gigachat35 glm4moelite joyaillmflash kimik2 mistral4 youtu youtuvl "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_local_theta", " plamo3 "},
       {"rope_pct", " stablelm stablelmepoch zaya1vl "},
@@ -67,8 +69,8 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rotary_emb_interleaved", " nomicbert "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_pattern", periods},
-      {"sliding_window_size", " mimov2 smallthinker "},
-      {"swa_head_dim", " mimov2 "},
+      {"sliding_window_size", " mimov2 mimov2flash smallthinker "},
+      {"swa_head_dim", " mimov2 mimov2flash "},
       {"use_bidirectional_attention", look_ahead_if_asked},
       {"window_size", " plamo3 "},
       {"yarn_only_types", " step3p5 "},
@@ -81,9 +83,9 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   std::vector<std::string> hidden;
   if (record.names.empty()) return hidden;
   for (const key_of_few& one : keys)
-    if (!is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
+    if (!is_listed(one.readers, record.names)) hidden.emplace_back(one.key);
   for (const key_of_few& one : not_keys)
-    if (is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
+    if (is_listed(one.readers, record.names)) hidden.emplace_back(one.key);
   for (const char* key : {"attn_type_list", "full_attention_interval", "hybrid_layer_pattern",
                           "layer_group_size", "mamba_step", "rope_layout", "sliding_window_layout"})
     if (record.interval != key && record.type_ones != key && record.rope_ones != key)
@@ -92,7 +94,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   if (!reads_window(record)) hidden.emplace_back("sliding_window");
   if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   // In Motif 3 these keys name another model than the record's.
-  if (!record.latent && !record.last_channels && first_name(record) != "motif")
+  if (!record.latent && !record.last_channels && record.names != "motif")
     for (const char* key : {"qk_nope_head_dim", "qk_rope_head_dim"}) hidden.emplace_back(key);
   return hidden;
 }
@@ -102,16 +104,17 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view partial_by_default =
-    " bamba deepseekv4 diffusiongemma glm glm4moe glm4moelite glmasrencoder glmocr gptneox gptneoxjapanese "
-    "laguna mellum mimov2 minimaxm2 moonshine moonshinestreaming phi3 qwen35 qwen3next qwen4exp solaropen "
-    "stablelm step3p5 zaya ";
+    " bamba deepseekv4 diffusiongemma glm glm4 glm4moe glm4moelite glm4v glm4vmoe glmasrencoder glmimage "
+    "glmocr gptneox gptneoxjapanese interns2mobius laguna mellum mimov2 mimov2flash minimaxm2 moonshine "
+    "moonshinestreaming nemotron persimmon phi phi3 phi4mm phi4multimodal qwen35 qwen35moe "
+    "qwen38flashnext qwen3next qwen4exp solaropen stablelm step3p5 zaya ";
 
 /// The architectures whose classes read a rope dictionary for each type of layers.
 ///
 /// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view dictionary_by_type =
     " coherecompass deepseekv4 diffusiongemma embeddinggemma2 gemma3 gemma3n gemma4 gemma4unified laguna "
-    "mellum mimov2 modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
+    "mellum mimov2 mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
 
 /// Whether transformers has a class for the architecture, and the class is not in the list.
 constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {

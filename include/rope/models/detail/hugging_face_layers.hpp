@@ -275,7 +275,7 @@ struct hugging_face_layers {
     if (both_sides && !window) return *both_sides / 2;
     if (!is_causal()) {
       const bool each_side = asks_both_ways(), both = span == window_span::both_sides_if_asked,
-                 known = each_side ? !both && has_class_not_in("", first_name(defaults)) : both;
+                 known = each_side ? !both && has_class_not_in("", defaults.names) : both;
       const Index tokens = window.value_or(assumed);
       return known && tokens > 0 ? (each_side ? tokens : tokens / 2) + 1 : not_known_window;
     }

@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,29 +43,31 @@ std::span<const Record> hugging_face_plain_records() {
        .note = "queries and keys are normalised after rotation, and the last num_kv_reuse_layers layers "
                "attend to the keys of the layer before them"},
       {.names = "apertus", .base = 1.2e7, .own_rule = true},
-      {.names = "aquila deepseek internlm internlm2 internlm3 minicpm nanbeige orion plamo xverse"},
-      {.names =
-           "arcee aria chameleon deci deepseekocr2 diffllama falcon jais2 llama llavallama mistral3 olmo "
-           "olmo2 olmoe refinedweb solar teleflm"},
-      {.names = "arctic exaone iquestcoder klear kormo molmo panguembedded sarvammoe telechat3", .base = 0},
-      {.names = "axk1 deepseekv3 youtu", .layout = interleaved, .latent = true},
+      {.names = "aquila arcee aria chameleon dbrx deci deepseek deepseekocr2 diffllama falcon internlm "
+                "internlm2 internlm3 jais2 llama llavallama minicpm mistral3 nanbeige olmo olmo2 olmoe orion "
+                "plamo refinedweb solar teleflm xverse"},
+      {.names = "arctic exaone iquestcoder klear kormo molmo molmo2 panguembedded sarvammoe telechat3",
+       .base = 0},
+      {.names = "axk1 deepseekv2 deepseekv3 glm4moelite joyaillmflash kimik2 panguultramoe youtu",
+       .layout = interleaved,
+       .latent = true},
       {.names = "axk2 deepseekv32", .layout = interleaved, .latent = true, .indexer = first_half_split},
       {.names = "baichuan", .alibi_layers = 40},
-      {.names = "bailingmoe", .base = 0, .slides = {not_known, if_asked}},
-      {.names = "bailingmoev2", .slides = {not_known, if_asked}},
+      {.names = "bailingmoe grovemoe keye keyevl15 kimiaudio minicpmo minicpmv param2moe",
+       .base = 0,
+       .slides = {not_known, if_asked}},
+      {.names = "bailingmoev2 mimo", .slides = {not_known, if_asked}},
       {.names = "bitnet csm csmdepthdecodermodel evolla flexolmo", .base = 500000},
       {.names = "bltglobaltransformer bltlocaldecoder bltlocalencoder cohere ernie45moe",
        .layout = interleaved,
        .base = 500000},
-      {.names = "bltpatcher", .layout = interleaved},
-      {.names = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
+      {.names = "bltpatcher glmocr", .layout = interleaved},
+      {.names = "chatglm glm glm4 glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.names = "codegen gptj", .layout = interleaved, .rotary_dim = 64},
       {.names = "codeshell",
        .theta_unread = true,
        .rotates_if = {"position_embedding_type", "learned positions"}},
       {.names = "cosmos3edge", .base = 1e8, .head_dim = 128, .mrope_side = 20},
-      {.names = "dbrx"},
-      {.names = "deepseekv2", .layout = interleaved, .latent = true},
       {.names = "diadecoder", .head_dim = 128, .scale = {.number = 1}},
       {.names = "diaencoder", .head_dim = 128, .scale = {.number = 1}, .causal = false},
       {.names = "doge",
@@ -77,31 +80,25 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "dream rnd1", .base = 0, .slides = {not_known, if_asked}, .causal = false},
       {.names = "emu3", .base = 1e6},
       {.names = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
-      {.names = "ernie45moevl", .layout = interleaved, .base = 500000, .mrope_time_last = true},
-      {.names = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
+      {.names = "ernie45moevl ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
       {.names = "esm",
        .causal = false,
        .rotates_if = {"position_embedding_type", "learned positions or biases", "rotary"}},
-      {.names = "esmc eurobert lasrencoder llamabidirec nemotron3diarizationaudio", .causal = false},
+      {.names = "esmc eurobert lasrencoder llamabidirec nemotron3diarizationaudio xlmrobertaflash",
+       .causal = false},
       {.names = "falconh1", .scale = {"key_multiplier", 1}},
       {.names = "fuyu", .base = 25000, .partial_rotary_factor = 0.5},
       {.names = "gemma", .head_dim = 256},
-      {.names = "glm glm4 glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.names = "glm4moe glm4vmoe glmimage nemotron persimmon phi", .partial_rotary_factor = 0.5},
-      {.names = "glm4moelite", .layout = interleaved, .latent = true},
-      {.names = "glmasrencoder", .partial_rotary_factor = 0.5, .causal = false},
+      {.names = "glmasrencoder stableaudiodit", .partial_rotary_factor = 0.5, .causal = false},
       {.names = "glmmoedsa", .layout = interleaved, .latent = true, .indexer = first_interleaved},
-      {.names = "glmocr", .layout = interleaved},
       {.names = "gptneox", .partial_rotary_factor = 0.25, .theta_unread = true},
-      {.names = "gptneoxjapanese", .theta_unread = true},
+      {.names = "gptneoxjapanese openelm", .theta_unread = true},
       {.names = "granite granite4vision granitemoe granitemoeshared", .scale = {"attention_multiplier", 1}},
       {.names = "grok1", .scale = {"attn_output_multiplier"}, .softcap = 30},
-      {.names = "grovemoe keye keyevl15 minicpmo minicpmv param2moe",
-       .base = 0,
-       .slides = {not_known, if_asked}},
       {.names = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
       {.names = "higgsaudiov2", .head_dim = 128, .own_rule = true},
-      {.names = "hrm", .head_dim = 128},
+      {.names = "hrm jetmoe seedoss", .head_dim = 128},
       {.names = "hunyuan",
        .base = 0,
        .note = "queries and keys are normalised after they rotated, and with use_cla layers share keys"},
@@ -125,7 +122,6 @@ std::span<const Record> hugging_face_plain_records() {
        .note = "layers run twice: the second time queries attend to the keys of the first, and to their own "
                "within the last loop_window_size tokens"},
       {.names = "isaac", .head_dim = 128, .mrope_blocks = true},
-      {.names = "jetmoe", .head_dim = 128},
       {.names = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.names = "jvlm jinavlm", .base = 1e6, .slides = {every}, .rotates_if = {"rope", "learned positions"}},
       {.names = "k2horizon",
@@ -134,8 +130,6 @@ std::span<const Record> hugging_face_plain_records() {
        .slides = {every, if_asked},
        .own_rule = true,
        .first_pairs = "rope_head_dim"},
-      {.names = "kimiaudio", .base = 0, .slides = {not_known, if_asked}},
-      {.names = "kimik2 joyaillmflash", .layout = interleaved, .latent = true},
       {.names = "kyutaispeechto", .window = {375}, .slides = {every}},
       {.names = "lille130m maincoder", .layout = interleaved, .base = 0},
       {.names = "llada", .base = 0, .causal = false},
@@ -146,12 +140,7 @@ std::span<const Record> hugging_face_plain_records() {
        .note = "while it generates, a token sees its own block and those before it"},
       {.names = "llavamistral mistral", .window = {4096}, .slides = {every}},
       {.names = "longcataudiodittransformer", .base = 100000, .causal = false},
-      {.names = "longcatflash longcatcausallm",
-       .layout = interleaved,
-       .base = 1e7,
-       .latent = true,
-       .note = longcat_scales},
-      {.names = "longcatflashngram",
+      {.names = "longcatcausallm longcatflash longcatflashngram",
        .layout = interleaved,
        .base = 1e7,
        .latent = true,
@@ -163,7 +152,6 @@ std::span<const Record> hugging_face_plain_records() {
        .indexer = first_interleaved,
        .note = longcat_scales},
       {.names = "mimi", .window = {250}, .slides = {every}},
-      {.names = "mimo", .slides = {not_known, if_asked}},
       {.names = "minicpm3", .latent = true},
       {.names = "minimaxm2", .base = 5e6, .partial_rotary_factor = 0.5, .head_dim = 128},
       {.names = "minimaxmusic3transformer1d", .rotary_dim = 32, .causal = false},
@@ -172,7 +160,6 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "mistral4", .layout = interleaved, .latent = true, .queries = beta, .own_rule = true},
       {.names = "mixtral phimoe", .base = 1e6, .slides = {every}},
       {.names = "mllama", .base = 500000, .crosses = true},
-      {.names = "molmo2", .base = 0},
       {.names = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
       {.names = "moonshinestreaming", .layout = interleaved, .partial_rotary_factor = 0.8},
       {.names = "moshi", .window = {3000}, .slides = {every}},
@@ -197,7 +184,7 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "nemotronnas",
        .base = 500000,
        .note = "layers whose block_configs say no_op or replace_with_linear do not attend"},
-      {.names = "neobert", .layout = interleaved, .causal = false},
+      {.names = "neobert roformer", .layout = interleaved, .causal = false},
       {.names = "new gte",
        .causal = false,
        .rotates_if = {"position_embedding_type", "learned positions"},
@@ -216,7 +203,6 @@ std::span<const Record> hugging_face_plain_records() {
        .causal = false,
        .sink_logits = true,
        .own_rule = true},
-      {.names = "openelm", .theta_unread = true},
       {.names = "openpanguvl", .base = 64e6, .slides = {not_known, if_asked}, .mrope_spread = true},
       {.names = "ouro",
        .window = {4096},
@@ -224,7 +210,6 @@ std::span<const Record> hugging_face_plain_records() {
        .note = "layers run total_ut_steps times, each time with keys and values of their own"},
       {.names = "paddleocrvl", .base = 500000, .head_dim = 128},
       {.names = "pangupromoe", .base = 16e6},
-      {.names = "panguultramoe", .layout = interleaved, .latent = true},
       {.names = "peaudioencoder peaudiovideoencoder pevideoencoder",
        .layout = interleaved,
        .base = 20000,
@@ -233,7 +218,7 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "phi3 phi4mm phi4multimodal", .original_max_position = 4096, .slides = {every}},
       {.names = "phi3v", .original_max_position = 4096},
       {.names = "phimsft phixtral", .rotary_dim = 32, .theta_unread = true},
-      {.names = "plm", .layout = interleaved, .base = 0, .latent = true},
+      {.names = "plm sarvammla", .layout = interleaved, .base = 0, .latent = true},
       {.names = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
       {.names = "qwen25omni", .base = 1e6, .window = {32768}, .slides = {from_max_window_layers, if_asked}},
       {.names = "qwen25omnitalker",
@@ -253,24 +238,19 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "qwen3omnimoetalker", .mrope_side = 20},
       {.names = "qwen3omnimoetalkercodepredictor", .head_dim = 128, .types_slide = true},
       {.names = "qwen3vl qwen3vlmoe", .base = 500000, .head_dim = 128, .mrope_side = 20},
-      {.names = "roformer", .layout = interleaved, .causal = false},
-      {.names = "sarvammla", .layout = interleaved, .base = 0, .latent = true},
       {.names = "sdar sdarmoe",
        .base = 0,
        .slides = {not_known, if_asked},
        .causal = false,
        .note = "while it generates, a token sees its own block and those before it"},
-      {.names = "seedoss", .head_dim = 128},
       {.names = "solaropen", .base = 1e6, .head_dim = 128},
-      {.names = "stableaudiodit", .partial_rotary_factor = 0.5, .causal = false},
       {.names = "stableaudio3dit",
        .partial_rotary_factor = 0.5,
        .causal = false,
        .note =
            "learned tokens, num_memory_tokens of them, come before the sound, at the first positions, and "
            "with use_differential_attention attention is a difference of two softmaxes"},
-      {.names = "stablelm", .partial_rotary_factor = 0.25},
-      {.names = "stablelmepoch", .partial_rotary_factor = 0.25},
+      {.names = "stablelm stablelmepoch", .partial_rotary_factor = 0.25},
       {.names = "spark25", .theta_unread = true, .full_every = 1},
       {.names = "starcoder2", .slides = {every}},
       {.names = "step3", .base = 500000, .head_dim = 256},
@@ -289,7 +269,6 @@ std::span<const Record> hugging_face_plain_records() {
                "factor per channel"},
       {.names = "voxtralrealtime", .nested = {128, 1e6, 8192}, .window = {4096}, .slides = {every}},
       {.names = "voxtralrealtimeencoder", .head_dim = 64, .window = {750}, .slides = {every}},
-      {.names = "xlmrobertaflash", .causal = false},
       {.names = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
       {.names = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
       {.names = "zaya1vl", .base = 1e6, .partial_rotary_factor = 0.5, .head_dim = 128},
@@ -297,15 +276,19 @@ std::span<const Record> hugging_face_plain_records() {
   return records;
 }
 
-/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
-/// that only programs which import a model compile the records.
+/// The record of an architecture, without its other names, or nothing if there is none. Nothing is guessed
+/// then. It is a template, so that only programs which import a model compile the records.
 template <class Record = hugging_face_record>
-const Record* hugging_face_record_of(std::string_view architecture) {
+std::optional<Record> hugging_face_record_of(std::string_view architecture) {
   for (const std::span<const Record> records :
        {hugging_face_plain_records<Record>(), hugging_face_layered_records<Record>(),
         hugging_face_hybrid_records<Record>()})
-    if (const Record* record = record_in(records, architecture)) return record;
-  return nullptr;
+    if (const Record* record = record_in(records, architecture)) {
+      Record own = *record;
+      own.names = name_in(record->names, architecture);
+      return own;
+    }
+  return {};
 }
 
 /// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.

@@ -130,7 +130,7 @@ struct rope_dictionary {
         model.warn(keys.path() + "mrope_interleaved has no effect without " + key);
       return;
     }
-    if (alternate != of_class && !defaults.mrope_time_last && has_class_not_in("", first_name(defaults)))
+    if (alternate != of_class && !defaults.mrope_time_last && has_class_not_in("", defaults.names))
       model.warn_once(keys.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
                       ": vLLM follows it, as here, but the class of " + model.architecture +
                       " in transformers does not read it");

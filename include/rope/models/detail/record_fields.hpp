@@ -21,20 +21,18 @@ namespace rope::inline ROPE_ABI::detail {
 
 // Names of architectures in one string, with a space between two names. A record may have several names.
 
-/// Whether a list contains the name.
-constexpr bool is_listed(std::string_view list, std::string_view name) {
-  if (name.empty()) return false;
+/// The name, as a part of the list. Empty if the list does not contain it.
+constexpr std::string_view name_in(std::string_view list, std::string_view name) {
+  if (name.empty()) return {};
   for (std::size_t at = list.find(name); at != std::string_view::npos; at = list.find(name, at + 1)) {
     const std::size_t end = at + name.size();
-    if ((at == 0 || list[at - 1] == ' ') && (end == list.size() || list[end] == ' ')) return true;
+    if ((at == 0 || list[at - 1] == ' ') && (end == list.size() || list[end] == ' '))
+      return list.substr(at, name.size());
   }
-  return false;
+  return {};
 }
-
-/// The first name of a record. In lists of architectures it stands for all names of the record.
-template <class Record>
-constexpr std::string_view first_name(const Record& record) {
-  return record.names.substr(0, record.names.find(' '));
+constexpr bool is_listed(std::string_view list, std::string_view name) {
+  return !name_in(list, name).empty();
 }
 
 /// The record that has the name of an architecture, or nullptr if there is none.
@@ -146,15 +144,15 @@ struct sliding_tokens {
 };
 
 /// The factor on products of queries and keys before the softmax: the value of the key, or this number if the
-/// key is absent or empty, or 1 / sqrt(head_dim) if the number is 0. query_pre_attn_scalar is n of 1 / sqrt(n),
-/// and key_multiplier and qk_scale_factor multiply 1 / sqrt(head_dim).
+/// key is absent or empty, or 1 / sqrt(head_dim) if the number is 0. query_pre_attn_scalar is n of
+/// 1 / sqrt(n), and key_multiplier and qk_scale_factor multiply 1 / sqrt(head_dim).
 struct score_scale {
   std::string_view key = {};
   double number = 0;
 };
 
-/// No layer rotates unless the value of the key is true or the word or, for rope_parameters, a dictionary with
-/// rope_theta. Without a key all models of the class rotate. `instead` is what others have.
+/// No layer rotates unless the value of the key is true or the word or, for rope_parameters, a dictionary
+/// with rope_theta. Without a key all models of the class rotate. `instead` is what others have.
 struct rotation_switch {
   std::string_view key = {}, instead = "no positions", word = "rope";
 };
@@ -173,7 +171,7 @@ struct nested_defaults {
 };
 
 struct hugging_face_record {
-  std::string_view names;  // of the architectures, as plain_architecture spells them
+  std::string_view names;  // of the architectures, as plain_architecture spells them; of one if it is read
   layout_kind layout = layout_kind::half_split;
   double base = 10000;    // 0: unknown, so a file must have a base
   double local_base = 0;  // of sliding layers, if they have their own
@@ -194,8 +192,8 @@ struct hugging_face_record {
   // attention, see others_attend.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
-  // The keys of lists with a 0 or a 1 for each layer. In type_ones, 1 means other_type if these layers attend,
-  // otherwise full_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
+  // The keys of lists with a 0 or a 1 for each layer. In type_ones, 1 means other_type if these layers
+  // attend, otherwise full_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
   std::string_view type_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;
   type_defaults filled = {};  // of dictionaries per_type; the base also of compressed
@@ -274,8 +272,11 @@ inline constexpr std::string_view look_ahead_if_asked =
 
 /// The architectures whose classes read rotary_dim, the number of rotated channels.
 inline constexpr std::string_view rotary_dim_in_file =
-    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 "
-    "minimaxmusic3transformer1d phimsft ";
+    " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 "
+    "minimaxmusic3transformer1d minimaxtext01 phimsft phixtral ";
+
+/// The architectures whose classes read sizes in block_config.
+inline constexpr std::string_view sizes_in_block_config = " jinavlm jvlm ";
 
 /// The architectures whose classes take head_dim: null for hidden_size / num_attention_heads, although a file
 /// without the key has another default.
@@ -286,18 +287,21 @@ inline constexpr std::string_view null_head_dim = " llama4 seedoss voxtralrealti
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
     " acesteptransformer1d afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear "
-    "bailingmoev2 chatglm codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder "
-    "jvlm kimik2 lille130m llada llada2moe longcataudiodittransformer longcatflashngram longcatflashsparse "
-    "maple mimo minimaxm1 minimaxmusic3transformer1d molmo2 motif nemotronlabsdiffusion nemotronnas neobert "
-    "new omnigentransformer2d openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 "
-    "plamo3 plm qwen sarvammla sdar smallthinker spark25 stableaudio3dit stableaudiodit stablelmepoch step3 "
-    "telechat xlmrobertaflash youtuvl zaya1vl ";
+    "bailingmoelinearv2 bailingmoev2 chatglm codeshell deepseek dream ernie45moevl exaone gigachat35 "
+    "grok1 grovemoe gte hunyuan internlm internlm2 internlm3 iquestcoder iquestloopcoder jinavlm "
+    "joyaillmflash jvlm keye keyevl15 kimik2 klear kormo lille130m llada llada2moe "
+    "longcataudiodittransformer longcatflashngram longcatflashsparse maincoder maple mimo minicpm "
+    "minicpmo minicpmv minimaxm1 minimaxmusic3transformer1d minimaxtext01 molmo molmo2 motif nanbeige "
+    "nemotronlabsdiffusion nemotronnas neobert new omnigentransformer2d openelm openpanguvl orion ouro "
+    "panguembedded pangupromoe panguultramoe param2moe phi3v phimsft phixtral plamo plamo2 plamo3 plm "
+    "qwen rnd1 sarvammla sarvammoe sdar sdarmoe smallthinker spark25 stableaudio3dit stableaudiodit "
+    "stablelmepoch step3 telechat telechat2 telechat3 xlmrobertaflash xverse youtuvl zaya1vl ";
 
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
   const bool all_or_none = record.slides.which == which_slide::by_type && others_attend(record);
-  if (is_listed(own_classes, first_name(record))) return true;
+  if (is_listed(own_classes, record.names)) return true;
   return all_or_none ? types_slide(record)
                      : others_attend(record) || record.slides.which == which_slide::every;
 }
