@@ -18,8 +18,8 @@
 
 namespace {
 
-/// Other values of a field. Of the key of a list, one of those that files have. Of a type of layers that do not
-/// attend, one of layers that do.
+/// Other values of a field. Of the key of a list, one of those that files have. Of a type of layers that do
+/// not attend, one of layers that do.
 std::vector<double> others(const std::string&, double x) { return {1.5 * x + 3}; }
 std::vector<Index> others(const std::string&, Index x) { return {x + 1}; }
 std::vector<bool> others(const std::string&, bool x) { return {!x}; }

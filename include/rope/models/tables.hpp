@@ -45,25 +45,21 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
                             group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left);
     left -= pairs;
   }
-  const auto assignment = [&sections = group.mrope_sections, order = group.section_order] {
-    switch (order) {
-      case mrope_order::alternating:
-        return interleaved_sections(sections);
-      case mrope_order::time_last:  // Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
-        if (sections.size() != 3 || sections[1] != sections[2])
-          detail::throw_invalid("frequencies_on_axes",
-                                "with time last, the sections must be time, height and width, the latter two "
-                                "equal, got ",
-                                sections.size(), " sections");
-        return height_width_then_time(sections[1], sections[0]);
-      case mrope_order::spread:
-        return spread_sections(sections);
-      case mrope_order::blocks:
-        break;
-    }
-    return contiguous_sections(sections);
-  };
-  return on_axes(group.frequencies, assignment());
+  const std::vector<Index>& sections = group.mrope_sections;
+  if (group.section_order == mrope_order::alternating)
+    return on_axes(group.frequencies, interleaved_sections(sections));
+  if (group.section_order == mrope_order::spread)
+    return on_axes(group.frequencies, spread_sections(sections));
+  if (group.section_order == mrope_order::blocks)
+    return on_axes(group.frequencies, contiguous_sections(sections));
+  // Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
+  if (sections.size() != 3 || sections[1] != sections[2])
+    detail::throw_invalid(
+        "frequencies_on_axes",
+        "with time last, the sections must be time, height and width, the latter two equal, "
+        "got ",
+        sections.size(), " sections");
+  return on_axes(group.frequencies, height_width_then_time(sections[1], sections[0]));
 }
 
 /// One table for all layers with equal rotation. For the 34 layers of Gemma 3 there are two tables, because

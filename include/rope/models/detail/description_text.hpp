@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 #define ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 
-#include <algorithm>  // std::equal, std::find_if, std::max, std::min, std::sort
+#include <algorithm>  // std::equal, std::find_if, std::max, std::max_element, std::min, std::sort
 #include <cmath>
 #include <cstddef>
 #include <cstdio>  // std::snprintf
@@ -161,17 +161,10 @@ std::string formula_of(const Scaling& scaling) {
 /// The rule and its layers.
 template <class Model>
 std::string query_scaling_text(const Model& model) {
-  switch (model.scaled) {
-    case scaled_queries::none:
-      break;
-    case scaled_queries::every_layer:
-      return "by " + formula_of(model.query_rule) + " at position p, every layer";
-    case scaled_queries::layers_without_rope:
-      return "by " + formula_of(model.query_rule) + " at position p, the layers without rotation";
-    case scaled_queries::not_known:
-      return "not known from this file";
-  }
-  return "none";
+  if (model.scaled == scaled_queries::none) return "none";
+  if (model.scaled == scaled_queries::not_known) return "not known from this file";
+  return "by " + formula_of(model.query_rule) + " at position p, " +
+         (model.scaled == scaled_queries::every_layer ? "every layer" : "the layers without rotation");
 }
 
 // Sentences about the differences of two models.
@@ -227,24 +220,20 @@ struct model_comparison {
   /// Returns whether the frequencies agree.
   bool inv_freqs(const frequencies& x, const frequencies& y) {
     if (x.pairs() != y.pairs()) return false;  // the line about rotary_dim reports it
-    Index differing = 0, first = 0, last = 0, worst = 0;
-    double most = 0;
-    for (Index i = 0; i < x.pairs(); ++i) {
+    const auto difference = [&](Index i) {
       const double f = x.inv_freq(i, 0), g = y.inv_freq(i, 0);
-      if (are_close(f, g, tolerance)) continue;
-      if (differing++ == 0) first = i;
-      last = i;
-      const double difference = (std::abs)(f - g) / (std::max)((std::abs)(f), (std::abs)(g));
-      if (difference > most) {
-        most = difference;
-        worst = i;
-      }
-    }
-    if (differing == 0) return true;
+      return (std::abs)(f - g) / (std::max)((std::abs)(f), (std::abs)(g));
+    };
+    std::vector<Index> differing;
+    for (Index i = 0; i < x.pairs(); ++i)
+      if (!are_close(x.inv_freq(i, 0), y.inv_freq(i, 0), tolerance)) differing.push_back(i);
+    if (differing.empty()) return true;
+    const Index worst = *std::max_element(differing.begin(), differing.end(),
+                                          [&](Index i, Index j) { return difference(i) < difference(j); });
     const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
-    differ("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
-               " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
-               std::to_string(worst) + ":",
+    differ("inv_freq differs for " + std::to_string(differing.size()) + " of " + std::to_string(x.pairs()) +
+               " pairs, within " + std::to_string(differing.front()) + " to " +
+               std::to_string(differing.back()) + "; most at pair " + std::to_string(worst) + ":",
            digits(f), digits(g), equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)");
     return false;
   }

@@ -66,62 +66,61 @@ struct group_terms {
 
 /// Adds groups to the model.
 template <class J>
-class hugging_face_group_maker {
- public:
-  /// \param text    the keys next to the rope dictionaries
-  /// \param length  as in import_options
-  hugging_face_group_maker(json_reader<J>& text, const hugging_face_record& defaults, double length,
-                           model_draft& model)
-      : text_(text), defaults_(defaults), length_(length), model_(model) {}
+struct hugging_face_group_maker {
+  json_reader<J>& text;  // the keys next to the rope dictionaries
+  const hugging_face_record& defaults;
+  double length;  // as in import_options
+  model_draft& model;
+  head_shape usual_head = head_shape_of(text, defaults);
 
   /// \param given  the rope dictionary. nullptr means one without keys
   /// \param path   the prefix of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
            const group_terms& terms = {}) {
-    rope_dictionary<J> rope{{given, path}, text_, defaults_, model_, terms.by_type};
-    const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
+    rope_dictionary<J> rope{{given, path}, text, defaults, model, terms.by_type};
+    const head_shape head = head_shape_of_type(text, usual_head, defaults, layer_type);
     const std::string type = rope.type();
     double base = base_of(rope.keys, terms, layer_type);
     const keyed_number share =
-        rotated_share_of(text_, rope.keys, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
+        rotated_share_of(text, rope.keys, terms.factor.value_or(defaults.partial_rotary_factor), model);
     if (*terms.factor_key && !share.key.empty() && !detail::equal(*share.value, *terms.factor))
-      model_.warn_once(text_.path() + terms.factor_key + " is overruled by " + share.key);
+      model.warn_once(text.path() + terms.factor_key + " is overruled by " + share.key);
     const Index rotary_dim =
-        type == "proportional" ? head.max_rotary_dim : rotary_dim_of(text_, head, share, model_);
-    if (model_.groups.empty()) name_assumed(share, type, terms);
-    model_.check_room("import_hugging_face",
-                      given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    layer_group group = rope.derive_as(type, rotary_dim, base, length_);
+        type == "proportional" ? head.max_rotary_dim : rotary_dim_of(text, head, share, model);
+    if (model.groups.empty()) name_assumed(share, type, terms);
+    model.check_room("import_hugging_face",
+                     given ? path.substr(0, path.size() - 1) : text.path() + "head_dim", rotary_dim / 2);
+    layer_group group = rope.derive_as(type, rotary_dim, base, length);
     if (head.latent && type != "default" && type != "yarn")
       group.softmax_multiplier = rope.softmax_multiplier();
     if (const Index first = first_pairs_of(rotary_dim, type); first < rotary_dim) {
       const Index count = rotary_dim / first;
       const auto heads = static_cast<double>(count);
       base = std::pow(base, heads);  // (base^heads)^(-2i / rotary_dim) is base^(-2i / first)
-      if (!is_finite(base)) text_.refuse(defaults_.first_pairs, "is too small for the base");
+      if (!is_finite(base)) text.refuse(defaults.first_pairs, "is too small for the base");
       group =
           derive("proportional", rotary_dim, base, proportional_scaling{.partial_rotary_factor = 1 / heads});
     }
-    if ((group.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
-      model_.warn(
+    if ((group.rule == "dynamic" || type == "longrope") && detail::equal(length, 0))
+      model.warn(
           path + "rope_type " + type +
           " depends on the length of the sequence; these frequencies are for a short one; for a longer one "
           "set options.length");
-    if (type == "default" && defaults_.stretches && text_.boolean("use_dynamic_ntk").value_or(true)) {
-      const double alpha = rope.alpha_of_doublings(length_);
+    if (type == "default" && defaults.stretches && text.boolean("use_dynamic_ntk").value_or(true)) {
+      const double alpha = rope.alpha_of_doublings(length);
       if (alpha > 1) group = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
-      if (detail::equal(length_, 0))
-        model_.warn(text_.path() +
-                    "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
-                    "frequencies are for a short one; for a longer one set options.length");
+      if (detail::equal(length, 0))
+        model.warn(text.path() +
+                   "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
+                   "frequencies are for a short one; for a longer one set options.length");
     }
-    if (defaults_.backwards)
+    if (defaults.backwards)
       group.frequencies =
           frequencies::custom(-group.frequencies.inv_freq(), group.frequencies.attention_factor());
     group.layer_type = layer_type;
-    group.layout = defaults_.layout;
+    group.layout = defaults.layout;
     group.head_dim = head.head_dim;
-    group.first_channel = defaults_.last_channels ? head.head_dim - rotary_dim : head.first_channel;
+    group.first_channel = defaults.last_channels ? head.head_dim - rotary_dim : head.first_channel;
     group.scale = scale_of(head, group.softmax_multiplier);
     group.softcap = softcap_of();
     if (!head.latent) group.softmax_multiplier = 1;
@@ -129,115 +128,115 @@ class hugging_face_group_maker {
     add_indexer(group);
     add_query_scaling_of(rope);
     rope.keys.each_unasked([&](const std::string& key, const J& value) {
-      if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
+      if (defaults.names.empty() && speaks_of_query_scaling(key)) model.scaled = scaled_queries::not_known;
       std::vector<std::string> keys = {path + key};
       add_inner_keys(value, path + key + ".", speaks_of_rope, keys);
-      for (const std::string& one : keys) model_.warn(one + " is not used by rope type " + type);
+      for (const std::string& one : keys) model.warn(one + " is not used by rope type " + type);
     });
-    model_.groups.push_back(std::move(group));
+    model.groups.push_back(std::move(group));
   }
 
   /// Adds a copy of the last group without its indexer, for layers of another type.
   void add_again(const std::string& layer_type) {
-    layer_group group = model_.groups.back();
+    layer_group group = model.groups.back();
     group.indexer = {};
-    model_.check_room("import_hugging_face", text_.path() + "rope_parameters", group.frequencies.pairs());
+    model.check_room("import_hugging_face", text.path() + "rope_parameters", group.frequencies.pairs());
     group.layer_type = layer_type;
-    model_.groups.push_back(std::move(group));
+    model.groups.push_back(std::move(group));
   }
 
   /// Returns the default of the class, with a warning. Throws for a base of 0, which means unknown.
   double assumed(const std::string& what, double value) {
     if (detail::equal(value, 0))
-      text_.missing(what, "no default of ", model_.architecture, " is known; give the base");
-    const std::string path = what == "rope_theta" ? text_.path() : "";
-    model_.warn_assumed(path + what + " base", exact_digits(value));
+      text.missing(what, "no default of ", model.architecture, " is known; give the base");
+    const std::string path = what == "rope_theta" ? text.path() : "";
+    model.warn_assumed(path + what + " base", exact_digits(value));
     return value;
   }
 
- private:
   /// The channels of the first pairs of a head that rotate: rotary_dim unless a key gives fewer.
   Index first_pairs_of(Index rotary_dim, const std::string& type) {
-    const std::string key(defaults_.first_pairs);
-    const auto given = key.empty() ? std::nullopt : text_.index(key);
+    const std::string key(defaults.first_pairs);
+    const auto given = key.empty() ? std::nullopt : text.index(key);
     if (!given || *given == rotary_dim) return rotary_dim;
     if (*given > rotary_dim || *given % 2 != 0 || rotary_dim % *given != 0)
-      text_.refuse(key, "must be an even divisor of head_dim, got ", *given);
+      text.refuse(key, "must be an even divisor of head_dim, got ", *given);
     if (type != "default")
-      text_.refuse(key, "is less than head_dim, for which the class has no rope type ", type);
-    model_.warn_once(text_.path() + key + " gives the channels of the first pairs of a head, and only they " +
-                     "rotate: the base is raised to the power " + std::to_string(rotary_dim / *given) +
-                     " for a whole head");
+      text.refuse(key, "is less than head_dim, for which the class has no rope type ", type);
+    model.warn_once(text.path() + key + " gives the channels of the first pairs of a head, and only they " +
+                    "rotate: the base is raised to the power " + std::to_string(rotary_dim / *given) +
+                    " for a whole head");
     return *given;
   }
 
   /// Reads the rule whose keys are inside the rope dictionary: the rule of Ministral 3 and Mistral 4.
   void add_query_scaling_of(rope_dictionary<J>& rope) {
     constexpr const char* key = "llama_4_scaling_beta";
-    if (defaults_.queries != query_growth::beta) return;
+    if (defaults.queries != query_growth::beta) return;
     const auto beta = rope.keys.number(key, range::not_negative);
     if (!beta) return;
     rope.needed = rope.keys.path() + key + " needs it";
-    model_.query_rule.rule = llama4_query_scaling{
+    model.query_rule.rule = llama4_query_scaling{
         .floor_scale = rope.original_max_position(), .attention_scale = *beta, .offset = 0};
-    model_.scaled = scaled_queries::every_layer;
+    model.scaled = scaled_queries::every_layer;
   }
 
   /// Warns about the class defaults that were used for a group, except its base.
   void name_assumed(const keyed_number& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const std::string& key, double value) {
-      model_.warn_assumed(text_.path() + key, exact_digits(value));
+      model.warn_assumed(text.path() + key, exact_digits(value));
     };
-    if (defaults_.head_dim > 0 && !head_.latent && !text_.has("head_dim") && !text_.has("kv_channels") &&
-        !text_.has("hidden_size_per_head"))
-      name("head_dim", static_cast<double>(defaults_.head_dim));
-    const bool partial = !head_.latent && type != "proportional" && !terms.factor &&
-                         !detail::equal(defaults_.partial_rotary_factor, 1);
-    if (partial && !text_.has("rotary_dim") && share.key.empty())
-      name("partial_rotary_factor", defaults_.partial_rotary_factor);
-    if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
-        !detail::equal(*share.value, 1) && has_class_not_in(partial_by_default, defaults_.names))
-      model_.warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
-                  " in transformers 5 rotates whole heads under the default rule");
-    const auto& [scale, number] = defaults_.scale;
-    if (!head_.latent && !scale.empty() && number > 0 && !text_.has(scale)) name(std::string(scale), number);
-    if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
-        !text_.has("attn_logit_softcapping") && !text_.has("max_attn_value"))
-      name("attn_logit_softcapping", defaults_.softcap);
+    if (defaults.head_dim > 0 && !usual_head.latent && !text.has("head_dim") && !text.has("kv_channels") &&
+        !text.has("hidden_size_per_head"))
+      name("head_dim", static_cast<double>(defaults.head_dim));
+    const bool partial = !usual_head.latent && type != "proportional" && !terms.factor &&
+                         !detail::equal(defaults.partial_rotary_factor, 1);
+    if (partial && !text.has("rotary_dim") && share.key.empty())
+      name("partial_rotary_factor", defaults.partial_rotary_factor);
+    if (type == "default" && !usual_head.latent && !text.has("rotary_dim") && !share.key.empty() &&
+        !detail::equal(*share.value, 1) && has_class_not_in(partial_by_default, defaults.names))
+      model.warn(share.key + " holds, as in transformers 4; the class of " + model.architecture +
+                 " in transformers 5 rotates whole heads under the default rule");
+    const auto& [scale, number] = defaults.scale;
+    if (!usual_head.latent && !scale.empty() && number > 0 && !text.has(scale))
+      name(std::string(scale), number);
+    if (defaults.softcap > 0 && !text.is_null("attn_logit_softcapping") &&
+        !text.has("attn_logit_softcapping") && !text.has("max_attn_value"))
+      name("attn_logit_softcapping", defaults.softcap);
   }
 
   /// The factor on q . k.
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
     if (head.latent) return latent_multiplier * root;
-    if (defaults_.double_head) return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
-    const auto& [key, otherwise] = defaults_.scale;
-    const double number = key.empty() ? otherwise : text_.number(key, range::positive).value_or(otherwise);
+    if (defaults.double_head) return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
+    const auto& [key, otherwise] = defaults.scale;
+    const double number = key.empty() ? otherwise : text.number(key, range::positive).value_or(otherwise);
     if (detail::equal(number, 0)) return root;
     if (key == "query_pre_attn_scalar") return 1 / std::sqrt(number);
     return key == "key_multiplier" || key == "qk_scale_factor" ? root * number : number;
   }
   double softcap_of() {
     constexpr const char *key = "attn_logit_softcapping", *of_grok = "max_attn_value";
-    if (text_.is_null(key)) return 0;
-    auto given = text_.number(key, range::positive);
-    if (!given && defaults_.softcap > 0) given = text_.number(of_grok, range::positive);
-    return given.value_or(defaults_.softcap);
+    if (text.is_null(key)) return 0;
+    auto given = text.number(key, range::positive);
+    if (!given && defaults.softcap > 0) given = text.number(of_grok, range::positive);
+    return given.value_or(defaults.softcap);
   }
 
   /// The base next to the dictionary, and the path of its key. A list of bases (Step 3.5) is skipped here,
   /// because group_terms has them.
   keyed_number base_beside() {
-    const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
+    const bool list = defaults.form == dictionary_form::base_by_type && text.is_list("rope_theta");
     keyed_number found;
-    if (const J* attention = text_.object("attn_config")) {  // DBRX
-      json_reader<J> reader(attention, text_.path() + "attn_config.");
-      find_number(found, reader, "rope_theta", range::above_one, model_);
+    if (const J* attention = text.object("attn_config")) {  // DBRX
+      json_reader<J> reader(attention, text.path() + "attn_config.");
+      find_number(found, reader, "rope_theta", range::above_one, model);
     }
     for (const char* key :
          {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant", "rope_base"})
-      if (key != std::string("rope_theta") || (!defaults_.theta_unread && !list))
-        find_number(found, text_, key, range::above_one, model_);
+      if (key != std::string("rope_theta") || (!defaults.theta_unread && !list))
+        find_number(found, text, key, range::above_one, model);
     return found;
   }
 
@@ -248,58 +247,52 @@ class hugging_face_group_maker {
     const auto inside = rope.number("rope_theta", range::above_one);
     if (terms.overruling_base) {
       // In DeepSeek V4, the base next to the dictionary is that of the sliding layers.
-      const bool compressed = defaults_.form == dictionary_form::compressed;
-      const std::string by = text_.path() + (compressed ? "compress_rope_theta" : "layer_rope_theta");
+      const bool compressed = defaults.form == dictionary_form::compressed;
+      const std::string by = text.path() + (compressed ? "compress_rope_theta" : "layer_rope_theta");
       const auto differs = [&](const std::optional<double>& base) {
         return base && !detail::equal(*base, *terms.overruling_base);
       };
-      if (differs(inside)) model_.warn(rope.path() + "rope_theta is overruled by " + by);
-      if (!compressed && differs(beside)) model_.warn(key + " is overruled by " + by);
+      if (differs(inside)) model.warn(rope.path() + "rope_theta is overruled by " + by);
+      if (!compressed && differs(beside)) model.warn(key + " is overruled by " + by);
       return *terms.overruling_base;
     }
     if (inside) {
       // Sliding layers with their own base never use the base next to the dictionary.
-      const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
+      const bool own = layer_type == defaults.other_type && defaults.local_base > 0;
       const std::string by = " is overruled by " + rope.path() + "rope_theta";
-      if (beside && !own && !detail::equal(*beside, *inside)) model_.warn(key + by);
-      if (terms.base && *terms.base_key && text_.path() + terms.base_key != key &&
+      if (beside && !own && !detail::equal(*beside, *inside)) model.warn(key + by);
+      if (terms.base && *terms.base_key && text.path() + terms.base_key != key &&
           !detail::equal(*terms.base, *inside))
-        model_.warn(text_.path() + terms.base_key + by);
+        model.warn(text.path() + terms.base_key + by);
       return *inside;
     }
     if (terms.base) return *terms.base;
-    const auto ratio = text_.number("rope_ratio", range::positive);
-    const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
+    const auto ratio = text.number("rope_ratio", range::positive);
+    const double base = beside ? *beside : assumed("rope_theta", defaults.base);
     return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",
-                   text_.path() + "rope_theta * rope_ratio");
+                   text.path() + "rope_theta * rope_ratio");
   }
 
   void add_indexer(layer_group& group) {
-    if (defaults_.indexer == indexer_kind::no_indexer) {
+    if (defaults.indexer == indexer_kind::no_indexer) {
       for (const char* name : {"index_head_dim", "indexer_head_dim"})
-        if (text_.index(name))
-          model_.warn_once(text_.path() + name + " is that of an indexer; what it rotates is not known");
+        if (text.index(name))
+          model.warn_once(text.path() + name + " is that of an indexer; what it rotates is not known");
       return;
     }
-    const std::string key(defaults_.indexer_key);
-    const auto given = text_.index(key);
-    const auto interleave = text_.boolean("indexer_rope_interleave");
-    if (defaults_.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
+    const std::string key(defaults.indexer_key);
+    const auto given = text.index(key);
+    const auto interleave = text.boolean("indexer_rope_interleave");
+    if (defaults.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
       return;
     const std::string broken =
         broken_rule_of_indexer(given.value_or(default_index_head_dim), group.rotary_dim());
-    if (!broken.empty()) text_.refuse(key, broken);
-    group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
+    if (!broken.empty()) text.refuse(key, broken);
+    group.indexer = indexer_of(defaults.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   }
 
   static constexpr Index default_index_head_dim = 128;  // in all classes with an indexer
-
-  json_reader<J>& text_;
-  const hugging_face_record& defaults_;
-  double length_;
-  model_draft& model_;
-  head_shape head_ = head_shape_of(text_, defaults_);
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -28,37 +28,37 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// Finds the rope dictionaries of a file, and makes a group of layers from each.
 template <class J>
-class hugging_face_groups {
- public:
-  /// \param length  as in import_options
-  hugging_face_groups(json_reader<J>& text, const hugging_face_record& defaults, double length,
-                      model_draft& model)
-      : text_(text), defaults_(defaults), model_(model), maker_(text, defaults, length, model) {}
+struct hugging_face_groups {
+  json_reader<J>& text;
+  const hugging_face_record& defaults;
+  double length;  // as in import_options
+  model_draft& model;
+  hugging_face_group_maker<J> maker = {text, defaults, length, model};
 
   void add() {
-    if (defaults_.form == dictionary_form::per_type) return add_by_type();
-    if (defaults_.form == dictionary_form::base_by_type) return add_from_lists();
-    const J* given = text_.object("rope_parameters");
+    if (defaults.form == dictionary_form::per_type) return add_by_type();
+    if (defaults.form == dictionary_form::base_by_type) return add_from_lists();
+    const J* given = text.object("rope_parameters");
     const J* old = scaling_dictionary();
-    const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
-    if (given && old) model_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
+    const std::string path = text.path() + (old ? "rope_scaling." : "rope_parameters.");
+    if (given && old) model.warn(text.path() + "rope_parameters is overruled by rope_scaling");
     if (old) given = old;
-    if (!given && defaults_.own_rule)
-      text_.missing("rope_parameters", "without it the class of ", model_.architecture,
-                    " takes a scaled rule of its own; give the dictionary");
-    if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
+    if (!given && defaults.own_rule)
+      text.missing("rope_parameters", "without it the class of ", model.architecture,
+                   " takes a scaled rule of its own; give the dictionary");
+    if (defaults.form == dictionary_form::compressed) return add_compressed(given, path);
     if (add_scaled_layers(given, path)) return;
     if (given && add_nested_groups(*given, path)) {
-      if (has_class_not_in(dictionary_by_type, defaults_.names))
-        model_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
-                    "though the class of " + model_.architecture + " in transformers 5 does not read them");
+      if (has_class_not_in(dictionary_by_type, defaults.names))
+        model.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
+                   "though the class of " + model.architecture + " in transformers 5 does not read them");
       return;
     }
-    if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
+    if (defaults.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
     constexpr const char* factor = "rope_scaling_factor";  // PLaMo 3
-    if (!detail::equal(text_.number(factor, range::positive).value_or(1), 1))
-      text_.refuse(
+    if (!detail::equal(text.number(factor, range::positive).value_or(1), 1))
+      text.refuse(
           factor,
           "is not 1; give rope_parameters with a dictionary for each layer type instead, that of "
           "full_attention with rope_type yarn, this factor, original_max_position_embeddings in place "
@@ -66,27 +66,26 @@ class hugging_face_groups {
 
     // A second base means a second kind of layer: Gemma 3 and ModernBERT before rope_parameters.
     const auto local = local_base();
-    if (given && defaults_.full_head_dim > 0)
-      model_.warn(
-          path.substr(0, path.size() - 1) + " is not read by the class of " + model_.architecture +
+    if (given && defaults.full_head_dim > 0)
+      model.warn(
+          path.substr(0, path.size() - 1) + " is not read by the class of " + model.architecture +
           " in this form: it has a dictionary for each layer type, and layers that attend fully have " +
           "heads of their own, global_head_dim");
-    if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
-    if (given && !old && defaults_.local_base > 0) {
+    if (!local && detail::equal(defaults.local_base, 0)) return maker.add("", given, path);
+    if (given && !old && defaults.local_base > 0) {
       if (!holds_for_all(*given, path)) refuse_flat_dictionary();
-      maker_.add("full_attention", given, path);
-      return maker_.add_again("sliding_attention");
+      maker.add("full_attention", given, path);
+      return maker.add_again("sliding_attention");
     }
-    maker_.add("full_attention", given, path, global_terms());
-    maker_.add("sliding_attention", defaults_.scaling_slides ? given : nullptr, path,
-               {.base = local ? *local : maker_.assumed("local", defaults_.local_base), .by_type = true});
+    maker.add("full_attention", given, path, global_terms());
+    maker.add("sliding_attention", defaults.scaling_slides ? given : nullptr, path,
+              {.base = local ? *local : maker.assumed("local", defaults.local_base), .by_type = true});
   }
 
- private:
   /// The dictionary rope_scaling, or nullptr if it is absent or empty. Hugging Face transformers treats both
   /// cases alike.
   const J* scaling_dictionary() {
-    const J* given = text_.object("rope_scaling");
+    const J* given = text.object("rope_scaling");
     if (!given) return nullptr;
     const auto& items = given->items();
     return items.begin() == items.end() ? nullptr : given;
@@ -96,7 +95,7 @@ class hugging_face_groups {
   void note_unused(const J& given, const std::string& path, const std::string& because) {
     std::vector<std::string> keys = {path.substr(0, path.size() - 1)};
     add_inner_keys(given, path, speaks_of_rope, keys);
-    for (const std::string& key : keys) model_.warn(key + " has no effect, because " + because);
+    for (const std::string& key : keys) model.warn(key + " has no effect, because " + because);
   }
 
   /// Molmo 2: rope_scaling holds for the layers whose numbers rope_scaling_layers has. Others are unscaled.
@@ -104,48 +103,48 @@ class hugging_face_groups {
   /// Source:  Molmo2TextModel of the released models; mlx-vlm, models/molmo_point
   bool add_scaled_layers(const J* given, const std::string& path) {
     constexpr const char* key = "rope_scaling_layers";
-    const auto scaled = text_.numbers(key, range::whole);
+    const auto scaled = text.numbers(key, range::whole);
     if (!scaled) return false;
     if (!given) {
-      model_.warn(text_.path() + key + " has no effect without rope_scaling");
+      model.warn(text.path() + key + " has no effect without rope_scaling");
       return false;
     }
-    const auto layers = text_.index("num_hidden_layers", range::layers);
-    if (!layers) text_.missing("num_hidden_layers", "rope_scaling_layers lists some of so many");
-    model_.types.assign(static_cast<std::size_t>(*layers), "default");
+    const auto layers = text.index("num_hidden_layers", range::layers);
+    if (!layers) text.missing("num_hidden_layers", "rope_scaling_layers lists some of so many");
+    model.types.assign(static_cast<std::size_t>(*layers), "default");
     for (const double layer : *scaled) {
       if (layer >= static_cast<double>(*layers))
-        text_.refuse(key, "must have numbers below num_hidden_layers, ", *layers, ", got ",
-                     exact_digits(layer));
-      model_.types[static_cast<std::size_t>(layer)] = "scaling";
+        text.refuse(key, "must have numbers below num_hidden_layers, ", *layers, ", got ",
+                    exact_digits(layer));
+      model.types[static_cast<std::size_t>(layer)] = "scaling";
     }
     if (scaled->empty())
       note_unused(*given, path, "rope_scaling_layers is empty");
     else
-      maker_.add("scaling", given, path);
-    if (contains(model_.types, std::string("default"))) maker_.add("default", nullptr, path);
+      maker.add("scaling", given, path);
+    if (contains(model.types, std::string("default"))) maker.add("default", nullptr, path);
     return true;
   }
 
   /// The base of sliding layers, from a key next to the dictionaries.
   std::optional<double> local_base() {
-    const auto local = text_.number("rope_local_base_freq", range::above_one);
+    const auto local = text.number("rope_local_base_freq", range::above_one);
     if (local) return local;
-    const auto theta = text_.number("local_rope_theta", range::above_one);      // ModernBERT
-    return theta ? theta : text_.number("rope_local_theta", range::above_one);  // PLaMo 3
+    const auto theta = text.number("local_rope_theta", range::above_one);      // ModernBERT
+    return theta ? theta : text.number("rope_local_theta", range::above_one);  // PLaMo 3
   }
 
   group_terms global_terms() {
     constexpr const char* key = "global_rope_theta";
-    return {.base = text_.number(key, range::above_one), .base_key = key, .by_type = true};
+    return {.base = text.number(key, range::above_one), .base_key = key, .by_type = true};
   }
 
   /// The base for the dictionary of a layer type if it has no rope_theta and the architecture has two bases.
   group_terms terms_of(const std::string& type, const J& given) {
-    if (detail::equal(defaults_.local_base, 0) || given.contains("rope_theta")) return {};
-    if (type == defaults_.full_type) return global_terms();
+    if (detail::equal(defaults.local_base, 0) || given.contains("rope_theta")) return {};
+    if (type == defaults.full_type) return global_terms();
     const auto local = local_base();
-    return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
+    return {.base = local ? *local : maker.assumed(type, defaults.local_base)};
   }
 
   /// Whether one dictionary is for both kinds of layers: its type is default, and both kinds have the same
@@ -153,44 +152,43 @@ class hugging_face_groups {
   bool holds_for_all(const J& given, const std::string& path) const {
     json_reader<J> rope(&given, path);
     const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
-    return type == "default" && detail::equal(defaults_.local_base, defaults_.base);
+    return type == "default" && detail::equal(defaults.local_base, defaults.base);
   }
 
   /// Makes groups from rope_parameters, if the file has it, for classes that need one dictionary per layer
   /// type there.
   bool add_given_types() {
-    const J* given = text_.object("rope_parameters");
-    if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
+    const J* given = text.object("rope_parameters");
+    if (given && !add_nested_groups(*given, text.path() + "rope_parameters.")) refuse_flat_dictionary();
     return given != nullptr;
   }
   void refuse_flat_dictionary() {
-    text_.refuse("rope_parameters", "must have a dictionary per layer type, such as ",
-                 std::string(defaults_.full_type));
+    text.refuse("rope_parameters", "must have a dictionary per layer type, such as ",
+                std::string(defaults.full_type));
   }
 
   /// Makes groups from one dictionary per layer type, or from the class defaults. Keys of an older form are
   /// not read by the class, and must agree with these defaults.
   void add_by_type() {
-    if (defaults_.swa_keys) return add_by_swa_keys();
+    if (defaults.swa_keys) return add_by_swa_keys();
     if (add_given_types()) return;
-    const std::string full(defaults_.full_type), other(defaults_.other_type);
+    const std::string full(defaults.full_type), other(defaults.other_type);
     const std::string instead =
         "give rope_parameters with a dictionary for each of " + full + " and " + other;
     if (scaling_dictionary())
-      text_.refuse("rope_scaling", "is not read by the class of ", model_.architecture, "; ", instead);
+      text.refuse("rope_scaling", "is not read by the class of ", model.architecture, "; ", instead);
     const auto agrees = [&](const char* key, double filled) {
-      const auto value = text_.number(key, range::positive);
+      const auto value = text.number(key, range::positive);
       if (value && !detail::equal(*value, filled))
-        text_.refuse(key, "must be the ", exact_digits(filled), " that the class of ", model_.architecture,
-                     " fills in, got ", exact_digits(*value), "; for another ", instead);
+        text.refuse(key, "must be the ", exact_digits(filled), " that the class of ", model.architecture,
+                    " fills in, got ", exact_digits(*value), "; for another ", instead);
     };
-    agrees("rope_theta", defaults_.filled.base);
-    agrees("partial_rotary_factor", defaults_.filled.factor);
-    maker_.add(full, nullptr, text_.path(),
-               {.base = maker_.assumed(full, defaults_.filled.base), .factor = defaults_.filled.factor});
-    maker_.add(
-        other, nullptr, text_.path(),
-        {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.filled.other_factor});
+    agrees("rope_theta", defaults.filled.base);
+    agrees("partial_rotary_factor", defaults.filled.factor);
+    maker.add(full, nullptr, text.path(),
+              {.base = maker.assumed(full, defaults.filled.base), .factor = defaults.filled.factor});
+    maker.add(other, nullptr, text.path(),
+              {.base = maker.assumed(other, defaults.local_base), .factor = defaults.filled.other_factor});
   }
 
   /// MiMo-V2: rope_theta, swa_rope_theta and partial_rotary_factor replace absent keys of a dictionary, and
@@ -198,82 +196,81 @@ class hugging_face_groups {
   ///
   /// Source:  Hugging Face transformers, models/mimo_v2_flash
   void add_by_swa_keys() {
-    const J *given = text_.object("rope_parameters"), *scaling = scaling_dictionary();
+    const J *given = text.object("rope_parameters"), *scaling = scaling_dictionary();
     if (given && !is_nested(*given)) refuse_flat_dictionary();
     if (given && scaling)
-      text_.refuse("rope_scaling",
-                   "must not be next to rope_parameters; put its keys into full_attention there");
-    json_reader<J> types(given, text_.path() + "rope_parameters.");
+      text.refuse("rope_scaling",
+                  "must not be next to rope_parameters; put its keys into full_attention there");
+    json_reader<J> types(given, text.path() + "rope_parameters.");
     const auto add = [&](std::string_view type, const char* base_key, const J* otherwise, double base,
                          double factor) {
       const std::string name(type);
       const J* one = given ? types.object(name) : otherwise;
       group_terms terms{
-          .base = text_.number(base_key, range::above_one), .factor = factor, .base_key = base_key};
-      if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker_.assumed(name, base);
-      maker_.add(name, one, given ? types.path() + name + "." : text_.path() + "rope_scaling.", terms);
+          .base = text.number(base_key, range::above_one), .factor = factor, .base_key = base_key};
+      if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker.assumed(name, base);
+      maker.add(name, one, given ? types.path() + name + "." : text.path() + "rope_scaling.", terms);
     };
-    add(defaults_.full_type, "rope_theta", scaling, defaults_.filled.base, defaults_.filled.factor);
-    add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base, defaults_.filled.other_factor);
+    add(defaults.full_type, "rope_theta", scaling, defaults.filled.base, defaults.filled.factor);
+    add(defaults.other_type, "swa_rope_theta", nullptr, defaults.local_base, defaults.filled.other_factor);
     note_beside(types);
   }
 
   /// Warns about keys that stand next to the dictionaries of layer types and have no effect.
   void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
-      model_.warn(types.path() + key + " is next to the layer types and has no effect");
+      model.warn(types.path() + key + " is next to the layer types and has no effect");
   }
 
   /// A number for all layers, or one for each of them.
   std::optional<std::vector<double>> number_or_list(const char* key, const number_rule& rule) {
-    const hugging_face_layers<J> layers{text_, defaults_, to_index(model_.types.size())};
-    if (text_.is_list(key)) return layers.fitting(key, text_.numbers(key, rule));
-    const auto one = text_.number(key, rule);
+    const hugging_face_layers<J> layers{text, defaults, to_index(model.types.size())};
+    if (text.is_list(key)) return layers.fitting(key, text.numbers(key, rule));
+    const auto one = text.number(key, rule);
     if (!one) return {};
-    return std::vector<double>(model_.types.size(), *one);
+    return std::vector<double>(model.types.size(), *one);
   }
 
   /// Step 3.5: lists have a base and a share of channels per layer. All layers of a type use the values of
   /// the last layer of that type.
   void add_from_lists() {
-    if (model_.types.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
+    if (model.types.empty()) text.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (add_given_types()) {
-      if (text_.is_list("rope_theta"))
-        model_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
+      if (text.is_list("rope_theta"))
+        model.warn(text.path() + "rope_theta is overruled by " + text.path() + "rope_parameters");
       return;
     }
     const auto bases = number_or_list("rope_theta", range::above_one),
                factors = number_or_list("partial_rotary_factors", range::fraction);
-    const auto beside = text_.number("partial_rotary_factor", range::fraction);
+    const auto beside = text.number("partial_rotary_factor", range::fraction);
     for (const double factor : factors.value_or(std::vector<double>{}))
       if (beside && !detail::equal(*beside, factor))
-        text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, ",
-                     exact_digits(factor), ", got ", exact_digits(*beside));
+        text.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, ",
+                    exact_digits(factor), ", got ", exact_digits(*beside));
     const J* scaling = scaling_dictionary();
-    const std::string path = text_.path() + "rope_scaling.", full(defaults_.full_type);
+    const std::string path = text.path() + "rope_scaling.", full(defaults.full_type);
     std::vector<std::string> types;
-    for (const std::string& type : model_.types)
+    for (const std::string& type : model.types)
       if (!contains(types, type)) types.push_back(type);
     for (const std::string& type : types) {
-      check_name(type, text_.path() + "layer_types");
+      check_name(type, text.path() + "layer_types");
       group_terms terms;
-      for (std::size_t i = 0; i < model_.types.size(); ++i) {
-        if (model_.types[i] != type) continue;
+      for (std::size_t i = 0; i < model.types.size(); ++i) {
+        if (model.types[i] != type) continue;
         if (bases) terms.base = (*bases)[i];
         if (factors) terms.factor = (*factors)[i];
       }
-      maker_.add(type, type == full ? scaling : nullptr, path, terms);
+      maker.add(type, type == full ? scaling : nullptr, path, terms);
     }
-    const auto scaled = text_.texts("yarn_only_types");
+    const auto scaled = text.texts("yarn_only_types");
     if (scaling && !contains(types, full)) {
       note_unused(*scaling, path, "no layer has type " + full);
     } else if (scaling && (scaled ? *scaled != std::vector<std::string>{full} : types.size() > 1)) {
-      model_.warn(
-          text_.path() + "yarn_only_types is not " + full +
-          " alone: rope_scaling holds for those layers, as in transformers; mlx-lm and vLLM scale the "
-          "types that it lists, or all");
+      model.warn(text.path() + "yarn_only_types is not " + full +
+                 " alone: rope_scaling holds for those layers, as in transformers; mlx-lm and vLLM scale the "
+                 "types that it lists, or all");
     } else if (!scaling && scaled) {
-      model_.warn(text_.path() + "yarn_only_types has no effect without rope_scaling");
+      model.warn(text.path() + "yarn_only_types has no effect without rope_scaling");
     }
   }
 
@@ -281,38 +278,38 @@ class hugging_face_groups {
   void add_compressed(const J* given, const std::string& path) {
     json_reader<J> both(given, path);
     group_terms terms;
-    if (const auto rotated = text_.index("qk_rope_head_dim")) {
+    if (const auto rotated = text.index("qk_rope_head_dim")) {
       terms.factor_key = "qk_rope_head_dim";
       terms.factor = static_cast<double>(*rotated) /
-                     static_cast<double>(text_.index("head_dim").value_or(defaults_.head_dim));
+                     static_cast<double>(text.index("head_dim").value_or(defaults.head_dim));
     }
-    const auto stretched = text_.number("compress_rope_theta", range::above_one);
+    const auto stretched = text.number("compress_rope_theta", range::above_one);
     const bool two = given && given->contains("main") && given->contains("compress");
     const J* const compress = two ? both.object("compress") : given;
-    maker_.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
+    maker.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
     const bool has_base = two && compress && compress->contains("rope_theta");
     if (has_base && stretched) {
       const auto inside = json_reader<J>(compress, path + "compress.").number("rope_theta", range::above_one);
       if (inside && !detail::equal(*inside, *stretched))
-        model_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
+        model.warn(text.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
     }
     terms.base = stretched;
-    if (!stretched && !has_base) terms.base = maker_.assumed("compress_rope_theta", defaults_.filled.base);
+    if (!stretched && !has_base) terms.base = maker.assumed("compress_rope_theta", defaults.filled.base);
     if (!two) terms.overruling_base = terms.base;
-    maker_.add("compressed_sparse_attention", compress, two ? path + "compress." : path, terms);
-    maker_.add_again("heavily_compressed_attention");
+    maker.add("compressed_sparse_attention", compress, two ? path + "compress." : path, terms);
+    maker.add_again("heavily_compressed_attention");
     if (two) note_beside(both);
   }
 
   /// Makes a group for each pair of layer type and base, from layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
-    std::vector<std::string>& layers = model_.types;
+    std::vector<std::string>& layers = model.types;
     const auto count = layers.empty() ? std::nullopt : std::optional(to_index(layers.size()));
-    const auto bases = hugging_face_layers<J>{text_, defaults_, count}.bases();
+    const auto bases = hugging_face_layers<J>{text, defaults, count}.bases();
     if (!bases) return false;
     if (std::all_of(bases->begin(), bases->end(), [](double base) { return detail::equal(base, 0); }))
-      text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
-    if (defaults_.one_base) {
+      text.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
+    if (defaults.one_base) {
       add_group_of_one_base(given, path, *bases);
       return true;
     }
@@ -322,13 +319,13 @@ class hugging_face_groups {
     const double first = kinds.front().first.base;
     if (std::all_of(kinds.begin(), kinds.end(),
                     [&](const auto& one) { return detail::equal(one.first.base, first); })) {
-      maker_.add("", given, path, {.overruling_base = first});
+      maker.add("", given, path, {.overruling_base = first});
       return true;
     }
     for (const auto& [kind, own] : kinds) {
-      if (!kind.type.empty()) check_name(kind.type, text_.path() + "layer_types");
+      if (!kind.type.empty()) check_name(kind.type, text.path() + "layer_types");
       const std::string name = name_of_kind(kind, kinds);
-      maker_.add(name, given, path, {.overruling_base = kind.base});
+      maker.add(name, given, path, {.overruling_base = kind.base});
       for (const Index layer : own) layers[static_cast<std::size_t>(layer)] = name;
     }
     return true;
@@ -340,13 +337,13 @@ class hugging_face_groups {
     std::vector<double> distinct = bases;
     std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
     sort_distinct(distinct);
-    const bool in_file = text_.has("rope_theta") || (given && given->contains("rope_theta"));
+    const bool in_file = text.has("rope_theta") || (given && given->contains("rope_theta"));
     const bool by_list = !in_file && distinct.size() == 1;
-    maker_.add("", given, path, {.overruling_base = by_list ? std::optional(distinct[0]) : std::nullopt});
-    const double base = model_.groups.front().base;
+    maker.add("", given, path, {.overruling_base = by_list ? std::optional(distinct[0]) : std::nullopt});
+    const double base = model.groups.front().base;
     if (distinct.size() > 1 || !detail::equal(distinct[0], base))
-      model_.warn(text_.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
-                  "; rope_theta holds, as the class has one rotary embedding for all layers");
+      model.warn(text.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
+                 "; rope_theta holds, as the class has one rotary embedding for all layers");
   }
 
   /// Throws unless the name is allowed for a group.
@@ -356,14 +353,6 @@ class hugging_face_groups {
     if (type.empty() || type.size() > longest_layer_type)
       throw_invalid("import_hugging_face", "a layer type in ", where, " must have a name of 1 to ",
                     longest_layer_type, " characters, got ", type.size());
-  }
-
-  /// Adds all layers of a type to the layers that do not rotate.
-  void leave_out(const std::string& type) {
-    std::vector<Index>& without = model_.without_rope;
-    for (std::size_t i = 0; i < model_.types.size(); ++i)
-      if (model_.types[i] == type) without.push_back(static_cast<Index>(i));
-    sort_distinct(without);
   }
 
   /// Whether a rope dictionary contains one dictionary per layer type. This is so if some key is the name of
@@ -378,14 +367,14 @@ class hugging_face_groups {
       dictionaries = dictionaries || dictionary;
       others = others || (!dictionary && !item.value().is_null());
     }
-    return named || (defaults_.names.empty() && dictionaries && !others);
+    return named || (defaults.names.empty() && dictionaries && !others);
   }
   bool is_type(const std::string& key) const {
-    const bool two_kinds = defaults_.local_base > 0 || defaults_.form == dictionary_form::base_by_type;
-    return contains(model_.types, key) || ((model_.types.empty() || two_kinds) && is_usual_type(key));
+    const bool two_kinds = defaults.local_base > 0 || defaults.form == dictionary_form::base_by_type;
+    return contains(model.types, key) || ((model.types.empty() || two_kinds) && is_usual_type(key));
   }
   bool is_usual_type(const std::string& key) const {
-    return key == defaults_.full_type || key == defaults_.other_type;
+    return key == defaults.full_type || key == defaults.other_type;
   }
 
   /// Makes groups from rope_parameters with one dictionary per layer type. A type with null does not rotate.
@@ -401,23 +390,20 @@ class hugging_face_groups {
         continue;
       }
       check_name(key, path.substr(0, path.size() - 1));
-      const bool has_base = defaults_.form == dictionary_form::per_type;
+      const bool has_base = defaults.form == dictionary_form::per_type;
       group_terms terms = has_base ? group_terms{} : terms_of(key, item.value());
       terms.by_type = true;
-      maker_.add(key, &item.value(), path + key + ".", terms);
+      maker.add(key, &item.value(), path + key + ".", terms);
     }
-    if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
-      text_.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
-    for (const std::string& key : unrotated) leave_out(key);
+    if (defaults.form == dictionary_form::base_per_layer && text.has("layer_rope_theta"))
+      text.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
+    for (std::size_t i = 0; i < model.types.size(); ++i)
+      if (contains(unrotated, model.types[i])) model.without_rope.push_back(static_cast<Index>(i));
+    sort_distinct(model.without_rope);
     for (const std::string& key : beside)
-      model_.warn(path + key + " is next to the layer types and has no effect");
+      model.warn(path + key + " is next to the layer types and has no effect");
     return true;
   }
-
-  json_reader<J>& text_;
-  const hugging_face_record& defaults_;
-  model_draft& model_;
-  hugging_face_group_maker<J> maker_;
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -67,7 +67,7 @@ class hugging_face_importer {
       return without_rope(none);
     add_windows();
     add_query_scaling(text_, defaults_, model_);
-    hugging_face_groups<J>(text_, defaults_, options_.length, model_).add();
+    hugging_face_groups<J>{text_, defaults_, options_.length, model_}.add();
     layers_.name_assumed(model_);
     model_.name_types_by_window();
     note_unknown_types();
