@@ -576,7 +576,7 @@ TEST_CASE("malformed metadata throws with the name of the key", "[models][gguf]"
            {small({{".rope.dimension_count", 4}, {"rope_freqs.weight", {1, 0}}}),
             {"rope_freqs.weight", "positive"}},
            {small({{".rope.dimension_sections", {16, 16}}}),
-            {"llama.rope.dimension_sections", "add up", "64", "32"}},
+            {"llama.rope.dimension_sections", "add up", "64", "[16, 16]"}},
            {small({{".block_count", 3}, {".rope.freq_base_per_layer", {2, 3}}}),
             {"llama.rope.freq_base_per_layer", "one value per layer, 3", "got 2"}},
            {small({{".rope.freq_base_per_layer", {2, 3}}, {".rope.dimension_count_per_layer", {64}}}),

@@ -115,19 +115,6 @@ std::string pairs_text(const Census& pairs) {
   return text;
 }
 
-/// The largest distance of a visible token in the layers of a group, and the name of this limit.
-struct view_distance {
-  double tokens = 0;  // 0: unknown
-  const char* name = "";
-};
-
-template <class Model, class Group>
-view_distance distance_of(const Model& model, const Group& group) {
-  if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
-    return {model.sliding_window, "the sliding window"};
-  return {model.max_position, "the longest context"};
-}
-
 /// Names the context that YaRN extends a model to, if its file declares less.
 template <class Model>
 std::string extended_context_text(const Model& model) {
@@ -152,8 +139,9 @@ std::string wavelengths_text(const Group& group, const Census& pairs) {
   return text;
 }
 
+/// \param tokens, limit  the largest distance of a visible token, or 0 if unknown, and the name of this limit
 template <class Group>
-std::string describe_group(const Group& group, const view_distance& distance) {
+std::string describe_group(const Group& group, double tokens, const char* limit) {
   const Index last = group.first_channel + group.rotary_dim() - 1;
   const auto pairs = pair_census_of(group);
   std::string text;
@@ -167,13 +155,13 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
   if (detail::any_rotates_back(group.frequencies)) text += line("direction", "by minus the position");
-  if (distance.tokens > 0) {
-    const double slowest = 2 * std::numbers::pi / distance.tokens;
+  if (tokens > 0) {
+    const double slowest = 2 * std::numbers::pi / tokens;
     Index complete = 0;
     for (Index i = 0; i < group.frequencies.pairs(); ++i)
       if ((std::abs)(group.frequencies.inv_freq(i, 0)) >= slowest) ++complete;
     text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
-                                   " pairs make one within " + distance.name);
+                                   " pairs make one within " + limit);
   }
   text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
   std::string multiplier = digits(group.softmax_multiplier);
@@ -200,7 +188,7 @@ std::string describe_group(const Group& group, const view_distance& distance) {
 /// Reports every number that made the group, and every number derived from them, one per line.
 template <std::derived_from<layer_group> Group>
 std::string describe(const Group& group) {
-  return detail::describe_group(group, {});
+  return detail::describe_group(group, 0, "");
 }
 
 /// Reports the whole model: facts about all layers, how each layer attends, each group, and the warnings. The
@@ -239,7 +227,9 @@ std::string describe(const Model& model) {
     const auto count = std::count(model.layers().begin(), model.layers().end(), group.layer_type);
     if (count > 0)
       text += " (" + std::to_string(count) + " of " + std::to_string(model.layers().size()) + " layers)";
-    text += "\n" + detail::describe_group(group, detail::distance_of(model, group));
+    const bool slides = group.layer_type.starts_with("sliding") && model.sliding_window > 0;
+    text += "\n" + detail::describe_group(group, slides ? model.sliding_window : model.max_position,
+                                          slides ? "the sliding window" : "the longest context");
   }
   if (!model.warnings.empty()) text += "\nnotes\n";
   for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";

@@ -41,6 +41,13 @@ inline const layer_group* group_in(const std::vector<layer_group>& groups, std::
   return nullptr;
 }
 
+/// Whether all groups have the same scale and softcap.
+inline bool alike_in_scores(const std::vector<layer_group>& groups) {
+  return std::all_of(groups.begin(), groups.end(), [&](const layer_group& g) {
+    return equal(g.scale, groups.front().scale) && equal(g.softcap, groups.front().softcap);
+  });
+}
+
 /// attention_options::window of a layer, or not_known_window. A list with one window holds for every layer.
 inline Index window_in(const std::vector<Index>& windows, Index layer) {
   const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
@@ -316,11 +323,7 @@ class model_rope : public model_facts {
   const layer_group* numbers_group(Index layer) const {
     if (const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]))
       return own;
-    const bool alike = std::all_of(groups_.begin(), groups_.end(), [&](const layer_group& g) {
-      return detail::equal(g.scale, groups_.front().scale) &&
-             detail::equal(g.softcap, groups_.front().softcap);
-    });
-    return alike && !groups_.empty() ? &groups_.front() : nullptr;
+    return detail::alike_in_scores(groups_) && !groups_.empty() ? &groups_.front() : nullptr;
   }
 
   /// The layers that rotate as that type. Layer 0 stands for all layers if they are alike.

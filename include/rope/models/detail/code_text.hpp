@@ -282,12 +282,9 @@ std::string code_text(const Model& model) {
   }
   if (const auto& unrotated = model.layers_without_rope(); !unrotated.empty()) {
     text += "/* layers " + layers_text(unrotated) + " do not rotate */\n";
-    const auto& first = model.groups().front();
-    bool alike = true;
-    for (const auto& group : model.groups())
-      alike = alike && equal(group.scale, first.scale) && equal(group.softcap, first.softcap);
-    text += alike ? options_code(model, first, "unrotated_options", unrotated)
-                  : "/* attention_of_layer has their options */\n";
+    text += alike_in_scores(model.groups())
+                ? options_code(model, model.groups().front(), "unrotated_options", unrotated)
+                : "/* attention_of_layer has their options */\n";
   }
   if (model.sink_logits) text += "/* sink_logits of attention_options are weights of the checkpoint */\n";
   if (model.keys_are_values) text += "/* keys are values: unrotate the output of attention */\n";

@@ -338,19 +338,11 @@ class gguf_importer {
     if (static_cast<Index>(sections->size()) > max_sections)
       reader_.refuse(reader_.key(name), "must have at most ", max_sections, " values, got ",
                      sections->size());
-    Index sum = 0;
-    for (const double value : *sections) {
-      sum += static_cast<Index>(value);
-      group.mrope_sections.push_back(static_cast<Index>(value));
-    }
+    for (const double count : *sections) group.mrope_sections.push_back(static_cast<Index>(count));
     while (!group.mrope_sections.empty() && group.mrope_sections.back() == 0)
       group.mrope_sections.pop_back();  // ggml pads with zeros
-    if (sum != group.frequencies.pairs())
-      reader_.refuse(reader_.key(name), "must add up to the number of pairs, ", group.frequencies.pairs(),
-                     ", got ", sum);
-    if (!record_.interleaved_sections) return;
-    group.section_order = mrope_order::alternating;
-    const std::string broken = broken_rule_of_alternating(group.mrope_sections);
+    if (record_.interleaved_sections) group.section_order = mrope_order::alternating;
+    const std::string broken = broken_rule_of_sections(group);
     if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
   }
 

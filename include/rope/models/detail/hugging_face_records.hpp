@@ -296,7 +296,7 @@ std::optional<Record> hugging_face_record_of(std::string_view architecture) {
 /// Source: Hugging Face transformers, models/*/configuration_*.py of these models
 inline std::string default_text_architecture(const std::string& outer) {
   static constexpr struct {
-    std::string_view outer, text;
+    std::string_view names, text;
   } defaults[] = {
       {" audioflamingo3 fastvlm gotocr2 internvl llavaonevision ovis2 qwen2audio vibevoiceasr ", "qwen2"},
       {" ayavision cohere2vision ", "cohere2"},
@@ -319,10 +319,8 @@ inline std::string default_text_architecture(const std::string& outer) {
       {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},
       {" paligemma ", "gemma"},
   };
-  const std::string plain = plain_architecture(outer);
-  for (const auto& one : defaults)
-    if (is_listed(one.outer, plain)) return std::string(one.text);
-  return {};
+  const auto* of_outer = record_in(defaults, plain_architecture(outer));
+  return of_outer ? std::string(of_outer->text) : std::string();
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -146,12 +146,7 @@ struct rope_dictionary {
                    " alternating pairs; it is cut as the class slices it, to [" + joined(cut) + "]");
       sections = cut;
     }
-    Index left = pairs;
-    for (const Index count : sections) left -= (std::min)(count, left + 1);
-    if (left != 0)
-      keys.refuse(key, "must add up to the number of pairs, ", pairs, ", got [", joined(sections), "]");
-    const std::string broken = order == mrope_order::alternating ? broken_rule_of_alternating(sections) : "";
-    if (!broken.empty()) keys.refuse(key, broken);
+    if (const std::string broken = broken_rule_of_sections(group); !broken.empty()) keys.refuse(key, broken);
     if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
       keys.refuse(key, "must be time, height and width or height and width, the first not 0, got [",
                   joined(sections), "]");

@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 #define ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 
+#include <algorithm>  // std::min
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
+#include <rope/models/detail/description_text.hpp>
 #include <rope/models/detail/file_readers.hpp>
 #include <rope/models/detail/rule_numbers.hpp>
 #include <rope/models/layer_group.hpp>
@@ -72,15 +74,17 @@ std::vector<std::string> compressed_types(const std::vector<double>& ratios, con
   return types;
 }
 
-/// The broken rule if the pairs of an axis go beyond the last pair while axes alternate, otherwise empty. See
-/// interleaved_sections.
-///
-/// \param sections  whose sum is the number of pairs
-inline std::string broken_rule_of_alternating(const std::vector<Index>& sections) {
-  const auto axes = static_cast<Index>(sections.size());
-  Index pairs = 0;
-  for (const Index count : sections) pairs += count;
-  for (Index axis = 1; axis < axes; ++axis)
+/// The broken rule if the sections of a group do not add up to its pairs or, while axes alternate, the pairs
+/// of an axis go beyond the last pair, otherwise empty. See interleaved_sections.
+inline std::string broken_rule_of_sections(const layer_group& group) {
+  const std::vector<Index>& sections = group.mrope_sections;
+  const Index pairs = group.frequencies.pairs(), axes = to_index(sections.size());
+  Index left = pairs;
+  for (const Index count : sections) left -= (std::min)(count, left + 1);
+  if (left != 0)
+    return "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" + joined(sections) +
+           "]";
+  for (Index axis = 1; axis < axes && group.section_order == mrope_order::alternating; ++axis)
     if (const Index last = axis + axes * (sections[static_cast<std::size_t>(axis)] - 1); last >= pairs)
       return "must fit axes that alternate, so the last pair of axis " + std::to_string(axis) +
              " must be below " + std::to_string(pairs) + ", got " + std::to_string(last);
