@@ -21,25 +21,19 @@ constexpr std::string_view broken_rule_of(const rope::detail::hugging_face_recor
   using namespace rope::detail;
   const bool per_type = r.form == dictionary_form::per_type,
              compressed = r.form == dictionary_form::compressed,
-             lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
-             mixed = r.full_every > 1, slides = !is_zero(r.window.tokens) || !is_zero(r.nested.window);
+             lists = r.form == dictionary_form::base_by_type, has_pattern = r.pattern.every > 0,
+             mixed = r.pattern.every > 1, slides = !is_zero(r.window.tokens) || !is_zero(r.nested.window);
   if (!is_zero(r.filled.base) && !per_type && !compressed)
     return "filled.base is of dictionaries per_type or compressed";
   if ((!is_one(r.filled.factor) || !is_one(r.filled.other_factor)) && !per_type)
     return "filled.factor and filled.other_factor are of dictionaries per_type";
   if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
     return "layers of compressed keys attend fully nowhere";
-  if ((r.first_of_every || r.last_full) && !mixed)
-    return "first_of_every and last_full are of a pattern in which some layers do not attend fully";
-  if (r.first_of_every && !r.interval.empty())
-    return "first_of_every is for patterns without an interval, whose runs end with a layer that attends";
-  const bool last_attends = !r.first_of_every && r.interval.empty();
-  if (r.last_full && (!last_attends || r.first_full || r.ends_full))
-    return "last_full is for patterns that a short model may end without a layer that attends fully";
-  if (r.first_full && (!mixed || (!last_attends && !r.from_end)))
-    return "first_full is for patterns whose first layer does not attend fully anyway";
-  if (r.from_end && !mixed && r.no_rope_every == 0)
-    return "from_end is of a pattern of layers, or of those that do not rotate";
+  const bool last = r.pattern.full == full_layers::last, rest = r.pattern.full == full_layers::last_and_rest;
+  if (!last && !rest && !mixed)
+    return "pattern.full is of a pattern in which some layers do not attend fully";
+  if (!last && !rest && !r.pattern.key.empty())
+    return "pattern.key is of runs whose last layer attends, and of no other layers but the rest";
   if (r.dense_first && !mixed && r.full_rotate)
     return "dense_first is of a pattern of layers, or of layers that would not rotate";
   const bool some_slide = r.slides.which != which_slide::by_type && r.slides.which != which_slide::every;
@@ -80,11 +74,11 @@ constexpr std::string_view broken_rule_of(const rope::detail::hugging_face_recor
   if (!r.full_list.empty() && others_attend(r))
     return "full_list is read where the other layers do not attend";
   if (!r.type_ones.empty() && (!has_pattern || !r.full_list.empty()))
-    return "type_ones is read in place of full_every";
+    return "type_ones is read in place of pattern.every";
   if (!r.rope_ones.empty() && !others_attend(r)) return "rope_ones is of classes whose layers all attend";
-  if (!r.interval.empty() && (others_attend(r) || !has_pattern))
-    return "interval is read where the other layers do not attend, in place of full_every";
-  if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
+  if (!r.pattern.key.empty() && (others_attend(r) || !has_pattern))
+    return "pattern.key is read where the other layers do not attend, in place of pattern.every";
+  if (rest && r.pattern.key.empty()) return "last_and_rest is of layers after runs whose length a key has";
   if (r.double_head && (!is_zero(r.scale.number) || !r.scale.key.empty()))
     return "double_head has a scale of its own";
   if (r.max_window_layers != 28 && r.slides.which != which_slide::from_max_window_layers &&

@@ -116,7 +116,7 @@ unrotated_model unrotated_by_layers(json_reader<J>& text, const hugging_face_rec
   if (text.has(list)) return {"no positions", list, "must not be 0 for every layer: then none rotates"};
   for (const std::string_view key :
        {std::string_view("layer_types"), std::string_view("layers_block_type"), record.type_ones,
-        record.full_list, record.interval, std::string_view("sliding_window_pattern")})
+        record.full_list, record.pattern.key, std::string_view("sliding_window_pattern")})
     if (text.has(key))
       return {"no positions", std::string(key), "leaves no layer of " + model.architecture + " that rotates"};
   return {};  // a class default, not the file

@@ -272,8 +272,9 @@ class hugging_face_importer {
       model_.warn(text_.path() + std::string(defaults_.type_ones) + " is overruled by " + text_.path() +
                   "layer_types");
     end_with_full_layer();
-    const bool all = others_attend(defaults_) ? defaults_.full_rotate || !slides || defaults_.full_every < 2
-                                              : defaults_.full_every == 1;
+    const bool all = others_attend(defaults_)
+                         ? defaults_.full_rotate || !slides || defaults_.pattern.every < 2
+                         : defaults_.pattern.every == 1;
     if (!all && !layers_.count && model_.types.empty())
       model_.warn(text_.path() +
                   "num_hidden_layers is not given, so the layers that do not rotate are not listed");
@@ -360,7 +361,9 @@ class hugging_face_importer {
 
   /// In some classes the last layer attends fully, whatever its type in the file.
   void end_with_full_layer() {
-    if (!defaults_.ends_full || model_.types.empty() || model_.types.back() == defaults_.full_type) return;
+    if (defaults_.pattern.full != full_layers::last_and_end || model_.types.empty() ||
+        model_.types.back() == defaults_.full_type)
+      return;
     model_.types.back() = defaults_.full_type;
     if (text_.has("layer_types"))
       model_.warn(text_.path() + "layer_types: the class of " + model_.architecture +

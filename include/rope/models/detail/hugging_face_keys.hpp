@@ -88,7 +88,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
     if (is_listed(one.readers, record.names)) hidden.emplace_back(one.key);
   for (const char* key : {"attn_type_list", "full_attention_interval", "hybrid_layer_pattern",
                           "layer_group_size", "mamba_step", "rope_layout", "sliding_window_layout"})
-    if (record.interval != key && record.type_ones != key && record.rope_ones != key)
+    if (record.pattern.key != key && record.type_ones != key && record.rope_ones != key)
       hidden.emplace_back(key);
   if (!record.slides.if_asked) hidden.emplace_back("use_sliding_window");
   if (!reads_window(record)) hidden.emplace_back("sliding_window");

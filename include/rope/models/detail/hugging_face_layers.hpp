@@ -40,9 +40,15 @@ inline bool is_full(const hugging_face_record& defaults, const std::string& type
          (!others_attend(defaults) && defaults.full_type == "full_attention" && type == "attention");
 }
 
-/// Whether the first of every full_every layers attends fully.
+/// Whether the first of each run of the pattern attends fully.
 constexpr bool full_comes_first(const hugging_face_record& defaults) {
-  return defaults.first_of_every || (defaults.full_every == 1 && defaults.interval.empty());
+  const auto& [every, full, key] = defaults.pattern;
+  return full == full_layers::first || full == full_layers::first_from_end || (every == 1 && key.empty());
+}
+
+/// Whether runs of layers are counted back from the last layer.
+constexpr bool counts_back(const hugging_face_record& defaults) {
+  return defaults.pattern.full == full_layers::first_from_end;
 }
 
 /// "the last of every 4 layers"
@@ -110,10 +116,10 @@ struct hugging_face_layers {
       constexpr const char* older = "layers_block_type";
       if (auto given = fitting(older, text.texts(older))) return *std::move(given);
       const std::string_view list = defaults.full_list;
-      if (list.empty() && defaults.full_every == 0)
+      if (list.empty() && defaults.pattern.every == 0)
         text.missing("layer_types", "only some layers attend at all");
       const auto attending = list.empty() ? std::nullopt : text.numbers(list, range::whole);
-      if (count && (attending || defaults.full_every == 0)) {
+      if (count && (attending || defaults.pattern.every == 0)) {
         std::vector<std::string> types(static_cast<std::size_t>(*count), std::string(defaults.other_type));
         for (const double layer : attending.value_or(std::vector<double>{}))
           if (layer < static_cast<double>(*count))
@@ -121,7 +127,7 @@ struct hugging_face_layers {
         return types;
       }
     }
-    if (!count || defaults.full_every == 0 || !slides) return {};
+    if (!count || defaults.pattern.every == 0 || !slides) return {};
     std::vector<std::string> types;
     const auto add = [&](bool full) { types.emplace_back(full ? defaults.full_type : defaults.other_type); };
     if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
@@ -134,20 +140,23 @@ struct hugging_face_layers {
     auto every = text.index("sliding_window_pattern");
     if (!every) every = text.index("_sliding_window_pattern");
     if (!every) every = text.index("global_attn_every_n_layers");
-    if (!every && !defaults.interval.empty()) every = text.index(defaults.interval);
-    const Index period = every.value_or(defaults.full_every);
-    const Index full = defaults.interval == "mamba_step" ? period / 2
-                       : full_comes_first(defaults)      ? 0
-                                                         : period - 1;
-    const Index rest = defaults.rest_full ? *count / period * period : *count;
+    if (!every && !defaults.pattern.key.empty()) every = text.index(defaults.pattern.key);
+    const Index period = every.value_or(defaults.pattern.every);
+    const Index full = defaults.pattern.key == "mamba_step" ? period / 2
+                       : full_comes_first(defaults)         ? 0
+                                                            : period - 1;
+    const Index rest =
+        defaults.pattern.full == full_layers::last_and_rest ? *count / period * period : *count;
     const Index first_dense = dense(),
                 of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
     for (Index i = 0; i < *count; ++i) {
-      const Index at = defaults.from_end ? *count - 1 - i : i - first_dense;
+      const Index at = counts_back(defaults) ? *count - 1 - i : i - first_dense;
       add(i < first_dense ? i % of_dense == of_dense - 1
-                          : at % period == full || i >= rest || (i == 0 && defaults.first_full));
+                          : at % period == full || i >= rest ||
+                                (i == 0 && defaults.pattern.full == full_layers::last_and_first));
     }
-    if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
+    if (defaults.pattern.full == full_layers::last_if_none && !contains(types, defaults.full_type))
+      types.back() = defaults.full_type;
     return types;
   }
 
@@ -196,7 +205,7 @@ struct hugging_face_layers {
     const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
     if (period == 0) return without;
     if (!count) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
-    for (Index i = defaults.from_end ? (*count - 1) % period : period - 1; i < *count; i += period)
+    for (Index i = counts_back(defaults) ? (*count - 1) % period : period - 1; i < *count; i += period)
       without.push_back(i);
     return without;
   }
@@ -328,7 +337,7 @@ struct hugging_face_layers {
         const bool slides = bare ? unrotated : even ? i % 2 == 0 && i < first : i >= first;
         return slides ? window : 0;
       });
-    const bool pattern = window > 0 && defaults.full_every > 1;
+    const bool pattern = window > 0 && defaults.pattern.every > 1;
     return {given || pattern || which != which_slide::by_type ? not_known_window : 0};
   }
 
@@ -341,15 +350,15 @@ struct hugging_face_layers {
     if (model.types.empty() || other_keys) return {};
     const std::string does = others_attend(defaults) ? " attends fully" : " attends, and no other";
     if (text.has(defaults.full_list)) return {};
-    if (defaults.full_every == 0) return others_attend(defaults) ? "" : "no layer attends";
+    if (defaults.pattern.every == 0) return others_attend(defaults) ? "" : "no layer attends";
     for (const std::string_view key :
          {std::string_view("sliding_window_pattern"), std::string_view("_sliding_window_pattern"),
-          std::string_view("global_attn_every_n_layers"), defaults.type_ones, defaults.interval})
+          std::string_view("global_attn_every_n_layers"), defaults.type_ones, defaults.pattern.key})
       if (text.has(key)) return {};
-    if (defaults.full_every == 1) return "every layer attends fully";
-    return one_of_every(defaults.full_every, full_comes_first(defaults) != defaults.from_end,
-                        defaults.from_end) +
-           does + (defaults.first_full ? ", and so does the first" : "");
+    if (defaults.pattern.every == 1) return "every layer attends fully";
+    return one_of_every(defaults.pattern.every, full_comes_first(defaults) != counts_back(defaults),
+                        counts_back(defaults)) +
+           does + (defaults.pattern.full == full_layers::last_and_first ? ", and so does the first" : "");
   }
 
   /// Warns about the class defaults in use that differ from layer to layer.
@@ -365,7 +374,7 @@ struct hugging_face_layers {
     if (defaults.no_rope_every > 0 && !model.without_rope.empty() && !text.has("no_rope_layers") &&
         !text.has("no_rope_layer_interval") && !(by_base && text.has("layer_rope_theta")))
       name(by_base ? "layer_rope_theta" : "no_rope_layers",
-           "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
+           "that " + one_of_every(defaults.no_rope_every, false, counts_back(defaults)) + " does not rotate");
     if (defaults.crosses && !text.has("cross_attention_layers") && !model.without_rope.empty())
       name("cross_attention_layers", joined(model.without_rope));
     const bool from = defaults.slides.which == which_slide::from_max_window_layers,

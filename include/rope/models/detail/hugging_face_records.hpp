@@ -251,7 +251,7 @@ std::span<const Record> hugging_face_plain_records() {
            "learned tokens, num_memory_tokens of them, come before the sound, at the first positions, and "
            "with use_differential_attention attention is a difference of two softmaxes"},
       {.names = "stablelm stablelmepoch", .partial_rotary_factor = 0.25},
-      {.names = "spark25", .theta_unread = true, .full_every = 1},
+      {.names = "spark25", .theta_unread = true, .pattern = {1}},
       {.names = "starcoder2", .slides = {every}},
       {.names = "step3", .base = 500000, .head_dim = 256},
       {.names = "talkie",

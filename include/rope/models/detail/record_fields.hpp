@@ -92,7 +92,7 @@ std::string text_of(const Indexer& indexer) {
 
 /// Which layers slide (attend to the last `sliding_window` tokens) in a file without layer_types.
 enum class which_slide {
-  by_type,                       // the layers of other_type, by full_every
+  by_type,                       // the layers of other_type, by the pattern
   every,                         // all layers
   from_max_window_layers,        // the layers from number max_window_layers on
   even_below_max_window_layers,  // the layers of even number below max_window_layers
@@ -129,6 +129,26 @@ enum class dictionary_form {
 };
 
 // Parts of a record that have a meaning only together.
+
+/// The layers of a pattern that attend fully: one of each run, and in some classes others too.
+enum class full_layers {
+  last,            // the last of a run
+  first,           // the first of a run
+  first_from_end,  // as first, with runs counted back from the last layer, as are those of no_rope_every
+  last_and_rest,   // as last, and all layers after the last whole run
+  last_and_first,  // as last, and layer 0
+  last_if_none,    // as last; where no run is whole, the last layer
+  last_and_end     // as last, and the last layer, for any pattern or layer_types
+};
+
+/// The length of a run of layers, and which of them attend fully. Other layers are of other_type. If a key
+/// replaces a length of 1, the first of a run attends fully. `key` is the key with the length if the others
+/// do not attend: then the last of a run does also for a length of 1, and by mamba_step the middle one.
+struct layer_pattern {
+  Index every = 0;  // 0: no pattern
+  full_layers full = full_layers::last;
+  std::string_view key = {};
+};
 
 /// The layers that slide, and whether they do so only if use_sliding_window is true.
 struct sliding_layers {
@@ -197,20 +217,10 @@ struct hugging_face_record {
   std::string_view type_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;
   type_defaults filled = {};  // of dictionaries per_type; the base also of compressed
-  // Of every full_every layers one attends fully: the first if first_of_every is true, or if a key replaces a
-  // full_every of 1, otherwise the last. The others are of other_type. interval is the key with full_every if
-  // the others do not attend: the last of each run does, by mamba_step the middle one.
-  Index full_every = 0;
-  bool first_of_every = false;
-  std::string_view interval = {};
-  bool rest_full = false;      // layers after the last whole run attend fully too
-  bool from_end = false;       // full_every and no_rope_every count back from the last layer
+  layer_pattern pattern = {};
   bool more_in_lists = false;  // lists may also have values for layers of multi-token prediction
-  bool first_full = false;     // layer 0 attends fully too
   bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
                                // prefix_dense_sliding_window_pattern; where it is 1, dense layers rotate
-  bool last_full = false;      // the last layer attends fully if no other does
-  bool ends_full = false;      // the last layer attends fully, for any pattern or layer_types
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
   sliding_tokens window = {};
   bool needs_window = false;     // if sliding_window is null, no layer slides, and the others do not rotate
@@ -256,7 +266,7 @@ constexpr bool others_attend(const hugging_face_record& r) {
 constexpr bool types_slide(const hugging_face_record& r) {
   if (r.names.empty() || r.types_slide || !others_attend(r)) return true;
   if (r.slides.which == which_slide::every || r.slides.which == which_slide::not_known) return false;
-  return r.slides.which != which_slide::by_type || r.full_every > 0 || !equal(r.window.tokens, 0) ||
+  return r.slides.which != which_slide::by_type || r.pattern.every > 0 || !equal(r.window.tokens, 0) ||
          r.form != dictionary_form::one_or_by_type;
 }
 
