@@ -154,7 +154,7 @@ std::string describe_group(const Group& group, double tokens, const char* limit)
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
-  if (detail::any_rotates_back(group.frequencies)) text += line("direction", "by minus the position");
+  if ((group.frequencies.inv_freq() < 0).any()) text += line("direction", "by minus the position");
   if (tokens > 0) {
     const double slowest = 2 * std::numbers::pi / tokens;
     Index complete = 0;

@@ -68,14 +68,6 @@ inline axis_order order_of_axes(const layer_group& group) {
   return orders[static_cast<std::size_t>(group.section_order)];
 }
 
-/// True if some pair rotates by minus the position.
-inline bool any_rotates_back(const frequencies& of) {
-  for (Index a = 0; a < of.axes(); ++a)
-    for (Index i = 0; i < of.pairs(); ++i)
-      if (of.inv_freq(i, a) < 0) return true;
-  return false;
-}
-
 // Sentences about how the layers of a model attend.
 
 /// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" if all steps are equal.

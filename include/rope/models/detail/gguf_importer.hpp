@@ -326,9 +326,8 @@ class gguf_importer {
         layers_.say(name, " is missing, so the rotation of the indexer is unknown");
       return;
     }
-    const std::string broken = broken_rule_of_indexer(*head_dim, group.rotary_dim());
-    if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
-    group.indexer = indexer_of(record_.indexer, *head_dim, group.rotary_dim());
+    group.indexer = indexer_of(record_.indexer, *head_dim, group.rotary_dim(),
+                               [&](const std::string& rule) { reader_.refuse(reader_.key(name), rule); });
   }
 
   void add_sections(layer_group& group) const {

@@ -57,15 +57,14 @@ struct gguf_layers {
 
   /// The values of a list with one value per layer, without layers for multi-token prediction.
   ///
-  /// \param layers, what  as in broken_rule_of_layer_list
+  /// \param layers, what  as in check_layer_list
   std::vector<double> fitting(const char* name, Index layers, std::vector<double> list,
                               const char* what = "block_count values") const {
     const Index more = reader.index("nextn_predict_layers", range::whole).value_or(0);
     const auto size = static_cast<Index>(list.size());
     if (layers > 0 && size > layers && size <= layers + more) list.resize(static_cast<std::size_t>(layers));
-    const std::string broken = broken_rule_of_layer_list(
-        list.size(), layers, more > 0 ? "block_count - nextn_predict_layers values" : what);
-    if (!broken.empty()) reader.refuse(reader.key(name), broken);
+    check_layer_list(list.size(), layers, more > 0 ? "block_count - nextn_predict_layers values" : what,
+                     [&](const std::string& rule) { reader.refuse(reader.key(name), rule); });
     return list;
   }
 
@@ -130,9 +129,9 @@ struct gguf_layers {
         reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
     const auto size = count > 0 ? static_cast<std::size_t>(count) : ratios.size();
     if (ratios.size() > size) ratios.resize(size);  // layers for multi-token prediction
-    const std::string broken = broken_rule_of_layer_list(ratios.size(), count, "block_count values");
-    if (!broken.empty()) reader.refuse(key, broken);
-    return compressed_types(ratios, [&](const std::string& rule) { reader.refuse(key, rule); });
+    const auto refuse = [&](const std::string& rule) { reader.refuse(key, rule); };
+    check_layer_list(ratios.size(), count, "block_count values", refuse);
+    return compressed_types(ratios, refuse);
   }
 
   /// The layers that do not attend: layers without key heads, and layers that are recurrent according to the

@@ -254,21 +254,18 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
 // The rotated channels of a head.
 
 /// Reads the sizes and the window of Jina VLM from block_config.attn_config. A window of -1, the default,
-/// means none. The class reads no key with the same meaning next to block_config.
+/// means none. The class reads no key with the same meaning next to block_config: warns if one says otherwise.
 ///
 /// Source: configuration_jvlm.py and blocks_jvlm.py of jina-vlm
-///
-/// \return  a warning for each key next to block_config that says otherwise
 template <class J>
-std::vector<std::string> read_block_config(json_reader<J>& text) {
+void read_block_config(json_reader<J>& text, model_draft& model) {
   const J* const block = json_reader<J>(text).object("block_config");
   json_reader<J> blocks(block, text.path() + "block_config.");
   json_reader<J> attention(blocks.object("attn_config"), blocks.path() + "attn_config.");
-  std::vector<std::string> warnings;
   const auto replace = [&](const char* key, const char* inside, const number_rule& rule, double value) {
     const auto beside = text.number(key, rule);
     if (beside && !equal(*beside, value))
-      warnings.push_back(text.path() + key + " is overruled by " + attention.path() + inside);
+      model.warn(text.path() + key + " is overruled by " + attention.path() + inside);
     text.replace(key, value);
   };
   for (const auto& [key, inside] :
@@ -278,7 +275,6 @@ std::vector<std::string> read_block_config(json_reader<J>& text) {
   constexpr const char* window = "sliding_window";
   const bool none = equal(attention.number(window, range::any_number).value_or(-1), -1);
   replace(window, window, range::window, none ? 0 : *attention.number(window, range::window));
-  return warnings;
 }
 
 /// The channels of a head that may rotate.

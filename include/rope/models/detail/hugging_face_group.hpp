@@ -285,14 +285,11 @@ struct hugging_face_group_maker {
     const auto interleave = text.boolean("indexer_rope_interleave");
     if (defaults.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
       return;
-    const std::string broken =
-        broken_rule_of_indexer(given.value_or(default_index_head_dim), group.rotary_dim());
-    if (!broken.empty()) text.refuse(key, broken);
-    group.indexer = indexer_of(defaults.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
+    constexpr Index by_default = 128;  // in all classes with an indexer
+    group.indexer = indexer_of(defaults.indexer, given.value_or(by_default), group.rotary_dim(),
+                               [&](const std::string& rule) { text.refuse(key, rule); });
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   }
-
-  static constexpr Index default_index_head_dim = 128;  // in all classes with an indexer
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -44,8 +44,7 @@ class hugging_face_importer {
       json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
       if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
-      if (is_listed(sizes_in_block_config, plain))
-        for (std::string& overruled : read_block_config(text_)) model_.warn(std::move(overruled));
+      if (is_listed(sizes_in_block_config, plain)) read_block_config(text_, model_);
     }
     if (!outer_.empty()) {
       const std::string whole = name_of_part(outer_.back());

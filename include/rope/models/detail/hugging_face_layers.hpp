@@ -72,9 +72,8 @@ struct hugging_face_layers {
     if (!list) return list;
     if (defaults.more_in_lists && count && to_index(list->size()) > *count)
       list->resize(static_cast<std::size_t>(*count));
-    const std::string broken =
-        broken_rule_of_layer_list(list->size(), count.value_or(0), "num_hidden_layers values");
-    if (!broken.empty()) text.refuse(key, broken);
+    check_layer_list(list->size(), count.value_or(0), "num_hidden_layers values",
+                     [&](const std::string& rule) { text.refuse(key, rule); });
     return list;
   }
 

@@ -42,20 +42,18 @@ inline constexpr number_rule layers{
 
 }  // namespace range
 
-/// Tests the length of a list that has one value per layer.
+/// Checks the length of a list that has one value per layer.
 ///
 /// \param layers  the number of layers of the model. 0: unknown, so any length up to max_layers is accepted
 /// \param what    "num_hidden_layers values", the name of `layers` values in the rule
-///
-/// \return  the broken rule, or nothing
-inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, const char* what) {
+/// \param refuse  throws, with the broken rule in the message
+template <class Refuse>
+void check_layer_list(std::size_t length, Index layers, const char* what, const Refuse& refuse) {
+  const std::string got = ", got " + std::to_string(length);
   if (layers > 0 && length != static_cast<std::size_t>(layers))
-    return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
-           std::to_string(length);
+    refuse(std::string("must have ") + what + ", " + std::to_string(layers) + got);
   if (length > static_cast<std::size_t>(max_layers))
-    return "must have one value per layer, at most " + std::to_string(max_layers) + ", got " +
-           std::to_string(length);
-  return {};
+    refuse("must have one value per layer, at most " + std::to_string(max_layers) + got);
 }
 
 /// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.

@@ -65,19 +65,17 @@ inline std::string plain_architecture(std::string name) {
 /// head.
 enum class indexer_kind { no_indexer, first_half_split, first_interleaved, last_interleaved };
 
-inline indexer_rotation indexer_of(indexer_kind kind, Index head_dim, Index rotary_dim) {
+/// \param refuse  throws, with the broken rule in the message
+template <class Refuse>
+indexer_rotation indexer_of(indexer_kind kind, Index head_dim, Index rotary_dim, const Refuse& refuse) {
+  if (head_dim < rotary_dim)
+    refuse("must be at least the " + std::to_string(rotary_dim) + " rotated channels, got " +
+           std::to_string(head_dim));
   return {
       .layout = kind == indexer_kind::first_half_split ? layout_kind::half_split : layout_kind::interleaved,
       .head_dim = head_dim,
       .first_channel = kind == indexer_kind::last_interleaved ? head_dim - rotary_dim : 0,
       .rotary_dim = rotary_dim};
-}
-
-/// The broken rule if the width of an indexer's head is invalid, otherwise empty.
-inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
-  if (head_dim >= rotary_dim) return {};
-  return "must be at least the " + std::to_string(rotary_dim) + " rotated channels, got " +
-         std::to_string(head_dim);
 }
 
 /// The call that rotates the heads of an indexer, as text.
