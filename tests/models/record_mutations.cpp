@@ -40,8 +40,7 @@ std::vector<Enum> others(const std::string&, Enum x) requires(std::is_enum_v<Enu
 rope::detail::hugging_face_record& hugging_face_record_named(const std::string& name) {
   using record = rope::detail::hugging_face_record;
   for (const auto& records : {rope::detail::hugging_face_plain_records<record>(),
-                              rope::detail::hugging_face_layered_records<record>(),
-                              rope::detail::hugging_face_hybrid_records<record>()})
+                              rope::detail::hugging_face_layered_records<record>()})
     if (const record* own = rope::detail::record_in(records, name)) return const_cast<record&>(*own);
   throw std::invalid_argument("no record of " + name);
 }

@@ -58,7 +58,6 @@ std::string breaking(std::span<const Record> records) {
 TEST_CASE("every record of the tables keeps the rules", "[models]") {
   CHECK(breaking(hugging_face_plain_records<hugging_face_record>()).empty());
   CHECK(breaking(hugging_face_layered_records<hugging_face_record>()).empty());
-  CHECK(breaking(hugging_face_hybrid_records<hugging_face_record>()).empty());
   CHECK(breaking(gguf_records()).empty());
 }
 

@@ -254,7 +254,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
 // The rotated channels of a head.
 
 /// Reads the sizes and the window of Jina VLM from block_config.attn_config. A window of -1, the default,
-/// means none. The class reads no key with the same meaning next to block_config: warns if one says otherwise.
+/// means none. The class reads no key with the same meaning next to block_config: warns if one differs.
 ///
 /// Source: configuration_jvlm.py and blocks_jvlm.py of jina-vlm
 template <class J>

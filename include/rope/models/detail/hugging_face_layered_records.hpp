@@ -14,16 +14,18 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The records in which some layers do not attend.
-
+/// The records in which layers attend in several ways, or some do not attend.
 template <class Record>
-std::span<const Record> hugging_face_hybrid_records() {
+std::span<const Record> hugging_face_layered_records() {
+  using enum dictionary_form;
   using enum full_layers;
   using enum layout_kind;
   using enum which_slide;
+  constexpr bool if_asked = true;
   constexpr std::string_view linear_rotate =
       "layers of linear attention rotate queries and keys too, which this description leaves out";
   static constexpr Record records[] = {
+      // Some layers do not attend.
       {.names = "bailinghybrid",
        .layout = interleaved,
        .base = 0,
@@ -108,19 +110,7 @@ std::span<const Record> hugging_face_hybrid_records() {
        .full_type = "hybrid",
        .other_type = "mamba",
        .rotates_if = {"use_mem_rope"}},
-  };
-  return records;
-}
-
-/// The records in which all layers attend, in several ways.
-template <class Record>
-std::span<const Record> hugging_face_layered_records() {
-  using enum dictionary_form;
-  using enum full_layers;
-  using enum layout_kind;
-  using enum which_slide;
-  constexpr bool if_asked = true;
-  static constexpr Record records[] = {
+      // All layers attend.
       {.names = "acesteptransformer1d",
        .base = 1e6,
        .head_dim = 128,

@@ -281,8 +281,7 @@ std::span<const Record> hugging_face_plain_records() {
 template <class Record = hugging_face_record>
 std::optional<Record> hugging_face_record_of(std::string_view architecture) {
   for (const std::span<const Record> records :
-       {hugging_face_plain_records<Record>(), hugging_face_layered_records<Record>(),
-        hugging_face_hybrid_records<Record>()})
+       {hugging_face_plain_records<Record>(), hugging_face_layered_records<Record>()})
     if (const Record* record = record_in(records, architecture)) {
       Record own = *record;
       own.names = name_in(record->names, architecture);

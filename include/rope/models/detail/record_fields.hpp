@@ -189,7 +189,8 @@ struct nested_defaults {
 };
 
 struct hugging_face_record {
-  std::string_view names;  // of the architectures, as plain_architecture spells them; of one if it is read
+  // Of the architectures, as plain_architecture spells them. A record that was looked up has one.
+  std::string_view names;
   layout_kind layout = layout_kind::half_split;
   double base = 10000;    // 0: unknown, so a file must have a base
   double local_base = 0;  // of sliding layers, if they have their own
